@@ -20,7 +20,7 @@ from torchserve_py.doors.requests import body_refusal
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Reply, Route, Router
 from torchserve_py.doors.torchserve_dialect import TORCHSERVE_DIALECT
-from torchserve_py.jobs.parts import Part, Parts
+from torchserve_py.jobs.parts import Part
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import BodyError
@@ -56,7 +56,14 @@ class Application:
 
     def begin(self, request: Request) -> None:
         """Answer a request."""
-        Answering(request, self).begin()
+        Answering(request, self).try_routes()
+
+    def is_preflight(self, request: Request) -> bool:
+        """Whether a browser asks, before it sends a request, whether its page may."""
+        if not self.preflight or request.method != "OPTIONS" or _PREFLIGHT_HEADER not in request.headers:
+            return False
+        matches = self.find(request.target.partition("?")[0])
+        return bool(matches) and matches[0][0].path != ANY_PATH  # they are sorted
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
         """Return the response to bytes that never became a request."""
@@ -68,45 +75,26 @@ class Application:
 class Answering:
     """One request, from its head to its answer."""
 
-    __slots__ = (
-        "_allowed",
-        "_application",
-        "_body",
-        "_declined",
-        "_is_known",
-        "_matches",
-        "_parts",
-        "_request",
-        "_route",
-        "_task",
-    )
+    #: The route whose handler is called now, or has replied.
+    _route: Route | None = None
+    #: The route whose dialect words the refusal if no route replies, and the methods of routes that lack this one.
+    _declined: Route | None = None
+    _allowed: tuple[str, ...] = ()
+    #: The body, once it has arrived and a handler has passed the request on, and the reply that waits for the body.
+    _body: bytes | None = None
+    _after_body: AfterBody
+    #: The job, if the request has become one.
+    _exchange: HttpExchange | None = None
+    _task: asyncio.Task[None] | None = None
 
     def __init__(self, request: Request, application: Application) -> None:
         self._request = request
         self._application = application
-        matches = application.find(request.target.partition("?")[0])
-        self._is_known = bool(matches) and matches[0][0].path != ANY_PATH  # they are sorted
-        self._matches = iter(matches)
-        #: The route whose handler is called now, or has replied.
-        self._route: Route | None = None
-        #: The route whose dialect words the refusal if no route replies, and the methods of routes that lack this one.
-        self._declined: Route | None = None
-        self._allowed: dict[str, None] = {}
-        self._body: bytes | None = None
-        self._parts: Parts | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._matches = iter(application.find(request.target.partition("?")[0]))
         request.on_lost = self._lost
 
-    def begin(self) -> None:
-        """Call the handlers of the path's routes until one replies, and follow the reply."""
-        request = self._request
-        may_be_preflight = self._application.preflight and self._is_known and request.method == "OPTIONS"
-        if may_be_preflight and _PREFLIGHT_HEADER in request.headers:
-            self._finish(self._application.responses.send(request, 200, b""))
-        else:
-            self._try_routes()
-
-    def _try_routes(self) -> None:
+    def try_routes(self) -> None:
+        """Call the handlers of the path's (further) routes until one replies, and follow the reply."""
         try:
             self._follow(self._reply())
         except Exception as error:
@@ -118,6 +106,8 @@ class Answering:
         Raises DoorError: no further route replies: 405 if routes of the path have only other methods, else 404.
         """
         request, tokens = self._request, self._application.tokens
+        if self._application.preflight and self._application.is_preflight(request):
+            return self._application.responses.send(request, 200, b"")
         for route, values in self._matches:
             if route.path == ANY_PATH and self._allowed:
                 break
@@ -136,46 +126,48 @@ class Answering:
             else:
                 if not self._allowed:
                     self._declined = route
-                self._allowed |= dict.fromkeys(route.methods)
+                self._allowed += route.methods
         self._route = self._declined
-        raise method_not_allowed(", ".join(self._allowed)) if self._allowed else not_found()
+        raise method_not_allowed(", ".join(dict.fromkeys(self._allowed))) if self._allowed else not_found()
 
     def _follow(self, reply: Reply | None) -> None:
         if isinstance(reply, AfterBody):
+            self._after_body = reply
             if self._body is None:
-                self._request.when_read(reply.limit, lambda body: self._go_on(reply, body))
+                self._request.when_read(reply.limit, self._go_on)
             else:
-                self._go_on(reply, self._body)
+                self._go_on(self._body)
         elif isinstance(reply, Sent):
             self._finish(reply)
         elif isinstance(reply, HttpExchange):
-            self._parts = reply.parts
-            reply.parts.when_first(lambda outcome: self._answer_with(reply, outcome))
+            self._exchange = reply
+            reply.parts.when_first(self._answer_with)
         elif reply is None:  # the handler passes the request on
-            self._try_routes()
+            self.try_routes()
         else:
             self._run(reply)
 
-    def _go_on(self, reply: AfterBody, body: bytes | BodyError) -> None:
+    def _go_on(self, body: bytes | BodyError) -> None:
         try:
             if isinstance(body, BodyError):
                 raise body_refusal(body)
-            followed = reply.then(body)
-            if followed is None:
+            reply = self._after_body.then(body)
+            if reply is None:
                 self._body = body  # for the next route
-            self._follow(followed)
+            self._follow(reply)
         except Exception as error:
             self._fail(error)
 
-    def _answer_with(self, exchange: HttpExchange, outcome: Part | Cause) -> None:
+    def _answer_with(self, outcome: Part | Cause) -> None:
         """Write the answer. Raises nothing: the dispatcher calls this amid its own work."""
+        exchange = self._exchange
+        assert exchange is not None, "its outcome is here"
         try:
             sent = exchange.answer_with(outcome)
             if not isinstance(sent, Sent):
                 self._run(sent)
                 return
-            if not exchange.parts.ended:
-                asyncio.get_running_loop().call_soon(exchange.parts.cancel)
+            self._cancel_soon()
             self._finish(sent)
         except Exception as error:
             self._fail(error)
@@ -197,8 +189,7 @@ class Answering:
     def _fail(self, error: Exception) -> None:
         """Answer with an exception that a door raised, unless the answer has begun."""
         request = self._request
-        if self._parts is not None and not self._parts.ended:
-            asyncio.get_running_loop().call_soon(self._parts.cancel)
+        self._cancel_soon()
         if request.status:
             logger.error("The answer to a request could not be finished", exc_info=error, extra=request.log_fields)
             request.finish()
@@ -212,6 +203,11 @@ class Answering:
         except Exception:
             logger.exception("An answer could not be written")
             request.finish()
+
+    def _cancel_soon(self) -> None:
+        """Cancel the job, if there is one that goes on, once the dispatcher has done its present work."""
+        if self._exchange is not None and not self._exchange.parts.ended:
+            asyncio.get_running_loop().call_soon(self._exchange.cancel)
 
     def _finish(self, sent: Sent) -> None:
         request, path = self._request, "" if self._route is None else self._route.path
@@ -233,7 +229,7 @@ class Answering:
 
     def _lost(self) -> None:
         """Give up, because the client has disconnected."""
-        if self._parts is not None:
-            self._parts.cancel()
+        if self._exchange is not None:
+            self._exchange.cancel()
         if self._task is not None:
             self._task.cancel()

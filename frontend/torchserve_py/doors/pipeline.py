@@ -190,13 +190,11 @@ class HttpExchange(Exchange):
         version: str | None = None,
     ) -> None:
         """Submit ``inference``, which came with ``request``, to ``model``."""
-        super().__init__(dialect, model, model.name, inference, serving.submit(model, inference), version)
-        self._answers(request, responses)
-
-    def _answers(self, request: Request, responses: Responses) -> None:
+        parts = serving.submit(model, inference)
+        super().__init__(dialect, model, model.name, inference, parts, version)
         self._responses = responses
         self.request = request
-        request.log_fields = ids_of(self.parts)
+        request.log_fields = {"request_id": parts.job_id, "sequence_id": parts.sequence_id}
 
     def answer_with(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
         """Answer with the first part, or with the cause why the job ended without a part.
@@ -244,9 +242,8 @@ class HttpExchange(Exchange):
         except ConnectionError:
             raise  # the client has left
         except Exception as error:
-            logger.error(
-                "Request %s failed within its stream.", self.parts.job_id, exc_info=error, extra=ids_of(self.parts)
-            )
+            about = self.request.log_fields
+            logger.error("Request %s failed within its stream.", self.parts.job_id, exc_info=error, extra=about)
             self.request.break_off()
 
     async def write(self, parts: Sequence[Part]) -> None:
@@ -279,8 +276,3 @@ class HttpExchange(Exchange):
 
     def _fail(self, failure: Failure) -> Sent:
         return self._send(failure_answer(self.dialect, failure, self))
-
-
-def ids_of(parts: Parts) -> dict[str, str | None]:
-    """Return the ids that log records about a job carry."""
-    return {"request_id": parts.job_id, "sequence_id": parts.sequence_id}

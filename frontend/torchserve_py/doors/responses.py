@@ -17,7 +17,6 @@ from torchserve_py.transport.http1.request import Buffer, Request
 from torchserve_py.transport.http1.response import BadResponse, header_line, response_head
 
 if TYPE_CHECKING:
-    from torchserve_py.doors.pipeline import Answer
     from torchserve_py.metrics.server_metrics import ServerMetrics
     from torchserve_py.settings.table import Settings
 
@@ -34,9 +33,11 @@ _REQUEST_TIMEOUT: Final = 408
 class Sent(NamedTuple):
     """An answer that was handed to the transport."""
 
-    status: int
     #: Whether the access log leaves the answer out: answers to probes, which come every few seconds.
     is_quiet: bool = False
+
+
+_SENT: Final = Sent()
 
 
 def to_json(value: Any) -> bytes:
@@ -63,37 +64,35 @@ class Responses:
         body: Buffer,
         headers: Headers = (),
         *,
-        reason: str = "",
-        request_id: str = "",
         close: bool = False,
+    ) -> Sent:
+        """Write a whole answer of the server's own, see `send_answer`; with ``close``, close the connection then."""
+        return self.send_answer(request, (status, body, headers, ""), close=close)
+
+    def send_json(self, request: Request, status: int, value: Any) -> Sent:
+        """Answer with JSON of the server's own."""
+        return self.send(request, status, to_json(value), (JSON_TYPE,))
+
+    def send_answer(
+        self, request: Request, answer: tuple[int, Buffer, Headers, str], request_id: str = "", *, close: bool = False
     ) -> Sent:
         """Write a whole answer; the transport takes care of a slow reader.
 
         Args:
-            status: 200 to 599.
-            body: The body; not sent where HTTP forbids a body (HEAD, 204, 304).
-            headers: Further headers; headers that only the server may set are left out.
-            reason: The reason phrase; empty for the status's own.
+            answer: The status (200 to 599), the body (not sent where HTTP forbids one: HEAD, 204, 304), further headers
+                (those that only the server may set are left out), and the reason phrase (empty for the status's own).
             request_id: The id of the job; empty without a job.
             close: Close the connection afterwards.
 
         Raises:
             DoorError: The status or a header is not one that HTTP allows; nothing was written.
         """
+        status, body, headers, reason = answer
         try:
             request.respond(status, self._lines(headers, request_id), body, reason=reason, close=close)
         except BadResponse as error:
             raise _handler_mistake(error) from None
         return self._sent(status)
-
-    def send_json(self, request: Request, status: int, value: Any) -> Sent:
-        """Answer with JSON of the server's own."""
-        return self.send(request, status, to_json(value), (JSON_TYPE,))
-
-    def send_answer(self, request: Request, answer: Answer, request_id: str = "") -> Sent:
-        """Write a whole answer; see `send`."""
-        status, body, headers, reason = answer
-        return self.send(request, status, body, headers, reason=reason, request_id=request_id)
 
     def start_stream(
         self, request: Request, status: int, headers: Headers, *, reason: str = "", request_id: str = ""
@@ -123,8 +122,11 @@ class Responses:
         return response_head(failure.status, "", False, framing, self._lines((*failure.headers, *headers), "")) + body
 
     def _lines(self, headers: Headers, request_id: str) -> str:
-        lines = [header_line(name, value) for name, value in headers if not _is_standard(name)]
-        return f"{self._standard}{request_id or uuid.uuid4()}\r\n{''.join(lines)}"
+        lines = f"{self._standard}{request_id or uuid.uuid4()}\r\n"
+        for name, value in headers:
+            if not _is_standard(name):
+                lines += header_line(name, value)
+        return lines
 
     def _sent(self, status: int) -> Sent:
         """Count an answer whose head has been written."""
@@ -134,7 +136,7 @@ class Responses:
             self._count_4xx()
         else:
             self._count_5xx()
-        return Sent(status)
+        return _SENT
 
 
 @functools.lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +23,9 @@ from torchserve_py.doors.failures import DoorError, Failure
 KEY_FILE: Final = "key_file.json"
 _KEY_BYTES: Final = 6
 #: How clients name the key; the second one is Baseten's and openpi's.
-_SCHEMES: Final = ("Bearer ", "Api-Key ")
+_SCHEMES: Final = ("Bearer", "Api-Key")
 _REASON: Final = "failed. Token either incorrect, expired, or not provided correctly"
+_utc_now: Final = partial(datetime.now, UTC)
 
 
 class TokenType(StrEnum):
@@ -40,10 +42,6 @@ class _Key:
 
     def as_json(self) -> dict[str, str]:
         return {"key": self.text, "expiration time": self.expires_at.isoformat().replace("+00:00", "Z")}
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 class TokenAuthorization:
@@ -127,8 +125,5 @@ def read_key(kind: TokenType, path: Path) -> str:
 
 
 def _matches(authorization: str | None, key: str) -> bool:
-    scheme = next((each for each in _SCHEMES if authorization is not None and authorization.startswith(each)), None)
-    if authorization is None or scheme is None:
-        return False
-    token = authorization[len(scheme) :]
-    return hmac.compare_digest(token.encode("utf-8", "surrogateescape"), key.encode())
+    scheme, _, token = (authorization or "").partition(" ")
+    return scheme in _SCHEMES and hmac.compare_digest(token.encode("utf-8", "surrogateescape"), key.encode())

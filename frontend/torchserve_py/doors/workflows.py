@@ -155,7 +155,8 @@ class WorkflowExchange(HttpExchange):
         self, responses: Responses, request: Request, name: str, inference: InferenceRequest, parts: WorkflowParts
     ) -> None:
         super(HttpExchange, self).__init__(_DIALECT, None, name, inference, parts)
-        self._answers(request, responses)
+        self._responses, self.request = responses, request
+        request.log_fields = {"request_id": parts.job_id, "sequence_id": parts.sequence_id}
 
 
 def _describe(workflow: Workflow) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def head_of(status, headers, reason):
         talk = Talk()
         talk.application.begin = requests.append
         await talk.send(HEAD)
-        RESPONSES.send(requests[0], status, b"x", headers, reason=reason, request_id="id")
+        RESPONSES.send_answer(requests[0], (status, b"x", headers, reason), "id")
         return bytes(talk.transport.written)
 
     requests = []

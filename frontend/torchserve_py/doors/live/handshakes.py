@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from torchserve_py.transport.http1.request import Request
 
 SUBPROTOCOL: Final = "Sec-WebSocket-Protocol"
-#: The status of a handshake that was accepted.
-SWITCHING_PROTOCOLS: Final = 101
 _BEARER: Final = "bearer."
 #: The beginnings of the handshake's headers that are not passed on with steps.
 _OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-length")

@@ -15,7 +15,6 @@ from typing import Any
 
 from torchserve_py.doors.live.handshakes import (
     SUBPROTOCOL,
-    SWITCHING_PROTOCOLS,
     admit,
     first_known,
     socket_of,
@@ -79,7 +78,7 @@ class LiveSessionDoor:
             await session.run()
         finally:
             self._leave(session)
-        return Sent(SWITCHING_PROTOCOLS)
+        return Sent()
 
     # Which session owns a sequence.
 

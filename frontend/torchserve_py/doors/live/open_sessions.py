@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.doors.live.handshakes import SWITCHING_PROTOCOLS, terms_of
+from torchserve_py.doors.live.handshakes import terms_of
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.sequences import SequenceHeaders
 
@@ -61,7 +61,7 @@ class OpenSessions:
             for step in session.unanswered():
                 step.cancel()
             self._context.serving.release_sequence(session.terms.model, session.sequence_id)
-        return Sent(SWITCHING_PROTOCOLS)
+        return Sent()
 
     def _close(self) -> None:
         for session in self._sessions:

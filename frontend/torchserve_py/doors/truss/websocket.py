@@ -56,7 +56,7 @@ class WebSocketDialect(TrussDialect):
         try:
             self._socket.accept(first.headers)
             await _Session(self._socket, exchange.parts, self._intervals).run()
-            return Sent(_SWITCHING_PROTOCOLS)
+            return Sent()
         finally:
             exchange.parts.cancel()  # does nothing to a job that has ended
 
