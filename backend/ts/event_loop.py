@@ -21,6 +21,7 @@ from ts.frontend_connection import Connection, FrontendGone
 from ts.protocol import messages
 from ts.protocol.log_records import running
 from ts.protocol.messages import EndedSequence, InferRow
+from ts.runtimes.async_jobs import FurtherInputs
 from ts.runtimes.result_bodies import error_row
 
 if TYPE_CHECKING:
@@ -38,22 +39,16 @@ class AsyncRuntime(ABC):
         return {}
 
     @abstractmethod
-    async def run_job(self, wire_row: InferRow) -> None:
+    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
         """Run the model for one job and send all of its answers, unless the frontend cancels the job, and so this.
 
-        Any other exception is a defect of the runtime and ends the worker.
+        The runtime sends `TAKEN` for each of the further inputs that the model has consumed. Any other exception is a
+        defect of the runtime and ends the worker.
         """
 
     def cancel_job(self, job_id: str, task: asyncio.Task[None]) -> None:
         """Cancel the task of a job. A runtime that tells the model in another way has the task answer the job."""
         task.cancel()
-
-    def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
-        """Accept a further input of a running job, and send `TAKEN` once the model has consumed it.
-
-        Only runtimes that declare it get further inputs. Raises ValueError: this runtime accepts none.
-        """
-        raise ValueError(f"this model takes no further inputs, got one of job {job_id}")
 
     async def is_healthy(self) -> bool:
         """Return whether the model reports that it can serve."""
@@ -90,6 +85,7 @@ class _Jobs:
         self._stopping = False
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._inputs: dict[str, FurtherInputs] = {}
         self._probes: set[asyncio.Task[None]] = set()
         self._cancelling: set[str] = set()  # jobs whose task was cancelled and has not ended yet
 
@@ -108,8 +104,8 @@ class _Jobs:
                     for wire_row in message[1]:
                         self._start(wire_row)
                 elif message[0] == messages.INPUT:
-                    if message[1] in self._tasks:  # the job may have ended while its input was on the way
-                        self._runtime.take_input(message[1], message[3], more=message[2])
+                    if message[1] in self._inputs:  # the job may have ended while its input was on the way
+                        self._inputs[message[1]].put(message[3], more=message[2])
                 elif message[0] == messages.HEALTH:
                     self._probe(self._answer_probe(message[1]))
                 elif message[0] == messages.EXPOSE:
@@ -131,7 +127,8 @@ class _Jobs:
         job_id = wire_row[0]
         # The task copies the context in which it is created, so its log records keep this job's id.
         previous = running.set(lambda: ((job_id, ""),))
-        start = partial(self._loop.create_task, self._runtime.run_job(wire_row))
+        inputs = self._inputs[job_id] = FurtherInputs(more=wire_row[5])
+        start = partial(self._loop.create_task, self._runtime.run_job(wire_row, inputs))
         task = self._tasks[job_id] = start() if self._spans is None else self._spans.start_task(wire_row, start)
         task.add_done_callback(lambda task: self._ended(job_id, task))
         running.reset(previous)
@@ -148,7 +145,7 @@ class _Jobs:
                 self._runtime.cancel_job(job_id, task)
 
     def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
-        del self._tasks[job_id]
+        del self._tasks[job_id], self._inputs[job_id]
         if task.cancelled():
             if job_id in self._cancelling:
                 self._connection.send_results([error_row(job_id, messages.STATUS_CANCELLED, "cancelled")], 0.0)

@@ -20,7 +20,7 @@ from typing import Any
 from ts.event_loop import AsyncRuntime
 from ts.frontend_connection import Connection
 from ts.protocol.messages import EndedSequence, InferRow, Load
-from ts.runtimes.async_jobs import is_cancelled
+from ts.runtimes.async_jobs import FurtherInputs, is_cancelled
 from ts.runtimes.batch import Batch, failure_of
 from ts.runtimes.decoded_rows import Row
 from ts.runtimes.errors import HandlerFailed
@@ -60,7 +60,7 @@ class AsyncHandler(AsyncRuntime):
     def declares(self) -> Mapping[str, Any]:
         return self._handler.declares
 
-    async def run_job(self, wire_row: InferRow) -> None:
+    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
         for row in self._handler.read_rows([wire_row]):
             await Call(self._service, row, self._connection, self._max_response_size).run_to_end()
 

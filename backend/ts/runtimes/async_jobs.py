@@ -58,7 +58,7 @@ class Outbox:
 class FurtherInputs:
     """A job's inputs after its first that the model has not taken; some may arrive before the job's task runs."""
 
-    def __init__(self, *, more: bool = True) -> None:
+    def __init__(self, *, more: bool) -> None:
         self._more = more
         self._bodies: deque[bytes] = deque()
         self._changed = asyncio.Event()

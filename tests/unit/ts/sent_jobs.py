@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ts.runtimes.async_jobs import FurtherInputs
+
 DEADLINE = 60.0
 
 
@@ -43,7 +45,8 @@ class SentJob:
 
     def __init__(self, runtime: Any, connection: FakeConnection, row: tuple[Any, ...]) -> None:
         self.id: str = row[0]
-        self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(runtime.run_job(row))
+        self._inputs = FurtherInputs(more=row[5])
+        self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(runtime.run_job(row, self._inputs))
         self._runtime = runtime
         self._connection = connection
 
@@ -73,4 +76,4 @@ class SentJob:
 
     def send(self, body: bytes, *, more: bool = True) -> None:
         """Send a further input."""
-        self._runtime.take_input(self.id, body, more=more)
+        self._inputs.put(body, more=more)

@@ -11,6 +11,7 @@ from ts import event_loop
 from ts.event_loop import AsyncRuntime
 from ts.protocol.log_records import Ids, running
 from ts.protocol.messages import EndedSequence, InferRow
+from ts.runtimes.async_jobs import FurtherInputs
 
 
 class Logging(AsyncRuntime):
@@ -22,7 +23,7 @@ class Logging(AsyncRuntime):
     def note(self, place: str) -> None:
         self.about[place] = tuple(running.get()())
 
-    async def run_job(self, wire_row: InferRow) -> None:
+    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
         await asyncio.sleep(0)
         self.note(f"job {wire_row[0]}")
 

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from ts.open_inference.tensors import flat, flat_list
 from ts.open_inference.types import InferenceRequest, InferenceResponse, Tensor
-from ts.runtimes.async_jobs import FurtherInputs
 from ts.runtimes.errors import Failure, device_failure
 from ts.runtimes.mlserver.unread_data import UnreadData
 
@@ -164,30 +163,3 @@ def _namespace() -> str:
         return _NAMESPACE_FILE.read_text().strip()
     except OSError:
         return ""
-
-
-class RequestStream(AsyncIterator[types.InferenceRequest]):
-    """The requests that a ``predict_stream`` reads; further inputs are decoded when the model takes them, not before.
-
-    Args:
-        decode: Returns the request of a further input; an exception that it raises comes out of the iterator.
-    """
-
-    def __init__(
-        self,
-        first: types.InferenceRequest,
-        further: FurtherInputs,
-        decode: Callable[[bytes], types.InferenceRequest],
-    ) -> None:
-        self._first: types.InferenceRequest | None = first
-        self._further = further
-        self._decode = decode
-
-    async def __anext__(self) -> types.InferenceRequest:
-        if self._first is not None:
-            first, self._first = self._first, None
-            return first
-        body = await self._further.take()
-        if body is None:
-            raise StopAsyncIteration
-        return self._decode(body)

@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -27,7 +27,6 @@ from ts.runtimes.errors import Failure, too_large, wire_text
 from ts.runtimes.mlserver.batching import AdaptiveBatcher
 from ts.runtimes.mlserver.conversion import (
     CloudEvents,
-    RequestStream,
     failure_of,
     lower_case_headers,
     model_request,
@@ -72,7 +71,6 @@ class MLServerRuntime(AsyncRuntime):
         self._declares = {**declares, "response_cache": cache_size > 0}
         if self._custom_routes.declared:
             self._declares["routes"] = self._custom_routes.declared
-        self._inputs: dict[str, FurtherInputs] = {}
         self._has_predict = type(model).predict is not MLModel.predict or "predict" in vars(model)
         self._batcher = None
         settings = model.settings
@@ -83,12 +81,7 @@ class MLServerRuntime(AsyncRuntime):
     def declares(self) -> Mapping[str, Any]:
         return self._declares
 
-    def run_job(self, wire_row: InferRow) -> Coroutine[Any, Any, None]:
-        # Further inputs may arrive before the task runs for the first time.
-        further = self._inputs[wire_row[0]] = FurtherInputs(more=wire_row[5])
-        return self._run(wire_row, further)
-
-    async def _run(self, wire_row: InferRow, further: FurtherInputs) -> None:
+    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
         job_id, headers, _, _, protocol, _ = wire_row
         started = time.perf_counter()
         with model_context(self._model.settings):
@@ -101,7 +94,7 @@ class MLServerRuntime(AsyncRuntime):
                 received = receive(_open_inference_row(wire_row), self._declares, length_as_shape=True)
                 request = self._as_model_request(received, lower_case_headers(headers))
                 if pseudo_header(wire_row, ":endpoint") in _STREAMS:
-                    await self._stream(job_id, received, request, further)
+                    await self._stream(job_id, received, request, inputs)
                 else:
                     self._send(job_id, False, *await self._answer(received, request), started)
             except (Exception, asyncio.CancelledError) as error:
@@ -113,19 +106,6 @@ class MLServerRuntime(AsyncRuntime):
                     failure = failure_of(error)
                 row = error_row(job_id, failure.status, wire_text(failure.message))
                 self._outbox.put(row, time.perf_counter() - started)
-            finally:
-                self._inputs.pop(job_id, None)
-
-    def cancel_job(self, job_id: str, task: asyncio.Task[None]) -> None:
-        """Cancel the task of a job; a task that has not begun will never run, so drop the job's inputs here."""
-        self._inputs.pop(job_id, None)
-        task.cancel()
-
-    def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
-        """Accept a further input of a stream; an input that arrives after the model ended the stream is dropped."""
-        inputs = self._inputs.get(job_id)
-        if inputs is not None:
-            inputs.put(body, more=more)
 
     async def is_healthy(self) -> bool:
         return bool(self._model.ready)
@@ -172,7 +152,7 @@ class MLServerRuntime(AsyncRuntime):
     async def _only_response(self, request: types.InferenceRequest) -> types.InferenceResponse:
         """Return what a model answers that can only stream, if that is one response. Raises Failure: it is not."""
         responses: list[types.InferenceResponse] = []
-        async with aclosing(self._responses(RequestStream(request, FurtherInputs(more=False), _no_request))) as stream:
+        async with aclosing(self._responses(_only(request))) as stream:
             async for response in stream:
                 responses.append(response)
                 if len(responses) > 1:
@@ -185,18 +165,20 @@ class MLServerRuntime(AsyncRuntime):
         return responses[0]
 
     async def _stream(
-        self, job_id: str, received: Received, request: types.InferenceRequest, further: FurtherInputs
+        self, job_id: str, received: Received, request: types.InferenceRequest, inputs: FurtherInputs
     ) -> None:
         headers = (request.parameters.headers if request.parameters else None) or {}
 
-        def decode(body: bytes) -> types.InferenceRequest:
-            self._connection.send([TAKEN, job_id, 1])
-            taken = self._as_model_request(receive_input(received, body, length_as_shape=True), headers)
-            taken.id = request.id  # of a stream of requests MLServer's models see the first one's id only
-            return taken
+        async def requests() -> AsyncIterator[types.InferenceRequest]:
+            yield request
+            while (body := await inputs.take()) is not None:  # decoded when the model takes it, not before
+                self._connection.send([TAKEN, job_id, 1])
+                taken = self._as_model_request(receive_input(received, body, length_as_shape=True), headers)
+                taken.id = request.id  # of a stream of requests MLServer's models see the first one's id only
+                yield taken
 
         started = time.perf_counter()
-        async with aclosing(self._responses(RequestStream(request, further, decode))) as stream:
+        async with aclosing(self._responses(requests())) as stream:
             async for response in stream:
                 self._send(job_id, True, *received.encode(self._as_wire_response(response, request)), started)
                 started = time.perf_counter()
@@ -204,8 +186,10 @@ class MLServerRuntime(AsyncRuntime):
                 await asyncio.sleep(0)
         self._send(job_id, False, [], b"", started)
 
-    async def _responses(self, inputs: RequestStream) -> AsyncGenerator[types.InferenceResponse, None]:
-        stream: Any = self._model.predict_stream(inputs)
+    async def _responses(
+        self, requests: AsyncIterator[types.InferenceRequest]
+    ) -> AsyncGenerator[types.InferenceResponse, None]:
+        stream: Any = self._model.predict_stream(requests)
         if inspect.isawaitable(stream):
             stream = await stream
         try:
@@ -253,5 +237,5 @@ def _only_body(parameters: list[Any]) -> Any:
     return b""
 
 
-def _no_request(body: bytes) -> types.InferenceRequest:
-    raise AssertionError("a unary request has one input")
+async def _only(request: types.InferenceRequest) -> AsyncIterator[types.InferenceRequest]:
+    yield request

@@ -5,6 +5,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
 from ts.event_loop import AsyncRuntime
@@ -37,7 +38,6 @@ class TrussRuntime(AsyncRuntime):
         self._connection = connection
         self._outbox = Outbox(connection, model.max_response_size)
         self._clients: dict[str, Client] = {}
-        self._inputs: dict[str, FurtherInputs] = {}
         self._collecting: asyncio.Task[bytes] | None = None
 
     @property
@@ -55,7 +55,7 @@ class TrussRuntime(AsyncRuntime):
             "websocket": {key: transport[key] for key in ("ping_interval_seconds", "ping_timeout_seconds")},
         }
 
-    async def run_job(self, wire_row: InferRow) -> None:
+    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
         job_id = wire_row[0]
         client = self._clients[job_id] = Client()
         if job_id in self._connection.cancelled:  # the client left before the job began
@@ -64,24 +64,17 @@ class TrussRuntime(AsyncRuntime):
         try:
             endpoint = pseudo_header(wire_row, ":endpoint") if wire_row[4] == TRUSS else PREDICT
             if endpoint == WEBSOCKET:
-                await self._hold_session(wire_row, client)
+                with self._model.trace_of(wire_row).span("websocket"):
+                    reply = self._reply_to(wire_row)
+                    await Session(self._model, wire_row, inputs, client, self._connection, reply).run()
             elif endpoint == HOT_RELOAD and self._model.hot_reload is not None:
                 self._reply_to(wire_row).whole(self._reload(self._model.hot_reload))
             else:
-                await self._call(wire_row, client, endpoint or PREDICT)
+                form = _form_of(wire_row, self._model)
+                await Call(self._model, wire_row, client, form, self._outbox).run(endpoint or PREDICT)
         finally:
             client.leave()  # model code that still watches the client learns that the call is over
             del self._clients[job_id]
-            self._inputs.pop(job_id, None)
-
-    async def _call(self, row: InferRow, client: Client, endpoint: str) -> None:
-        form = _form_of(row, self._model)
-        await Call(self._model, row, client, form, self._outbox).run(endpoint)
-
-    async def _hold_session(self, row: InferRow, client: Client) -> None:
-        inputs, reply = self._inputs_of(row[0]), self._reply_to(row)
-        with self._model.trace_of(row).span("websocket"):
-            await Session(self._model, row, inputs, client, self._connection, reply).run()
 
     def _reload(self, hot_reload: HotReload) -> Answer:
         answer, description = hot_reload.reload()
@@ -98,12 +91,6 @@ class TrussRuntime(AsyncRuntime):
         client = self._clients.get(job_id)
         if client is not None:
             client.leave()
-
-    def take_input(self, job_id: str, body: bytes, *, more: bool) -> None:
-        self._inputs_of(job_id).put(body, more=more)
-
-    def _inputs_of(self, job_id: str) -> FurtherInputs:
-        return self._inputs.setdefault(job_id, FurtherInputs())
 
     async def is_healthy(self) -> bool:
         """Return what the model's ``is_healthy`` says, where None means healthy; a plain function runs in a thread."""
@@ -154,20 +141,16 @@ def own_metrics() -> bytes:
     """Return the model's own metrics, without those of the process. Raises Exception: a collector has failed."""
     # The model has metrics only if it has imported the package.
     prometheus: Any = sys.modules.get("prometheus_client")
-    text: bytes = b"" if prometheus is None else prometheus.generate_latest(_OwnMetrics(prometheus))
-    return text
+    if prometheus is None:
+        return b""
 
-
-class _OwnMetrics:
-    """The default registry without what the package itself has put there, and without times of creation."""
-
-    def __init__(self, prometheus: Any) -> None:
-        self._prometheus = prometheus
-
-    def collect(self) -> Iterator[Any]:
-        ready_made = [getattr(self._prometheus, name) for name in _READY_MADE]
+    def collect() -> Iterator[Any]:
+        ready_made = [getattr(prometheus, name) for name in _READY_MADE]
         names = {family.name for collector in ready_made for family in collector.collect()}
-        for family in self._prometheus.REGISTRY.collect():
+        for family in prometheus.REGISTRY.collect():
             if family.name not in names:
                 family.samples = [sample for sample in family.samples if sample.name != f"{family.name}_created"]
                 yield family
+
+    text: bytes = prometheus.generate_latest(SimpleNamespace(collect=collect))
+    return text

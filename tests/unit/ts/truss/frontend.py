@@ -97,7 +97,14 @@ class Frontend:
         job_id = next(self._ids)
         told = ((":endpoint", endpoint), (":path", f"/v1/models/mine:{endpoint}?q=1"), (":client", "127.0.0.1:5"))
         sent = json.dumps(body).encode() if raw is None else raw
-        row = (job_id, (*headers, *(told if protocol == TRUSS else ())), content_type, sent, protocol, False)
+        row = (
+            job_id,
+            (*headers, *(told if protocol == TRUSS else ())),
+            content_type,
+            sent,
+            protocol,
+            endpoint == "websocket",
+        )
         return Job(self.runtime, self.connection, row)
 
     async def until(self, condition: Callable[[], Any]) -> None:
