@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as triton
-from tests.conformance.triton_tensors import X, tensor
+from tests.conformance.triton_tensors import ARRAYS, X, tensor
 from tests.e2e.running_server import DEADLINE, model_folder
 from tritonclient.utils import InferenceServerException
 
@@ -56,25 +56,7 @@ def test_compressed(client, compression):
     assert result.as_numpy("next").tolist() == (X + 1).tolist()
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array([True, False]),
-        np.array([-128, 127], np.int8),
-        np.array([2**15 - 1], np.int16),
-        np.array([-(2**31)], np.int32),
-        np.array([2**63 - 1], np.int64),
-        np.array([255], np.uint8),
-        np.array([2**16 - 1], np.uint16),
-        np.array([2**32 - 1], np.uint32),
-        np.array([2**64 - 1], np.uint64),
-        np.array([1.5, np.inf], np.float16),
-        np.array([[1.5], [np.nan]], np.float32),
-        np.array([1e300], np.float64),
-        np.zeros((0, 3), np.float32),
-    ],
-    ids=lambda array: str(array.dtype),
-)
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.dtype))
 def test_every_datatype_there_and_back(client, array):
     result = client.infer("echo", [tensor("x", array)]).as_numpy("x")
     assert result.dtype == array.dtype

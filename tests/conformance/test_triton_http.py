@@ -14,7 +14,7 @@ import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 from httpx_sse import connect_sse
 from tests.conformance.open_inference_models import ECHO
-from tests.conformance.triton_tensors import X
+from tests.conformance.triton_tensors import ARRAYS, X
 from tests.e2e.running_server import RunningServer, model_folder
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
@@ -96,25 +96,7 @@ def test_compressed_both_ways(http, algorithm):
     assert result.as_numpy("next").tolist() == (large + 1).tolist()
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array([True, False]),
-        np.array([-128, 127], np.int8),
-        np.array([2**15 - 1], np.int16),
-        np.array([-(2**31)], np.int32),
-        np.array([2**63 - 1], np.int64),
-        np.array([255], np.uint8),
-        np.array([2**16 - 1], np.uint16),
-        np.array([2**32 - 1], np.uint32),
-        np.array([2**64 - 1], np.uint64),
-        np.array([1.5, np.inf], np.float16),
-        np.array([[1.5], [np.nan]], np.float32),
-        np.array([1e300], np.float64),
-        np.zeros((0, 3), np.float32),
-    ],
-    ids=lambda array: str(array.dtype),
-)
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.dtype))
 def test_every_datatype_there_and_back(http, array):
     result = http.infer("echo", [sent("x", array)]).as_numpy("x")
     assert result.dtype == array.dtype

@@ -28,7 +28,11 @@ NEED_TORCH = {
 }
 
 #: The programs that a document starts, besides those that every machine has.
-NEED_PROGRAMS = dict.fromkeys(("docs/speech.md", "handlers/transcribe/README.md"), ("espeak-ng", "sox"))
+NEED_PROGRAMS = {
+    "docs/speech.md": ("espeak-ng", "sox"),
+    "handlers/keypad/README.md": ("sox",),
+    "handlers/transcribe/README.md": ("espeak-ng", "sox"),
+}
 
 
 def documents_with_examples() -> list[object]:

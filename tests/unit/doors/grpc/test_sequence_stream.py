@@ -13,17 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.doors.fake_serving import FakeModel
 from tests.unit.doors.fakes import make_settings
+from tests.unit.doors.grpc.infer_streams import until
 from tests.unit.doors.grpc.models import data, echo, later, refuse, registry_of, request, stateful_model
 
 from torchserve_py.doors.grpc.torchserve_inference import InferenceService
 from torchserve_py.scheduling.effects import Cause
-
-
-async def until(condition):
-    """Let the loop run until the condition holds."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 def reason(response):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,13 +11,13 @@ from typing import Any
 import pytest
 from tests.unit.doors.conftest import OpenDoors, Start
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
+from tests.unit.doors.socket_client import SocketClient
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 JSON = "sequences.json.v1"
 BINARY = "sequences.binary.v1"
 HEADER = struct.Struct(">BBHI")
-LIMIT = 20
 
 
 def stateful(window: int = 4, *, is_durable: bool = False, **more: Any) -> FakeModel:
@@ -28,37 +27,16 @@ def stateful(window: int = 4, *, is_durable: bool = False, **more: Any) -> FakeM
     return model
 
 
-class Session:
+class Session(SocketClient):
     """The client's end of a session, and the model behind it."""
 
     def __init__(self, socket: ClientConnection, model: FakeModel) -> None:
-        self.socket = socket
+        super().__init__(socket)
         self.model = model
         self.greeting: dict[str, Any] = {}
 
     async def send(self, **step: Any) -> None:
         await self.socket.send(json.dumps(step))
-
-    async def receive(self) -> Any:
-        async with asyncio.timeout(LIMIT):
-            return json.loads(await self.socket.recv())
-
-    async def closed(self) -> tuple[int, str]:
-        """Read to the close, and return its code and reason."""
-        async with asyncio.timeout(LIMIT):
-            try:
-                while True:
-                    await self.socket.recv()
-            except ConnectionClosed as closed:
-                assert closed.rcvd is not None, "the server dropped the connection"
-                return closed.rcvd.code, closed.rcvd.reason
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.01)
-    assert condition(), what
 
 
 Open = Callable[..., Awaitable[Session]]

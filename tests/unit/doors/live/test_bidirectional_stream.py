@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from tests.unit.doors.conftest import OpenDoors, Start
 from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
-from tests.unit.doors.live.conftest import LIMIT, stateful, until
+from tests.unit.doors.live.conftest import stateful
+from tests.unit.doors.socket_client import LIMIT, SocketClient, until
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 from torchserve_py.scheduling.effects import Cause
 
@@ -24,16 +25,6 @@ def at_startup(model: FakeModel) -> FakeModel:
 async def stream(doors: OpenDoors, query: str = "", **more: Any) -> ClientConnection:
     address = doors.address()
     return await connect(f"ws://{address.host}:{address.port}/invocations-bidirectional-stream{query}", **more)
-
-
-async def closed(socket: ClientConnection) -> tuple[int, str]:
-    async with asyncio.timeout(LIMIT):
-        try:
-            while True:
-                await socket.recv()
-        except ConnectionClosed as error:
-            assert error.rcvd is not None
-            return error.rcvd.code, error.rcvd.reason
 
 
 async def test_parts_come_back_in_the_form_of_their_step(start: Start) -> None:
@@ -91,7 +82,7 @@ async def test_the_stream_ends_with_its_sequence(start: Start, cause: Cause, cod
     model.behave = lambda call: call.parts.fail(cause)
     async with await stream(await start(FakeServing([model]))) as socket:
         await socket.send("1")
-        assert (await closed(socket))[0] == code
+        assert (await SocketClient(socket).closed())[0] == code
 
 
 async def test_the_handler_ends_the_stream(start: Start) -> None:
@@ -100,7 +91,7 @@ async def test_the_handler_ends_the_stream(start: Start) -> None:
     async with await stream(await start(FakeServing([model]))) as socket:
         await socket.send("1")
         assert await socket.recv() == "bye"
-        assert await closed(socket) == (1000, "The sequence has ended.")
+        assert await SocketClient(socket).closed() == (1000, "The sequence has ended.")
 
 
 async def test_a_client_that_leaves_cancels_what_is_on_its_way(start: Start) -> None:

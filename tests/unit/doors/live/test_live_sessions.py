@@ -9,18 +9,8 @@ import json
 import pytest
 from tests.unit.doors.conftest import Start
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
-from tests.unit.doors.live.conftest import (
-    BINARY,
-    HEADER,
-    JSON,
-    LIMIT,
-    Open,
-    Session,
-    open_socket,
-    refused,
-    stateful,
-    until,
-)
+from tests.unit.doors.live.conftest import BINARY, HEADER, JSON, Open, Session, open_socket, refused, stateful
+from tests.unit.doors.socket_client import LIMIT, until
 from websockets.exceptions import ConnectionClosed
 
 from torchserve_py.doors.live import socket_session

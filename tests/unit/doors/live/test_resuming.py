@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from tests.unit.doors.fake_serving import Call
-from tests.unit.doors.live.conftest import Open, stateful, until
+from tests.unit.doors.live.conftest import Open, stateful
+from tests.unit.doors.socket_client import until
 
 from torchserve_py.scheduling.effects import Cause
 

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 from tests.unit.doors.fake_serving import Call
-from tests.unit.doors.live.conftest import Open, stateful, until
+from tests.unit.doors.live.conftest import Open, stateful
+from tests.unit.doors.socket_client import until
 
 from torchserve_py.doors.live import socket_session
 

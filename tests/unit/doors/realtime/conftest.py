@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,10 +11,9 @@ from typing import Any
 import pytest
 from tests.unit.doors.conftest import OpenDoors, Start
 from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.socket_client import SocketClient
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
 
-LIMIT = 20
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
 
@@ -35,11 +33,11 @@ def kind_of(call: Call) -> str:
     return call.header_dict["realtime_event"]
 
 
-class Client:
+class Client(SocketClient):
     """The client's end of a session."""
 
     def __init__(self, socket: ClientConnection) -> None:
-        self.socket = socket
+        super().__init__(socket)
         self.created: dict[str, Any] = {}
 
     async def send(self, kind: str, **members: Any) -> None:
@@ -50,10 +48,6 @@ class Client:
 
     async def commit(self, **members: Any) -> None:
         await self.send("input_audio_buffer.commit", **members)
-
-    async def receive(self) -> Any:
-        async with asyncio.timeout(LIMIT):
-            return json.loads(await self.socket.recv())
 
     async def events(self, last: str) -> list[Any]:
         """Return what comes, up to an event of type ``last``."""
@@ -67,15 +61,6 @@ class Client:
         event = await self.receive()
         assert event["type"] == "error", event
         return event["error"]
-
-    async def closed(self) -> tuple[int, str]:
-        async with asyncio.timeout(LIMIT):
-            try:
-                while True:
-                    await self.socket.recv()
-            except ConnectionClosed as closed:
-                assert closed.rcvd is not None, "the server dropped the connection"
-                return closed.rcvd.code, closed.rcvd.reason
 
 
 Open = Callable[..., Awaitable[Client]]
@@ -105,10 +90,3 @@ async def listen(start: Start) -> AsyncIterator[Open]:
 async def open_socket(doors: OpenDoors, query: str = "?intent=transcription", **more: Any) -> ClientConnection:
     address = doors.address()
     return await connect(f"ws://{address.host}:{address.port}/v1/realtime{query}", compression=None, **more)
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.01)
-    assert condition(), what
