@@ -245,9 +245,11 @@ async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
     try:
         received = await _until_signal(server.start(), signals)
         if received is None:
-            # Objects that exist now live as long as the server: freezing them spares the collector repeated scans.
+            # Objects that exist now live as long as the server: freezing them spares the collector repeated scans. Of
+            # later ones few form cycles; with Python's threshold (700) it would look for these all the time.
             gc.collect()
             gc.freeze()
+            gc.set_threshold(5_000)
             received = await _until_signal(attend(server), signals)
             logger.info("The server stops" if received is None else f"{received.name} received")
             await _until_signal(server.drain(), signals)
