@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ts.protocol.response_head import headers_problem, reason_problem, status_problem
@@ -282,21 +283,11 @@ class Context:
 
     # TorchServe's own names for three of the attributes: existing handlers, and their tests, use them.
 
-    @property
-    def _system_properties(self) -> dict[str, Any]:
-        return self.system_properties
-
-    @property
-    def _metrics(self) -> Any:
-        return self.metrics
-
-    @property
-    def _request_processor(self) -> Any:
-        return self.request_processor
-
-    @_request_processor.setter
-    def _request_processor(self, request_processor: Any) -> None:
-        self.request_processor = request_processor
+    _system_properties = property(attrgetter("system_properties"))
+    _metrics = property(attrgetter("metrics"))
+    _request_processor = property(
+        attrgetter("request_processor"), lambda self, value: setattr(self, "request_processor", value)
+    )
 
     def _processors(self) -> Iterator[RequestProcessor]:
         processors = self.request_processor

@@ -7,12 +7,10 @@ all others, and for whatever is wrong, there is `ts.open_inference.json_request`
 
 from __future__ import annotations
 
-import functools
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from ts.open_inference.datatypes import BOUNDS, FLOATS
-from ts.open_inference.tensors import installed_numpy
+from ts.open_inference.tensors import installed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +39,8 @@ def parse_with_arrays(text: bytes) -> dict[str, Any] | None:
     Every number fits the datatype that its input names, except that floats may be too large for it. None if the request
     is not of the form that is read here, or a library is not installed.
     """
-    simdjson = _installed_simdjson()
-    if simdjson is None or installed_numpy() is None or _BYTES in text[:_NEAR] or _BYTES in text[-_NEAR:]:
+    simdjson = installed("simdjson")
+    if simdjson is None or installed("numpy") is None or _BYTES in text[:_NEAR] or _BYTES in text[-_NEAR:]:
         return None
     parser = _parsers.pop() if _parsers else simdjson.Parser()
     reader = _Reader(simdjson)
@@ -53,15 +51,6 @@ def parse_with_arrays(text: bytes) -> dict[str, Any] | None:
     if not _parsers and len(text) <= _MAX_KEPT_BYTES and reader.numbers <= _MAX_KEPT_NUMBERS:
         _parsers.append(parser)
     return document
-
-
-@functools.cache
-def _installed_simdjson() -> ModuleType | None:
-    try:
-        import simdjson
-    except ModuleNotFoundError:
-        return None
-    return simdjson
 
 
 class _Reader:

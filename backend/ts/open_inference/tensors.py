@@ -7,6 +7,7 @@ take arrays, when they are called, and for large tensors, where it takes a tenth
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import struct
 import sys
@@ -29,13 +30,12 @@ LARGE_TENSOR: Final = 64 * 1024
 
 
 @functools.cache
-def installed_numpy() -> ModuleType | None:
-    """Return numpy, None if it is not installed."""
+def installed(name: str) -> ModuleType | None:
+    """Return an optional package, None if it is not installed."""
     try:
-        import numpy as np
+        return importlib.import_module(name)
     except ModuleNotFoundError:
         return None
-    return np
 
 
 def is_text_of_that_length(datatype: str, shape: Sequence[int], elements: Sequence[Any]) -> bool:
@@ -92,7 +92,7 @@ def json_numbers(tensor: Tensor) -> list[Any] | np.ndarray[Any, Any]:
     if isinstance(data, list):
         return data
     if isinstance(data, bytes | bytearray | memoryview):
-        if len(data) < LARGE_TENSOR or not _LITTLE_ENDIAN or installed_numpy() is None:
+        if len(data) < LARGE_TENSOR or not _LITTLE_ENDIAN or installed("numpy") is None:
             return flat_list(tensor)
         data = numpy_of(tensor).reshape(-1)
     # A list has Python's floats: it must not depend on the tensor's size with how many digits they are written.

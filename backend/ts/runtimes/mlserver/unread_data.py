@@ -42,11 +42,6 @@ class UnreadData(TensorData):
         data.__dict__[_UNREAD] = (tensor, nan_is_null)
         return data
 
-    @classmethod
-    def of_array(cls, array: np.ndarray[Any, Any]) -> Self:
-        """Return the data of an array of numbers or truth values; the caller does not change it any more."""
-        return cls.of_tensor(tensor_of("", array), nan_is_null=True)
-
     @property
     def tensor(self) -> Tensor | None:
         """The tensor; None if the data were read as a list, which may have been changed since."""
@@ -127,7 +122,7 @@ def let_numpy_codec_take_memory() -> None:
             name=name,
             datatype=codec.to_datatype(payload.dtype),
             shape=inject_batch_dimension(list(payload.shape)),
-            data=UnreadData.of_array(payload.copy()),
+            data=UnreadData.of_tensor(tensor_of("", payload.copy()), nan_is_null=True),
             parameters=Parameters(content_type=cls.ContentType),
         )
 

@@ -25,7 +25,7 @@ from ts.runtimes.truss.model_responses import pass_on
 from ts.runtimes.truss.reply import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem, Reply
 from ts.runtimes.truss.request_forms import Form
 from ts.runtimes.truss.served_model import ServedModel
-from ts.runtimes.truss.signatures import Arguments, Method
+from ts.runtimes.truss.signatures import Method
 from ts.runtimes.truss.slots import Slot, Slots, SlotWork
 from ts.runtimes.truss.streams import Chunks, GapTooLong, chunks_of, close, is_stream, pull
 from ts.runtimes.truss.threads import Threads
@@ -164,14 +164,8 @@ class Call:
         return await self._waited_for(await work.result())
 
     def _arguments(self, method: Method, inputs: Any) -> tuple[Any, ...]:
-        match method.arguments:
-            case Arguments.INPUTS:
-                return (inputs,)
-            case Arguments.NONE:
-                return ()
-            case Arguments.REQUEST:
-                return (self._given_request(),)
-        return inputs, self._given_request()
+        given = (inputs,) if method.takes_inputs else ()
+        return (*given, self._given_request()) if method.takes_request else given
 
     def _given_request(self) -> ModelRequest:
         if self._request is None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from ts.runtimes.truss.signatures import Arguments, Method, ModelDefinitionError, method_of, shown
+from ts.runtimes.truss.signatures import Method, ModelDefinitionError, method_of, shown
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def describe(model: Any) -> Description:
     setup_environment = method_of(model, "setup_environment")
     endpoints = {name: _alias(method) for name in ALIASES if (method := method_of(model, name)) is not None}
     is_healthy = method_of(model, "is_healthy")
-    if is_healthy is not None and is_healthy.arguments is not Arguments.NONE:
+    if is_healthy is not None and (is_healthy.takes_inputs or is_healthy.takes_request):
         raise ModelDefinitionError(f"is_healthy{_shown(is_healthy)}: it takes no arguments. Right is is_healthy(self).")
     websocket, predict = method_of(model, WEBSOCKET), method_of(model, PREDICT)
     preprocess, postprocess = method_of(model, "preprocess"), method_of(model, "postprocess")
@@ -103,13 +103,13 @@ def _alias(method: Method) -> Endpoint:
 
 
 def _predict(predict: Method, preprocess: Method | None, postprocess: Method | None) -> Endpoint:
-    if preprocess is not None and predict.arguments is Arguments.REQUEST:
+    if preprocess is not None and not predict.takes_inputs and predict.takes_request:
         raise ModelDefinitionError(
             f"predict{_shown(predict)}: the model has a preprocess, whose result predict would throw away. Right is "
             "predict(self, inputs) or predict(self, inputs, request: fastapi.Request)."
         )
     if postprocess is not None:
-        if postprocess.arguments is Arguments.REQUEST:
+        if not postprocess.takes_inputs and postprocess.takes_request:
             raise ModelDefinitionError(
                 f"postprocess{_shown(postprocess)}: it would throw away the result of predict. Right is "
                 "postprocess(self, result) or postprocess(self, result, request: fastapi.Request)."
@@ -130,7 +130,7 @@ def _check_websocket(websocket: Method, others: list[Method | None]) -> None:
                 "writes the whole session itself."
             )
     right = "Right is async def websocket(self, websocket: fastapi.WebSocket)."
-    if websocket.arguments is not Arguments.INPUTS:
+    if websocket.takes_request or not websocket.takes_inputs:
         raise ModelDefinitionError(f"websocket{_shown(websocket)}: it must take only the websocket. {right}")
     if not websocket.is_coroutine:
         raise ModelDefinitionError(f"websocket{_shown(websocket)}: it must be an async function. {right}")

@@ -5,7 +5,6 @@ is the request if it is annotated with `starlette.requests.Request` (which ``fas
 are text, as with ``from __future__ import annotations``, are resolved.
 """
 
-import enum
 import functools
 import inspect
 import typing
@@ -23,15 +22,6 @@ class ModelDefinitionError(TypeError):
     """A method of the model class breaks a rule for its arguments or its kind."""
 
 
-class Arguments(enum.Enum):
-    """The arguments that a method takes."""
-
-    NONE = enum.auto()
-    INPUTS = enum.auto()
-    REQUEST = enum.auto()
-    INPUTS_AND_REQUEST = enum.auto()
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method of the model.
@@ -47,22 +37,13 @@ class Method:
 
     name: str
     function: Callable[..., Any]
-    arguments: Arguments
+    takes_inputs: bool
+    takes_request: bool
     is_function: bool
     is_coroutine: bool
     is_generator: bool
     input_annotation: Any
     return_annotation: Any
-
-    @property
-    def takes_inputs(self) -> bool:
-        """Whether it is called with inputs."""
-        return self.arguments in (Arguments.INPUTS, Arguments.INPUTS_AND_REQUEST)
-
-    @property
-    def takes_request(self) -> bool:
-        """Whether it is called with the request."""
-        return self.arguments in (Arguments.REQUEST, Arguments.INPUTS_AND_REQUEST)
 
 
 def method_of(model: Any, name: str) -> Method | None:
@@ -78,10 +59,12 @@ def method_of(model: Any, name: str) -> Method | None:
     code = _code(function)
     is_generator = inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code)
     is_coroutine = inspect.iscoroutinefunction(code)
+    takes_inputs, takes_request = _arguments(name, signature, annotations)
     return Method(
         name=name,
         function=function,
-        arguments=_arguments(name, signature, annotations),
+        takes_inputs=takes_inputs,
+        takes_request=takes_request,
         is_function=not (is_generator or is_coroutine),
         is_coroutine=is_coroutine,
         is_generator=is_generator,
@@ -106,15 +89,16 @@ def _signature(name: str, function: Callable[..., Any]) -> inspect.Signature:
         raise ModelDefinitionError(f"{name} of the model has no signature that can be read: {error}") from error
 
 
-def _arguments(name: str, signature: inspect.Signature, annotations: list[Any]) -> Arguments:
+def _arguments(name: str, signature: inspect.Signature, annotations: list[Any]) -> tuple[bool, bool]:
+    """Return whether the method takes its inputs, and whether it takes the request."""
     are_requests = [_is_request(annotation) for annotation in annotations]
     match are_requests:
         case []:
-            return Arguments.NONE
+            return False, False
         case [is_request]:
-            return Arguments.REQUEST if is_request else Arguments.INPUTS
+            return not is_request, is_request
         case [False, True]:
-            return Arguments.INPUTS_AND_REQUEST
+            return True, True
         case [True, _]:
             problem = "of two arguments the first may not be the request"
         case [False, False]:

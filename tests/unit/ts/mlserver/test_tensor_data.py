@@ -24,7 +24,7 @@ from ts.open_inference import grpc
 from ts.open_inference.datatypes import BOUNDS, DATATYPES
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 from ts.open_inference.receive import receive
-from ts.open_inference.tensors import flat_list, raw_bytes
+from ts.open_inference.tensors import flat_list, raw_bytes, tensor_of
 from ts.open_inference.types import Tensor
 from ts.protocol.messages import OPEN_INFERENCE_REST
 from ts.runtimes.mlserver import unread_data
@@ -215,7 +215,7 @@ def test_what_the_model_changes_is_what_the_client_gets() -> None:
 
 def test_nan_is_none_in_the_list_of_an_array_and_nan_in_that_of_a_client() -> None:
     array = np.array([1, math.nan], np.float32)
-    assert UnreadData.of_array(array).root == [1.0, None]
+    assert UnreadData.of_tensor(tensor_of("", array), nan_is_null=True).root == [1.0, None]
     assert math.isnan(lazily(Tensor("x", "FP32", [2], array.tobytes())).root[1])
 
 

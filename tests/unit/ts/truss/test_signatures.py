@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import Request
 
 from ts.runtimes.truss.model_methods import describe
-from ts.runtimes.truss.signatures import Arguments, Method, ModelDefinitionError, method_of, takes
+from ts.runtimes.truss.signatures import Method, ModelDefinitionError, method_of, takes
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]
@@ -68,23 +68,24 @@ def method(name: str) -> Method:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "takes"),  # inputs, and the request
     [
-        ("nothing", Arguments.NONE),
-        ("inputs", Arguments.INPUTS),
-        ("unannotated", Arguments.INPUTS),
-        ("many", Arguments.INPUTS),
-        ("text", Arguments.INPUTS),
-        ("optional", Arguments.INPUTS),
-        ("request", Arguments.REQUEST),
-        ("fastapis", Arguments.REQUEST),
-        ("derived", Arguments.REQUEST),
-        ("both", Arguments.INPUTS_AND_REQUEST),
-        ("partial", Arguments.INPUTS),
+        ("nothing", (False, False)),
+        ("inputs", (True, False)),
+        ("unannotated", (True, False)),
+        ("many", (True, False)),
+        ("text", (True, False)),
+        ("optional", (True, False)),
+        ("request", (False, True)),
+        ("fastapis", (False, True)),
+        ("derived", (False, True)),
+        ("both", (True, True)),
+        ("partial", (True, False)),
     ],
 )
-def test_what_a_method_is_called_with(name: str, expected: Arguments) -> None:
-    assert method(name).arguments is expected
+def test_what_a_method_is_called_with(name: str, takes: tuple[bool, bool]) -> None:
+    found = method(name)
+    assert (found.takes_inputs, found.takes_request) == takes
 
 
 def test_what_kind_of_function_a_method_is() -> None:
@@ -96,7 +97,7 @@ def test_what_kind_of_function_a_method_is() -> None:
     model.predict = Callable_()  # type: ignore[attr-defined]
     found = method_of(model, "predict")
     assert found is not None
-    assert (found.is_coroutine, found.arguments) == (True, Arguments.INPUTS_AND_REQUEST)
+    assert (found.is_coroutine, found.takes_inputs, found.takes_request) == (True, True, True)
     assert method_of(model, "postprocess") is None
 
 
