@@ -165,7 +165,7 @@ def test_a_scaled_down_place_withdraws_its_demand(cluster: RayNodes, tmp_path: P
 
 @pytest.mark.torch
 def test_every_kind_of_model_code_runs_on_nodes(cluster: RayNodes, tmp_path: Path) -> None:
-    cluster.add(num_cpus=4)
+    cluster.add(num_cpus=5)
     (tmp_path / "truss" / "model").mkdir(parents=True)
     (tmp_path / "truss" / "config.yaml").write_text("model_name: truss\n")
     (tmp_path / "truss" / "model" / "__init__.py").touch()
@@ -240,6 +240,10 @@ def test_drains_after_sigterm_and_tells_how_workers_ended(cluster: RayNodes, tmp
         assert post(server, "exit").status_code == 500
         eventually(lambda: "exited with code 7" in server.log(), "the log tells how the worker ended")
         server.wait_ready()
+        (ray,) = (each for each in server.server.children() if "torchserve_py.workers.ray_driver" in each.cmdline())
+        ray.kill()
+        eventually(lambda: "joined the Ray cluster" in server.log(), "the server joins the cluster again")
+        server.wait_ready()
         with ThreadPoolExecutor() as pool:
             answer = pool.submit(post, server, "5")  # longer than the crash handler of Ray leaves a process
             eventually(lambda: "sleeps for 5" in server.log(), "the request runs")
@@ -293,10 +297,16 @@ def test_a_server_joins_the_cluster_again_that_has_a_new_head(tmp_path: Path) ->
         ends_in_order(server)
 
 
-def test_a_model_without_a_place_is_unregistered_at_once(cluster: RayNodes, tmp_path: Path) -> None:
-    folder = model_folder(tmp_path, "m", DOUBLE, "ray: {num_gpus: 1}\n")
+def test_a_model_that_no_node_is_large_enough_for_says_so_and_is_unregistered_at_once(
+    cluster: RayNodes, tmp_path: Path
+) -> None:
+    cluster.add(num_cpus=1)
+    config = "parallelType: tp\ntorchrun: {nproc-per-node: 2}\nray: {num_gpus: 0.5, resources: {a100: 1}}\n"
+    folder = model_folder(tmp_path, "m", DOUBLE, config)
     with serving(cluster, folder) as server:
-        eventually(lambda: ready_workers(server) == 0, "it is registered")
+        needs = "it needs 2 CPU, 1 GPU, 2 a100, and the most that a node has is 1 CPU, 0 GPU, 0 a100"
+        eventually(lambda: needs in server.describe("m")[0]["workers"][0].get("failure", ""), "it says why")
+        time.sleep(2)  # it is being placed again
         began = time.monotonic()
         assert server.unregister("m").status_code == 200
         assert time.monotonic() - began < 5  # an attempt to place it takes 10

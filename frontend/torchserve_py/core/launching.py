@@ -101,15 +101,18 @@ def _variables(settings: Settings, traces: str | None) -> dict[str, str]:
 def _remote(
     plan: Plan, environment: Mapping[str, str], torchrun: Torchrun | None, cluster: RayCluster | None
 ) -> RemoteLaunch | None:
-    """Return how Ray starts a worker. A parallel worker is on one node, with the GPUs of all its processes."""
+    """Return how Ray starts a worker. A parallel worker is on one node, with what each of its processes needs."""
     if cluster is None:
         return None
     from torchserve_py.workers.ray_cluster import RemoteLaunch  # most servers do without
     from torchserve_py.workers.ray_demand import NodeDemand
 
-    config, asked = plan.config, plan.config.ray
+    asked, processes = plan.config.ray, max(1, plan.config.ranks)
     demand = NodeDemand(
-        asked.num_cpus, asked.num_gpus * max(1, config.ranks), asked.resources or {}, asked.label_selector or {}
+        asked.num_cpus * processes,
+        asked.num_gpus * processes,
+        {name: amount * processes for name, amount in (asked.resources or {}).items()},
+        asked.label_selector or {},
     )
     return RemoteLaunch(cluster, demand, plan.files.model_dir, environment, torchrun)
 

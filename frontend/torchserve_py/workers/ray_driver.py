@@ -186,7 +186,8 @@ def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error of Ray's, whose messages are long."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = "".join(map(str, error.args)) if all(isinstance(each, str) for each in error.args) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 

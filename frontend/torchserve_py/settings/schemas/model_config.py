@@ -63,12 +63,10 @@ class ScalingConfig(ClosedSchema):
 
 
 class RayConfig(ClosedSchema):
-    """The `ray` map: what a worker needs of its node, under the names of Ray's options."""
+    """The `ray` map: what each process of a worker needs of its node, under the names of Ray's options."""
 
     num_cpus: Annotated[float, NOT_NEGATIVE] = key("num_cpus", "processors", "1", otherwise=1.0)
-    num_gpus: Annotated[float, NOT_NEGATIVE] = key(
-        "num_gpus", "GPUs, or a part of one; a parallel worker has `parallelLevel` of them", "0", otherwise=0.0
-    )
+    num_gpus: Annotated[float, NOT_NEGATIVE] = key("num_gpus", "GPUs, or a part of one", "0", otherwise=0.0)
     resources: Annotated[dict[str, Annotated[float, POSITIVE]] | None, Nested("a map, for example {a100: 1}")] = key(
         "resources", "other resources of nodes, with amounts", "none"
     )
