@@ -61,9 +61,8 @@ def _text_of(entry: _Entry) -> str:
     peer, method, target, protocol, status, seconds, _, _ = entry
     if "?" in target:
         target = _SECRET.sub(r"\1***", _URL.sub(_without_secrets, target))
-    if not target.isascii():
-        target = target.encode("ascii", "backslashreplace").decode("ascii")
-    target = fit(target)
+    if not (target.isascii() and target.isprintable()):
+        target = fit(target.encode("ascii", "backslashreplace").decode("ascii"))
     return f'/{_client(peer)} "{method} {target} {protocol}" {status} {round(seconds * 1000)}'
 
 

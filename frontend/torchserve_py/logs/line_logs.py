@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from queue import SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -27,6 +28,8 @@ TAKES_BATCHES: Final[set[str]] = set()
 _MOST_WAITING: Final = 256
 #: Batches that may wait for the thread; more wait only if the disk or the reader of a pipe is too slow.
 _MOST_BATCHES: Final = 1000
+#: Stands for the head of a line; no text has this character.
+_HEAD: Final = "\0"
 
 
 class Line(NamedTuple):
@@ -55,8 +58,6 @@ class Batch(Generic[T]):
         self._entries = entries
         self._text_of = text_of
         self._more_of = more_of
-        self._stamped: list[tuple[str, str]] | None = None
-        self._texts: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -68,24 +69,24 @@ class Batch(Generic[T]):
 
     def text(self, head: str) -> str:
         """Return all lines: local time (``2024-05-30T21:46:03,625``), ``head`` and text."""
-        if head not in self._texts:
-            if self._stamped is None:
-                self._stamped = self._stamps_and_texts()
-            self._texts[head] = "\n".join([f"{stamp}{head}{text}" for stamp, text in self._stamped])
-        return self._texts[head]
+        return self._without_heads.replace(_HEAD, head)
 
     def __str__(self) -> str:
         return self.text(" - ")
 
-    def _stamps_and_texts(self) -> list[tuple[str, str]]:
-        stamped = []
-        second, clock = -1, ""
+    @cached_property
+    def _without_heads(self) -> str:
+        text_of, lines = self._text_of, list[str]()
+        second, clock, tick, stamp = -1, "", -1, ""
         for at, entry in self._entries:
-            if int(at) != second:
-                second = int(at)
-                clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
-            stamped.append((f"{clock},{int((at - second) * 1000):03d}", self._text_of(entry)))
-        return stamped
+            if int(at * 1000) != tick:
+                tick = int(at * 1000)
+                if tick // 1000 != second:
+                    second = tick // 1000
+                    clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
+                stamp = f"{clock},{tick % 1000:03d}{_HEAD}"
+            lines.append(stamp + text_of(entry))
+        return "\n".join(lines)
 
 
 class LineLog(Generic[T]):
