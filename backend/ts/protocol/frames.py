@@ -103,6 +103,8 @@ class FrameBuffer:
         """
         if self._missing:
             return self._missing[0]
+        if not self._end:
+            return self._view
         pending = self._end - self._start
         needed = _INITIAL_CAPACITY
         if pending >= _LENGTH.size:
@@ -140,14 +142,14 @@ class FrameBuffer:
 
     def _read_array(self) -> bool:
         """Read the next array and make room for its large bodies; return whether an array is complete."""
-        if self._end - self._start < _LENGTH.size:
+        first = self._start + _LENGTH.size
+        if self._end < first:
             return False
         length = self._frame_length()
-        first = self._start + _LENGTH.size
-        if self._end - first < length:
+        if self._end < first + length:
             return False
         payload = self._view[first : first + length]
-        if self._max_values is not None and length > _SMALL:
+        if length > _SMALL and self._max_values is not None:
             check_values(payload, self._max_values)
         self._room = self._max_frame - length
         self._message = self._unpack(payload)

@@ -188,7 +188,11 @@ def encode_infer(
         message = (INFER, rows, dict(histories), ahead)
     elif histories:
         message = (INFER, rows, histories)
-    return encode(message, large=any(len(row[3]) >= LARGE_BODY or type(row[3]) is list for row in rows))
+    large = False
+    for row in rows:
+        if len(row[3]) >= LARGE_BODY or type(row[3]) is list:
+            large = True
+    return encode(message, large=large)
 
 
 def encode_results(rows: Sequence[ResultRow], handler_seconds: float) -> list[Buffer]:

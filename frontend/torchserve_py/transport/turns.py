@@ -32,8 +32,8 @@ class Turns:
         self._loop = loop
         self._waiting: deque[Callable[[], object]] = deque()
         self._is_scheduled = False
-        #: When the time of the current turn is used up; None until some work asks.
-        self._end: float | None = None
+        #: When the current turn began, by the loop's clock, which stands still during a turn; when its time is used up.
+        self._turn = self._end = 0.0
 
     def end_of_slice(self) -> float:
         """Return until when a connection may work now (`time.monotonic`), if it has done one small piece of its work.
@@ -41,10 +41,12 @@ class Turns:
         The connection then passes the rest of the work to `put_off`.
         """
         now = monotonic()
-        if self._end is None:
-            self._end = now + _TURN
-            self._loop.call_soon(self._end_turn)
+        if self._turn != self._loop.time():
+            self._begin(now)
         return min(now + _SLICE, self._end)
+
+    def _begin(self, now: float) -> None:
+        self._turn, self._end = self._loop.time(), now + _TURN
 
     def put_off(self, work: Callable[[], object]) -> None:
         """Call ``work`` in the next turn, or in a later one if earlier work uses up that turn's time."""
@@ -65,22 +67,17 @@ class Turns:
     def _wake(self, come: asyncio.Future[None]) -> None:
         if not come.done():
             come.set_result(None)
-            if self._end is not None:
-                self._end -= _SLICE  # the task takes it later
-
-    def _end_turn(self) -> None:
-        self._end = None
+            self._end -= _SLICE  # the task takes it later
 
     def _run(self) -> None:
         self._is_scheduled = False
-        self._end = monotonic() + _TURN
+        self._begin(monotonic())
         try:
             for _ in range(min(len(self._waiting), _MOST)):  # work deferred while this runs waits for another turn
                 self._waiting.popleft()()
-                if self._end is None or monotonic() > self._end:
+                if monotonic() > self._end:
                     return
         finally:
-            self._loop.call_soon(self._end_turn)
             if self._waiting and not self._is_scheduled:
                 self._is_scheduled = True
                 self._loop.call_soon(self._run)

@@ -47,10 +47,13 @@ def _problem(row: list[Any]) -> str | None:
         return f"the body is of type {type(body).__name__}; it must be bytes"
     if error is not None and (type(error) is not str or more):
         return "its error is no text, or parts are to follow it"
-    if type(headers) is not list or not all(type(pair) is list and len(pair) == 2 for pair in headers):
+    if type(headers) is not list or (headers and not all(type(pair) is list and len(pair) == 2 for pair in headers)):
         return "its headers are no list of pairs"
-    accepts_socket = type(status) is int and status == _SWITCHING_PROTOCOLS and more
-    problem = (None if accepts_socket else status_problem(status)) or (reason_problem(reason) if reason != "" else None)
+    if type(status) is int and status == _SWITCHING_PROTOCOLS and more:
+        status = 200
+    problem = status_problem(status)
+    if problem is None and reason != "":
+        problem = reason_problem(reason)
     if problem is None and headers:
         problem = headers_problem(headers)
     return None if problem is None else f"the handler set {problem}"
