@@ -15,7 +15,7 @@ _LOOKED_AT_ONCE: Final = 2000
 
 
 class Timing(NamedTuple):
-    """Durations that were counted: how many in each bucket of `metrics.model_metrics.SECONDS_BOUNDS`, and their sum."""
+    """Durations that were counted: how many in each bucket of `metrics.catalog.SECONDS_BOUNDS`, and their sum."""
 
     counts: Sequence[int]
     seconds: float
@@ -26,7 +26,7 @@ class Activity(NamedTuple):
 
     succeeded: int
     failures: Mapping[str, int]  # jobs without an answer, by cause
-    batches: Sequence[int]  # how many in each bucket of `metrics.model_metrics.BATCH_BOUNDS`
+    batches: Sequence[int]  # how many in each bucket of `metrics.catalog.BATCH_BOUNDS`
     batched: int  # jobs in these batches
     waiting: Timing  # of each job, until it went to a worker
     handler: Timing  # of each call of the handler

@@ -10,9 +10,16 @@ GAUGE: Final = "gauge"
 HISTOGRAM: Final = "histogram"
 KINDS: Final = (COUNTER, GAUGE, HISTOGRAM)
 
+CUSTOM_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""TorchServe's buckets for custom histograms, in whatever unit they are."""
+SECONDS_BOUNDS: Final = (
+    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
+)  # fmt: skip
+BATCH_BOUNDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+
 
 class Declaration(NamedTuple):
-    """A metric as it is declared; ``description`` is its HELP text, None for TorchServe's.
+    """A metric as it is declared; ``description`` is its HELP text, None for TorchServe's, ``bounds`` a histogram's.
 
     The last dimension of a metric of the server is the host's name; metrics of handlers get one more, `Hostname`, that
     is not declared.
@@ -23,10 +30,15 @@ class Declaration(NamedTuple):
     unit: str
     dimensions: tuple[str, ...]
     description: str | None = None
+    bounds: tuple[float, ...] = CUSTOM_BOUNDS
 
 
 def _by_name(*declarations: Declaration) -> dict[str, Declaration]:
     return {each.name: each for each in declarations}
+
+
+def _of_seconds(name: str, description: str) -> Declaration:
+    return Declaration(name, HISTOGRAM, "Seconds", _MODEL, description, SECONDS_BOUNDS)
 
 
 _HOST = ("Level", "Hostname")
@@ -71,14 +83,10 @@ SERVER_METRICS: Final = _by_name(
     *GPU_GAUGES,
     # TorchServe does not have those that follow.
     Declaration("ts_http_requests_total", COUNTER, "Count", ("method", "route", "status", "hostname")),
-    Declaration(
-        "ts_queue_seconds", HISTOGRAM, "Seconds", _MODEL, "Seconds that a request waited before it went to a worker"
-    ),
-    Declaration("ts_handler_seconds", HISTOGRAM, "Seconds", _MODEL, "Seconds that one call of the handler took"),
-    Declaration(
-        "ts_request_seconds", HISTOGRAM, "Seconds", _MODEL, "Seconds from a request's admission to its outcome"
-    ),
-    Declaration("ts_batch_size", HISTOGRAM, "Count", _MODEL, "Requests sent to a worker together"),
+    _of_seconds("ts_queue_seconds", "Seconds that a request waited before it went to a worker"),
+    _of_seconds("ts_handler_seconds", "Seconds that one call of the handler took"),
+    _of_seconds("ts_request_seconds", "Seconds from a request's admission to its outcome"),
+    Declaration("ts_batch_size", HISTOGRAM, "Count", _MODEL, "Requests sent to a worker together", BATCH_BOUNDS),
     Declaration("ts_queue_depth", GAUGE, "Count", _MODEL, "Requests that wait for a worker"),
     Declaration("ts_open_sequences", GAUGE, "Count", _MODEL, "Sequences that are open"),
     Declaration("ts_workers_wanted", GAUGE, "Count", _MODEL, "Workers that there are to be"),

@@ -6,9 +6,11 @@ are called `Requests2XX` and `ts_inference_latency_microseconds` and nothing els
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Final, Generic, NamedTuple, TypeVar, cast
 
-from torchserve_py.metrics.instruments import Instrument, number
+from torchserve_py.metrics.catalog import COUNTER, CUSTOM_BOUNDS, GAUGE, HISTOGRAM, SERVER_METRICS, Declaration
+from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Instrument, Updatable, number
 
 I_co = TypeVar("I_co", bound=Instrument, covariant=True)
 
@@ -89,6 +91,54 @@ class Family(Generic[I_co]):
                 name = self.name + suffix
                 if names is None or name in names:
                     yield f"{name}{{{labels}{label}}} {number(value)}\n"
+
+
+def instrument_maker(kind: str, bounds: Sequence[float] = CUSTOM_BOUNDS) -> Callable[[], Updatable]:
+    """What makes an instrument of a type, a histogram with these bounds."""
+    makers: dict[str, Callable[[], Updatable]] = {COUNTER: Counter, GAUGE: Gauge, HISTOGRAM: partial(Histogram, bounds)}
+    return makers[kind]
+
+
+class ServerFamilies:
+    """A family for each metric that the server measures, and for those that only a script of the operator has.
+
+    Iterates over those that are shown: all, or what the operator's file lists.
+    """
+
+    def __init__(self, listed: Mapping[str, Declaration] | None) -> None:
+        self.declared: Final = SERVER_METRICS if listed is None else listed
+        self._families = {name: self._family(name) for name in {**SERVER_METRICS, **self.declared}}
+
+    def __iter__(self) -> Iterator[Family[Updatable]]:
+        return iter([family for name, family in self._families.items() if name in self.declared])
+
+    def shown(self, name: str) -> Family[Updatable] | None:
+        """The family of a metric that is listed; None for any other."""
+        return self._families[name] if name in self.declared else None
+
+    def counter(self, name: str) -> Family[Counter]:
+        """The family of a counter."""
+        return cast("Family[Counter]", self._families[name])
+
+    def gauge(self, name: str) -> Family[Gauge]:
+        """The family of a gauge."""
+        return cast("Family[Gauge]", self._families[name])
+
+    def histogram(self, name: str) -> Family[Histogram]:
+        """The family of a histogram."""
+        return cast("Family[Histogram]", self._families[name])
+
+    def remove(self, labels: Mapping[str, str]) -> None:
+        """Forgets the instruments with these labels."""
+        for family in self._families.values():
+            family.remove(labels)
+
+    def _family(self, name: str) -> Family[Updatable]:
+        declared = self.declared.get(name) or SERVER_METRICS[name]
+        own = SERVER_METRICS.get(name, declared)
+        make = instrument_maker(declared.kind, own.bounds)
+        label_names = [label_name(each) for each in declared.dimensions]
+        return Family(metric_name(name), make, declared.unit, own.description, label_names)
 
 
 def expose(families: Iterable[Family[Instrument]], names: set[str] | None = None) -> bytes:

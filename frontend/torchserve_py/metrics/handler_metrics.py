@@ -7,13 +7,13 @@ a metric, the file determines its type, its unit and the names of its dimensions
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from torchserve_py.metrics.catalog import MODEL_METRICS, PREDICTION_TIME, Declaration
-from torchserve_py.metrics.families import Family, label_name, metric_name
-from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Updatable
+from torchserve_py.metrics.catalog import KINDS, MODEL_METRICS, PREDICTION_TIME, Declaration
+from torchserve_py.metrics.families import Family, instrument_maker, label_name, metric_name
+from torchserve_py.metrics.instruments import Updatable
 from torchserve_py.metrics.metric_log import LineEnds, MetricLog, line_ends, one_line
 from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.model_metrics import RecordPrediction
@@ -25,16 +25,6 @@ MAX_SERIES_PER_MODEL = 1000
 MAX_DIMENSIONS = 20
 MAX_LENGTH = 500
 """Characters of a name or of a dimension's value."""
-BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""TorchServe's buckets for custom histograms, in whatever unit they are."""
-
-INSTRUMENTS: Final[dict[str, Callable[[], Updatable]]] = {
-    "counter": Counter,
-    "gauge": Gauge,
-    "histogram": lambda: Histogram(BOUNDS),
-}
-"""What makes an instrument of each type."""
-
 
 _Key: TypeAlias = tuple[str, str, tuple[tuple[str, str], ...]]
 """Name, type and dimensions as the handler gave them."""
@@ -161,7 +151,7 @@ class HandlerMetrics:
             raise _Refused("its name is empty")
         family = self._families.get(name)
         if family is None:
-            family = Family(name, INSTRUMENTS[kind], unit)
+            family = Family(name, instrument_maker(kind), unit)
             taken = self._taken.union(*(other.taken_names for other in self._families.values()))
             if not taken.isdisjoint(family.taken_names):
                 raise _Refused("another metric has that name already; choose a different one")
@@ -180,8 +170,8 @@ class HandlerMetrics:
 
 def _check_texts(key: _Key, unit: str) -> None:
     name, kind, dimensions = key
-    if kind not in INSTRUMENTS:
-        raise _Refused(f"its type is {kind!r:.50}, not one of {', '.join(INSTRUMENTS)}")
+    if kind not in KINDS:
+        raise _Refused(f"its type is {kind!r:.50}, not one of {', '.join(KINDS)}")
     if len(dimensions) > MAX_DIMENSIONS:
         raise _Refused(f"it has {len(dimensions)} dimensions, at most {MAX_DIMENSIONS} are kept")
     for text in (name, unit, *(text for pair in dimensions for text in pair)):

@@ -1,70 +1,28 @@
 """The metrics of one model version. `docs/metrics.md` lists every series."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from torchserve_py.metrics.families import Family
-from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Updatable
+from torchserve_py.metrics.families import ServerFamilies
+from torchserve_py.metrics.instruments import Gauge
 from torchserve_py.metrics.outcomes import Outcomes
 from torchserve_py.scheduling.effects import EndReason
 from torchserve_py.scheduling.scaling import Reason
 
-SECONDS_BOUNDS = (
-    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
-)  # fmt: skip
-BATCH_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 DEFAULT_VERSION_LABEL = "default"
 """`model_version` of requests that name no version, as in TorchServe."""
 
 RecordPrediction: TypeAlias = Callable[[float, Sequence[Sequence[Any]]], None]
 """Takes the milliseconds of a call of the handler, and result rows, each of which begins with the id of its job."""
 
-I = TypeVar("I", bound=Updatable)  # noqa: E741 - an instrument, as in `metrics.families`
-
-
-class FamilyMaker(Protocol):
-    """Makes the family of a name of `metrics.catalog`, as it is declared."""
-
-    def __call__(self, name: str, make: Callable[[], I]) -> Family[I]:
-        """Return a family whose instruments `make` makes."""
-
-
-class ModelFamilies:
-    """The families that every model version has a part in."""
-
-    def __init__(self, make: FamilyMaker) -> None:
-        self.requests = make("ts_inference_requests_total", Counter)
-        self.inference_latency = make("ts_inference_latency_microseconds", Counter)
-        self.queue_latency = make("ts_queue_latency_microseconds", Counter)
-        self.worker_load_time = make("WorkerLoadTime", Gauge)
-        self.queue_seconds = make("ts_queue_seconds", _seconds)
-        self.handler_seconds = make("ts_handler_seconds", _seconds)
-        self.request_seconds = make("ts_request_seconds", _seconds)
-        self.batch_size = make("ts_batch_size", lambda: Histogram(BATCH_BOUNDS))
-        self.open_sequences = make("ts_open_sequences", Gauge)
-        self.queue_depth = make("ts_queue_depth", Gauge)
-        self.workers_wanted = make("ts_workers_wanted", Gauge)
-        self.workers_ready = make("ts_workers_ready", Gauge)
-        self.scalings = make("ts_scaling_total", Counter)
-        self.worker_restarts = make("ts_worker_restarts_total", Counter)
-        self.worker_gpu_memory = make("ts_worker_gpu_memory_bytes", Gauge)
-        self.sequences_closed = make("ts_sequences_closed_total", Counter)
-
-    def __iter__(self) -> Iterator[Family[Updatable]]:
-        return iter(vars(self).values())
-
-
-def _seconds() -> Histogram:
-    return Histogram(SECONDS_BOUNDS)
-
 
 class RequestCounters:
     """TorchServe's three counters of requests, for one value of the label `model_version`."""
 
-    def __init__(self, families: ModelFamilies, labels: Mapping[str, str]) -> None:
-        self.requests_total = families.requests.child(labels)
-        self.inference_latency_microseconds = families.inference_latency.child(labels)
-        self.queue_latency_microseconds = families.queue_latency.child(labels)
+    def __init__(self, families: ServerFamilies, labels: Mapping[str, str]) -> None:
+        self.requests_total = families.counter("ts_inference_requests_total").child(labels)
+        self.inference_latency_microseconds = families.counter("ts_inference_latency_microseconds").child(labels)
+        self.queue_latency_microseconds = families.counter("ts_queue_latency_microseconds").child(labels)
 
 
 class ModelMetrics:
@@ -76,7 +34,7 @@ class ModelMetrics:
 
     def __init__(
         self,
-        families: ModelFamilies,
+        families: ServerFamilies,
         name: str,
         version: str,
         hostname: str,
@@ -96,20 +54,19 @@ class ModelMetrics:
         self.by_default = RequestCounters(families, {**labels, "model_version": DEFAULT_VERSION_LABEL})
         self.queue_time = queue_time
         self.worker_thread_time = worker_thread_time
-        self.queue_seconds = families.queue_seconds.child(labels)
-        self.handler_seconds = families.handler_seconds.child(labels)
-        self.request_seconds = families.request_seconds.child(labels)
-        self.batch_size = families.batch_size.child(labels)
+        self.queue_seconds = families.histogram("ts_queue_seconds").child(labels)
+        self.handler_seconds = families.histogram("ts_handler_seconds").child(labels)
+        self.request_seconds = families.histogram("ts_request_seconds").child(labels)
+        self.batch_size = families.histogram("ts_batch_size").child(labels)
         self.outcomes = Outcomes()
-        self.open_sequences = families.open_sequences.child(labels)
-        self.queue_depth = families.queue_depth.child(labels)
-        self.worker_restarts = families.worker_restarts.child(labels)
-        self.workers_wanted = families.workers_wanted.child(labels)
-        self.workers_ready = families.workers_ready.child(labels)
-        self.scalings = {reason: families.scalings.child(self._labels_with(reason)) for reason in Reason}
-        self.sequences_closed = {
-            reason: families.sequences_closed.child(self._labels_with(reason)) for reason in EndReason
-        }
+        self.open_sequences = families.gauge("ts_open_sequences").child(labels)
+        self.queue_depth = families.gauge("ts_queue_depth").child(labels)
+        self.worker_restarts = families.counter("ts_worker_restarts_total").child(labels)
+        self.workers_wanted = families.gauge("ts_workers_wanted").child(labels)
+        self.workers_ready = families.gauge("ts_workers_ready").child(labels)
+        scalings, closed = families.counter("ts_scaling_total"), families.counter("ts_sequences_closed_total")
+        self.scalings = {reason: scalings.child(self._labels_with(reason)) for reason in Reason}
+        self.sequences_closed = {reason: closed.child(self._labels_with(reason)) for reason in EndReason}
 
     def observe_submission(self, *, by_default: bool = False) -> None:
         """A job was submitted. by_default: its request named no version."""
@@ -140,30 +97,27 @@ class ModelMetrics:
     def worker_load_time(self, worker_name: str, milliseconds: float) -> None:
         """The worker (`W-<id>-<model>_<version>`) took that long from its launch until it was ready."""
         self._workers.add(worker_name)
-        self._families.worker_load_time.child(self._worker_labels(worker_name)).set(milliseconds)
+        self._families.gauge("WorkerLoadTime").child(self._worker_labels(worker_name)).set(milliseconds)
 
     def worker_gpu_memory(self, worker_name: str, size: int) -> None:
         """The worker has that many bytes on GPUs."""
         self._workers.add(worker_name)
-        self._families.worker_gpu_memory.child(self._worker_labels(worker_name)).set(size)
+        self._families.gauge("ts_worker_gpu_memory_bytes").child(self._worker_labels(worker_name)).set(size)
 
     def forget_worker(self, worker_name: str) -> None:
         """The worker is gone for good, and its series with it."""
         self._workers.discard(worker_name)
-        for family in (self._families.worker_load_time, self._families.worker_gpu_memory):
-            family.remove(self._worker_labels(worker_name))
+        self._families.remove(self._worker_labels(worker_name))
 
     def forget(self, *, last_version: bool) -> None:
         """Takes all series of this version away, and if it is the model's last also those of its default version."""
         for worker_name in list(self._workers):
             self.forget_worker(worker_name)
-        for family in self._families:
-            family.remove(self._labels)
-            if last_version:
-                family.remove({**self._labels, "model_version": DEFAULT_VERSION_LABEL})
-        for family, reasons in ((self._families.sequences_closed, EndReason), (self._families.scalings, Reason)):
-            for reason in reasons:
-                family.remove(self._labels_with(reason))
+        self._families.remove(self._labels)
+        if last_version:
+            self._families.remove({**self._labels, "model_version": DEFAULT_VERSION_LABEL})
+        for reason in (*EndReason, *Reason):
+            self._families.remove(self._labels_with(reason))
 
     def _labels_with(self, reason: EndReason | Reason) -> dict[str, str]:
         """In the order of `metrics.catalog`, as all labels are."""

@@ -2,21 +2,19 @@
 
 import logging
 import socket
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from torchserve_py.metrics.catalog import GPU_GAUGES, HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS
-from torchserve_py.metrics.families import Family, expose, label_name, metric_name
-from torchserve_py.metrics.handler_metrics import INSTRUMENTS, HandlerMetrics
-from torchserve_py.metrics.instruments import Counter, Gauge, Updatable
+from torchserve_py.metrics.catalog import HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS
+from torchserve_py.metrics.families import ServerFamilies, expose
+from torchserve_py.metrics.handler_metrics import HandlerMetrics
+from torchserve_py.metrics.instruments import Counter
 from torchserve_py.metrics.metric_log import MODEL_LOGGER, SERVER_LOGGER, Changes, MetricLog
 from torchserve_py.metrics.metrics_file import MetricsPlan
 from torchserve_py.metrics.mlserver_metrics import MLServerMetrics
-from torchserve_py.metrics.model_metrics import ModelFamilies, ModelMetrics
+from torchserve_py.metrics.model_metrics import ModelMetrics
 
 logger = logging.getLogger(__name__)
-
-I = TypeVar("I", bound=Updatable)  # noqa: E741 - an instrument, as in `metrics.families`
 
 
 class ServerMetrics:
@@ -28,24 +26,16 @@ class ServerMetrics:
     def __init__(self, hostname: str | None = None, plan: MetricsPlan | None = None) -> None:
         self._hostname = hostname or socket.gethostname()
         self._plan = plan or MetricsPlan()
-        self._declared = SERVER_METRICS if self._plan.config is None else self._plan.config.server
-        #: The families that are listed.
-        self._own: list[Family[Updatable]] = []
-        self.requests_2xx = self._of_host("Requests2XX", Counter)
-        self.requests_4xx = self._of_host("Requests4XX", Counter)
-        self.requests_5xx = self._of_host("Requests5XX", Counter)
-        self._queue_time = self._of_host("QueueTime", Gauge)
-        self._worker_thread_time = self._of_host("WorkerThreadTime", Gauge)
+        self._families = ServerFamilies(None if self._plan.config is None else self._plan.config.server)
+        of_host = {"Level": "Host", "Hostname": self._hostname}
+        self.requests_2xx = self._families.counter("Requests2XX").child(of_host)
+        self.requests_4xx = self._families.counter("Requests4XX").child(of_host)
+        self.requests_5xx = self._families.counter("Requests5XX").child(of_host)
+        self._queue_time = self._families.gauge("QueueTime").child(of_host)
+        self._worker_thread_time = self._families.gauge("WorkerThreadTime").child(of_host)
         for each in HOST_GAUGES:
-            self._of_host(each.name, Gauge)
-        for each in GPU_GAUGES:
-            self._family(each.name, Gauge)
-        self._http_requests = self._family("ts_http_requests_total", Counter)
+            self._families.gauge(each.name).child(of_host)
         self._of_http: dict[tuple[str, str, int], Counter] = {}
-        self._families = ModelFamilies(self._family)
-        for name, declaration in self._declared.items():
-            if name not in SERVER_METRICS:  # only a script of the operator has these
-                self._family(name, INSTRUMENTS[declaration.kind])
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._mlserver = MLServerMetrics()
         self._warned: set[str] = set()
@@ -56,7 +46,7 @@ class ServerMetrics:
             self._changes = Changes(self._logs[0], self._hostname)
         self._handlers = HandlerMetrics(
             self._hostname,
-            [name for family in self._own for name in family.taken_names],
+            [name for family in self._families for name in family.taken_names],
             self._plan,
             self._logs[1] if self._logs else None,
         )
@@ -103,7 +93,9 @@ class ServerMetrics:
         counter = self._of_http.get((method, route, status))
         if counter is None:
             labels = {"method": method, "route": route, "status": str(status), "hostname": self._hostname}
-            counter = self._of_http[method, route, status] = self._http_requests.child(labels)
+            counter = self._of_http[method, route, status] = self._families.counter("ts_http_requests_total").child(
+                labels
+            )
         counter.inc()
 
     def record(self, name: str, dimensions: Sequence[str], value: float, hostname: str | None = None) -> None:
@@ -111,10 +103,10 @@ class ServerMetrics:
 
         Like TorchServe it ignores names that are not listed. A script of the operator may report anything.
         """
-        family = next((family for family in self._own if family.name == metric_name(name)), None)
+        family = self._families.shown(name)
         if family is None:
             return
-        names = (SERVER_METRICS.get(name) or self._declared[name]).dimensions
+        names = (SERVER_METRICS.get(name) or self._families.declared[name]).dimensions
         values = (*dimensions, hostname or self._hostname)
         if len(values) == len(names) and (family.kind != Counter.kind or value >= 0):
             family.child(dict(zip(names, values, strict=True))).update(value)
@@ -129,25 +121,13 @@ class ServerMetrics:
     def expose(self, names: set[str] | None = None) -> bytes:
         """All series (in the mode `legacy` three) in Prometheus' text format 0.0.4; with `names` only these samples."""
         if self._plan.mode == "legacy":
-            return expose([family for family in self._own if family.name in LEGACY_NAMES], names)
-        return expose([*self._own, *self._mlserver.families, *self._handlers], names)
+            return expose([family for family in self._families if family.name in LEGACY_NAMES], names)
+        return expose([*self._families, *self._mlserver.families, *self._handlers], names)
 
     def flush_logs(self) -> None:
         """Has what has happened since the last call written to the metric logs, where the mode asks for logs."""
         if self._changes is not None:
             shown = LEGACY_NAMES if self._plan.mode == "legacy" else frozenset[str]()
-            self._changes.note(family for family in self._own if family.name not in shown)
+            self._changes.note(family for family in self._families if family.name not in shown)
         for log in self._logs:
             log.flush()
-
-    def _family(self, name: str, make: Callable[[], I]) -> Family[I]:
-        declaration = self._declared.get(name) or SERVER_METRICS[name]
-        label_names = [label_name(each) for each in declaration.dimensions]
-        description = SERVER_METRICS[name].description if name in SERVER_METRICS else None
-        family = Family(metric_name(name), make, declaration.unit, description, label_names)
-        if name in self._declared:
-            self._own.append(family)
-        return family
-
-    def _of_host(self, name: str, make: Callable[[], I]) -> I:
-        return self._family(name, make).child({"Level": "Host", "Hostname": self._hostname})

@@ -58,7 +58,9 @@ def test_a_file_as_torchserve_has_them(tmp_path: Path) -> None:
 
 def test_the_example_lists_exactly_what_there_is(tmp_path: Path) -> None:
     config = read_metrics_config(EXAMPLE)
-    assert config.server == {name: each._replace(description=None) for name, each in SERVER_METRICS.items()}
+    assert {name: each[:4] for name, each in config.server.items()} == {
+        name: each[:4] for name, each in SERVER_METRICS.items()
+    }
     assert config.model == MODEL_METRICS
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from torchserve_py.core.observed import Activity, Timing
-from torchserve_py.metrics.model_metrics import SECONDS_BOUNDS
+from torchserve_py.metrics.catalog import SECONDS_BOUNDS
 
 #: The numbers of a point, in order. Times are in milliseconds; a number without anything to measure is NaN.
 COLUMNS: Final = (
@@ -139,7 +139,7 @@ class ModelHistory(History):
 
     @property
     def batches(self) -> list[int]:
-        """The batches of the last hour, as many as in each bucket of `metrics.model_metrics.BATCH_BOUNDS`."""
+        """The batches of the last hour, as many as in each bucket of `metrics.catalog.BATCH_BOUNDS`."""
         return [now - before for now, before in zip(self.activity.batches, self._minutes[0][1], strict=True)]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torchserve_py.core.errors import ModelError
 from torchserve_py.doors.console.event_stream import Event
 from torchserve_py.doors.console.history import COLUMNS, ends_coarse, short
-from torchserve_py.metrics.model_metrics import BATCH_BOUNDS
+from torchserve_py.metrics.catalog import BATCH_BOUNDS
 from torchserve_py.settings.model_spec import fallback_name
 from torchserve_py.version import __version__
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torchserve_py.core.observed import Activity, Timing
 from torchserve_py.doors.console.history import COLUMNS, ModelHistory, Ring, point_between, sum_of
-from torchserve_py.metrics.model_metrics import BATCH_BOUNDS, SECONDS_BOUNDS
+from torchserve_py.metrics.catalog import BATCH_BOUNDS, SECONDS_BOUNDS
 
 NO_TIMES = Timing((0,) * (len(SECONDS_BOUNDS) + 1), 0.0)
 NOTHING = Activity(0, {}, (0,) * (len(BATCH_BOUNDS) + 1), 0, NO_TIMES, NO_TIMES, 0, 0, 0, 0, 0, 0)
