@@ -162,6 +162,8 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=10_000_000, help="in all (default ten million; 0: none)")
     parser.add_argument("--rate", type=float, default=20_000.0, help="steps per simulated second (default 20000)")
     options = parser.parse_args()
+    gc.freeze()  # this and the threshold are the server's
+    gc.set_threshold(5_000)
     print("| workers | open sequences | memory of one | to open one | a step | longest event | full collection |")
     print("|---|---|---|---|---|---|---|")
     for workers in sorted({1, options.workers}):

@@ -1,20 +1,15 @@
-"""The Helm chart and KServe's runtime: rendered, valid for Kubernetes, and true to what the server does."""
+"""The Helm chart, rendered by Helm, and KServe's runtime: valid for Kubernetes, and true to what the server does."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import helm_python
 import kubernetes_validate
 import pytest
 import yaml
-from tests.programs import need_program
 
 from torchserve_py.container import how_to_start
 from torchserve_py.settings.flags import parse_flags
@@ -40,31 +35,25 @@ EVERYTHING = {
 Objects = dict[str, dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def render(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]], Objects]:
+def render(values: dict[str, Any]) -> Objects:
     """Render the chart with values; return its objects by kind."""
-    directory = tmp_path_factory.mktemp("chart")
-    program = directory / "render"
-    environment = {
-        **os.environ,
-        "GO111MODULE": "off",
-        "GOPATH": "/usr/share/gocode",
-        "GOCACHE": str(directory / "cache"),
-    }
-    source = ROOT / "tests" / "chart" / "render.go"
-    subprocess.run([need_program("go"), "build", "-o", program, source], env=environment, check=True, timeout=300)
-
-    def rendered(values: dict[str, Any]) -> Objects:
-        file = directory / "values.yaml"
-        file.write_text(yaml.safe_dump(values))
-        ran = subprocess.run([program, CHART, file], capture_output=True, text=True, check=True, timeout=60)
-        return {each["kind"]: each for each in yaml.safe_load_all(ran.stdout) if each}
-
-    return rendered
+    with helm_python.Chart.load(CHART) as chart:
+        texts = chart.render(values, name="demo", namespace="models")
+    found = [yaml.safe_load(text) for path, text in texts.items() if path.endswith(".yaml")]
+    return {each["kind"]: each for each in found if each}
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
-def test_kubernetes_takes_every_object(render: Callable[..., Objects], values: dict[str, Any]) -> None:
+def test_helm_finds_no_fault_with_the_chart(values: dict[str, Any]) -> None:
+    assert helm_python.lint(CHART, values, strict=True)["errors"] == []
+    with helm_python.Chart.load(CHART) as chart:
+        notes = chart.render(values, name="demo")["torchserve-py/templates/NOTES.txt"]
+    assert "http://demo:8080" in notes
+    assert ("Requests need no token" in notes) is not values.get("tokens", False)
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_kubernetes_takes_every_object(values: dict[str, Any]) -> None:
     found = render(values)
     for kind, each in found.items():
         if kind != "ServiceMonitor":  # an object of the Prometheus operator
@@ -76,9 +65,7 @@ def test_kubernetes_takes_every_object(render: Callable[..., Objects], values: d
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
-def test_the_server_takes_the_configuration_and_has_time_to_drain(
-    render: Callable[..., Objects], tmp_path: Path, values: dict[str, Any]
-) -> None:
+def test_the_server_takes_the_configuration_and_has_time_to_drain(tmp_path: Path, values: dict[str, Any]) -> None:
     found = render(values)
     config = tmp_path / "config.properties"
     config.write_text(found["ConfigMap"]["data"]["config.properties"])
@@ -96,7 +83,7 @@ def test_the_server_takes_the_configuration_and_has_time_to_drain(
     assert pod["terminationGracePeriodSeconds"] > settings.drain_timeout + pause
 
 
-def test_everything_selects_the_pods_of_the_chart(render: Callable[..., Objects]) -> None:
+def test_everything_selects_the_pods_of_the_chart() -> None:
     found = render(EVERYTHING)
     labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
     selectors = [
@@ -115,14 +102,17 @@ def test_everything_selects_the_pods_of_the_chart(render: Callable[..., Objects]
     assert "replicas" not in found["Deployment"]["spec"]  # the autoscaler decides
 
 
-def test_values_are_checked() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    jsonschema.validate(values, schema)
-    assert set(schema["properties"]) == {*values, "global"}
-    for wrong in ({"replica": 3}, {"image": {"pullPolicy": "never"}}, {"service": {"http": 0}}):
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(wrong, schema)
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"replica": 3}, "'replica' not allowed"),
+        ({"image": {"pullPolicy": "never"}}, "/image/pullPolicy"),
+        ({"service": {"http": 0}}, "/service/http"),
+    ],
+)
+def test_values_are_checked(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=re.escape(told)):
+        render(wrong)
 
 
 def test_kserves_runtime_starts_the_image_as_it_expects(tmp_path: Path) -> None:
