@@ -228,11 +228,8 @@ async def _say_started(server: Server) -> None:
 async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
     """Run a server until a signal arrives; a signal during the start ends the start, a second one ends the drain.
 
-    Raises OSError: an address cannot be bound.
-
-    Args:
-        settings: The configuration.
-        attend: Runs while the server does; the server stops when it returns or raises.
+    ``attend`` runs while the server does; the server stops when it returns or raises. Raises OSError: an address cannot
+    be bound.
     """
     signals = asyncio.Queue[signal.Signals]()
     loop = asyncio.get_running_loop()

@@ -41,13 +41,7 @@ class Line(NamedTuple):
 
 
 class Batch(Generic[T]):
-    """The message of a record that stands for many lines.
-
-    Args:
-        entries: The entries, each with its time.
-        text_of: Returns the text of an entry.
-        more_of: Returns the further members of an entry's line in JSON.
-    """
+    """The message of a record that stands for many lines, one for each entry; see `LineLog`."""
 
     def __init__(
         self,
@@ -92,10 +86,7 @@ class Batch(Generic[T]):
 class LineLog(Generic[T]):
     """Entries that wait to be written to a logger.
 
-    Args:
-        logger_name: The logger's name.
-        text_of: Returns the text of an entry.
-        more_of: Returns the further members of an entry's line in JSON.
+    ``text_of`` returns the text of an entry, ``more_of`` the further members of its line in JSON.
     """
 
     def __init__(

@@ -49,7 +49,6 @@ class Counter:
     update = inc
 
     def samples(self) -> Iterator[Sample]:
-        """The numbers to show now."""
         yield Sample("", "", self.value)
 
 
@@ -82,7 +81,6 @@ class Gauge:
         return self.value if self._source is None else self._source()
 
     def samples(self) -> Iterator[Sample]:
-        """The numbers to show now."""
         yield Sample("", "", self.read())
 
 
@@ -106,7 +104,6 @@ class Histogram:
     update = observe
 
     def samples(self) -> Iterator[Sample]:
-        """The numbers to show now."""
         total = 0
         for bound, count in zip((*self.bounds, math.inf), self.counts, strict=True):
             total += count

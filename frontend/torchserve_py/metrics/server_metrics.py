@@ -35,6 +35,7 @@ class ServerMetrics:
         self._worker_thread_time = self._families.gauge("WorkerThreadTime").child(of_host)
         for each in HOST_GAUGES:
             self._families.gauge(each.name).child(of_host)
+        self._http_requests = self._families.counter("ts_http_requests_total")
         self._of_http: dict[tuple[str, str, int], Counter] = {}
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._mlserver = MLServerMetrics()
@@ -93,9 +94,7 @@ class ServerMetrics:
         counter = self._of_http.get((method, route, status))
         if counter is None:
             labels = {"method": method, "route": route, "status": str(status), "hostname": self._hostname}
-            counter = self._of_http[method, route, status] = self._families.counter("ts_http_requests_total").child(
-                labels
-            )
+            counter = self._of_http[method, route, status] = self._http_requests.child(labels)
         counter.inc()
 
     def record(self, name: str, dimensions: Sequence[str], value: float, hostname: str | None = None) -> None:

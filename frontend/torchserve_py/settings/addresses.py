@@ -19,12 +19,10 @@ class Address:
 
     @property
     def is_unix(self) -> bool:
-        """Return whether this is a Unix socket and not a TCP port."""
         return self.scheme == "unix"
 
     @property
     def is_tls(self) -> bool:
-        """Return whether clients use TLS with this address."""
         return self.scheme == "https"
 
     def __str__(self) -> str:
@@ -32,15 +30,9 @@ class Address:
 
 
 def parse_address(text: str, *, http_port: int, https_port: int) -> Address:
-    """Read ``http://host[:port]``, ``https://host[:port]`` or ``unix:/path``.
+    """Read ``http://host[:port]``, ``https://host[:port]`` or ``unix:/path``; the ports are those by default.
 
-    Args:
-        text: The address as written.
-        http_port: The default port of an http address.
-        https_port: The default port of an https address.
-
-    Raises:
-        ValueError: ``text`` is no such address, or its port is out of range; the message is TorchServe's.
+    Raises ValueError: ``text`` is no such address, or its port is out of range; the message is TorchServe's.
     """
     match = _SYNTAX.fullmatch(text)
     if match is None:

@@ -64,7 +64,6 @@ def table(schema: type[Schema], *, defaults: bool = True) -> Iterator[str]:
 
 
 def _row(*cells: str) -> str:
-    """Return a row of a table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

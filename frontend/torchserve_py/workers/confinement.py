@@ -60,15 +60,10 @@ class Confinement:
 
 
 def confinement_of(user: str | None, megabytes: int | None, needed: tuple[Path, ...]) -> Confinement:
-    """Settle how workers are confined.
+    """Settle how workers are confined: their user and memory, None for the server's own and for no limit.
 
-    Args:
-        user: Name of the user that they run as; None for the server's own.
-        megabytes: What each of their processes may allocate; None for no limit.
-        needed: Folders that they must be able to enter.
-
-    Raises:
-        ConfinementError: The system, or the rights of the server, do not allow it.
+    Raises ConfinementError: the system, or the rights of the server, do not allow it; or the user may not enter one of
+    the folders that workers need.
     """
     if megabytes is not None and sys.platform != "linux":
         raise ConfinementError(f"worker_memory_limit = {megabytes}: only Linux limits the memory of a process so")

@@ -92,9 +92,7 @@ class Status:
 class Forking:
     """Starts the warm parent with the first worker that it can fork, and again when it has died.
 
-    Args:
-        confinement: How workers are confined; the warm parent is, too.
-        hidden_variables: Names of the server's variables that workers must not see.
+    The warm parent is confined as workers are, and does not see the variables either that are hidden from them.
     """
 
     def __init__(self, confinement: Confinement, hidden_variables: frozenset[str]) -> None:

@@ -41,12 +41,7 @@ _MAX_HELLO = 4096
 
 
 class WorkerListener:
-    """Accepts the connections of worker processes on a socket in a private directory (mode 0700).
-
-    Args:
-        temp_dir: Where the directory is made.
-        group: The group whose processes may connect, too.
-    """
+    """Accepts the connections of worker processes on a socket in a private directory, of a group's processes, too."""
 
     def __init__(self, temp_dir: Path, group: int | None = None) -> None:
         self._temp_dir = temp_dir
@@ -79,13 +74,9 @@ class WorkerListener:
                 path.chmod(mode)
 
     async def listen(self, host: str, context: ssl.SSLContext) -> int:
-        """Listen for workers on other machines, too; return the port.
+        """Listen for workers on other machines, whose certificates name their tokens, too; return the port.
 
-        Args:
-            host: An address of this machine that they reach.
-            context: Takes only workers whose certificate names their token.
-
-        Raises OSError: it is no address of this machine.
+        Raises OSError: ``host`` is no address of this machine.
         """
         (listening, *others) = await listening_sockets(host, 0, _BACKLOG)
         for each in others:
@@ -93,11 +84,7 @@ class WorkerListener:
         unlimited = Admission(ConnectionBudget(sys.maxsize), sys.maxsize)
         self._servers.append(
             Acceptor(
-                listening,
-                unlimited,
-                lambda place: self._accept(),
-                context=context,
-                most_handshakes=_MAX_STRANGERS,
+                listening, unlimited, lambda place: self._accept(), context=context, most_handshakes=_MAX_STRANGERS
             )
         )
         return int(listening.getsockname()[1])

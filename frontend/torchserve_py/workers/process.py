@@ -217,11 +217,7 @@ def describe_exit(code: int) -> str:
 async def log_lines(stream: asyncio.StreamReader | OutputStream, source: str, label: str, worker_id: str) -> None:
     """Log every line, some in each turn of the event loop; one longer than what is read at once is logged in pieces.
 
-    Args:
-        stream: What a process prints.
-        source: ``stdout`` or ``stderr``.
-        label: The name of the process in the log.
-        worker_id: The worker's; empty for a process that is none.
+    ``source`` is stdout or stderr; ``worker_id`` is empty for a process that is no worker.
     """
     about = {"worker": f"{label}-{source}", "of_worker": worker_id, "source": source}
     turns, rest = running_turns(), b""

@@ -9,12 +9,7 @@ from ts.protocol.frames import Buffer, encode
 
 
 class Questions:
-    """What one worker was asked and has not answered yet.
-
-    Args:
-        send: Sends a message to it.
-        ended: Done once it is gone.
-    """
+    """What one worker was asked and has not answered yet; ``ended`` is done once it is gone."""
 
     def __init__(self, send: Callable[[list[Buffer]], None], ended: asyncio.Future[Any]) -> None:
         self._send = send

@@ -12,12 +12,7 @@ from ts.protocol.messages import HEARTBEAT_CHANNEL, JOBS_CHANNEL, Hello
 
 
 class Ranks:
-    """The connected processes of a worker, and which messages each of them gets.
-
-    Args:
-        count: How many processes there are to be.
-        every_rank: Whether all of them get requests, or only rank 0.
-    """
+    """The ``count`` processes of a worker; requests go to ``every_rank``, or only to rank 0."""
 
     def __init__(self, count: int, *, every_rank: bool) -> None:
         self.count = count

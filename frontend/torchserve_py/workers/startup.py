@@ -8,8 +8,6 @@ from ts.protocol.messages import Loaded
 
 #: What a process tells of how loading went, beside what the model declares; see `ts.protocol.messages.Loaded`.
 _TYPES: Final = {"ok": bool, "status": int, "message": str}
-
-
 #: Values, each in lists and mappings counted, and characters of all texts.
 MAX_VALUES: Final = 20_000
 MAX_CHARACTERS: Final = 4 << 20
@@ -34,13 +32,7 @@ class WorkerFailed(Exception):
 
 
 class Startup:
-    """The steps of one worker.
-
-    Args:
-        label: The name of the worker in the log.
-        processes: How many it has; each loads the model.
-        ended: Resolves to why they are gone, once they are.
-    """
+    """The steps of one worker, each of whose processes loads the model; ``ended`` resolves to why they are gone."""
 
     def __init__(self, label: str, processes: int, ended: asyncio.Future[str]) -> None:
         self._label = label

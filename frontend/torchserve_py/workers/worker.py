@@ -177,27 +177,18 @@ class Worker:
     # Work, called by the dispatcher.
 
     def send(self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> None:
-        """Send a batch.
+        """Send a batch; ``moment_of`` makes monotonic seconds of the scheduler's, None unless states are stored.
 
-        Args:
-            moment_of: Makes monotonic seconds of the scheduler's; None unless states of sequences are stored.
-
-        Raises:
-            ValueError, TypeError, OverflowError, struct.error: It cannot be encoded; nothing was sent.
+        Raises ValueError, TypeError, OverflowError, struct.error: it cannot be encoded; nothing was sent.
         """
         self._ranks.send_request(encode_infer([job.row for job in jobs], _histories(jobs, moment_of)))
 
     def send_ahead(
         self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None, *, joins: bool
     ) -> None:
-        """Send a batch to a worker that runs another; until it begins the batch, `take_back` can stop it.
+        """Send a batch as `send` does, to a worker that runs another; until it begins the batch, it can be taken back.
 
-        Args:
-            moment_of: Makes monotonic seconds of the scheduler's; None unless states of sequences are stored.
-            joins: Whether the jobs belong to the batch that was sent ahead last.
-
-        Raises:
-            ValueError, TypeError, OverflowError, struct.error: The batch cannot be encoded; nothing was sent.
+        ``joins`` tells whether the jobs belong to the batch that was sent ahead last.
         """
         assert self._tokens is not None, "only the scheduler of a model with tokens sends ahead"
         pipe = self._tokens.pipe_of(joins=joins)

@@ -7,17 +7,13 @@ from torchserve_py.workflows.errors import InvalidDag
 
 
 class Dag:
-    """A directed graph with one start node and no cycles.
-
-    Args:
-        edges: The children of each node; nodes without children may be absent.
+    """A directed graph with one start node and no cycles, made of the children of each node.
 
     Attributes:
         parents: The parents of each node, whose answers the node gets; parents come before their children.
         leaves: The nodes whose answers form the answer of the workflow.
 
-    Raises:
-        InvalidDag: The edges are no such graph.
+    Raises InvalidDag: the edges are no such graph.
     """
 
     def __init__(self, edges: Mapping[str, Sequence[str]]) -> None:

@@ -42,11 +42,7 @@ class WorkflowParts(Parts):
 
 
 class WorkflowRun:
-    """Runs a workflow for one request; its reader gives up by cancelling ``parts``.
-
-    Args:
-        answer: Gives the answer, or raises `NodeFailed`.
-    """
+    """Runs a workflow for one request; its reader gives up by cancelling ``parts``."""
 
     def __init__(self, answer: Coroutine[Any, Any, bytes]) -> None:
         self.parts = WorkflowParts(str(uuid.uuid4()), None, self)

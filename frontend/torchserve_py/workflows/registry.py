@@ -54,12 +54,7 @@ class Workflow:
 
 
 class WorkflowRegistry:
-    """All registered workflows.
-
-    Args:
-        settings: The folders of archives, and the URLs that may be downloaded.
-        serving: Registers the nodes, as models called ``{workflow}__{node}``, and runs them.
-    """
+    """All registered workflows, whose nodes are models called ``{workflow}__{node}``."""
 
     def __init__(self, settings: Settings, serving: Serving) -> None:
         self._settings = settings

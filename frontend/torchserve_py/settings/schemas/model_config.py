@@ -1,6 +1,6 @@
 """The keys of a `model-config.yaml` that the server reads; `docs/model-config.md` has them as a table."""
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -95,10 +95,7 @@ class TensorDeclaration(ClosedSchema):
     shape: Annotated[tuple[int, ...], Expected("a list of integers from -1 (any size)", _is_shape)]
 
 
-_Named = TypeVar("_Named", TensorDeclaration, "WarmupTensor")
-
-
-def _named_once(tensors: tuple[_Named, ...] | None) -> tuple[_Named, ...]:
+def _named_once(tensors: tuple[TensorDeclaration, ...] | None) -> tuple[TensorDeclaration, ...]:
     if not tensors or len({each.name for each in tensors}) < len(tensors):
         raise unexpected(_TENSORS.words)
     return tensors
@@ -108,11 +105,9 @@ def _is_full_shape(value: object) -> bool:
     return _is_shape(value) and -1 not in value  # type: ignore[operator]
 
 
-class WarmupTensor(ClosedSchema):
+class WarmupTensor(TensorDeclaration):
     """One input of zeros (BYTES: of empty texts)."""
 
-    name: Annotated[str, TEXT]
-    datatype: Annotated[str, DATATYPE]
     shape: Annotated[tuple[int, ...], Expected("a list of integers from 0", _is_full_shape)]
 
 

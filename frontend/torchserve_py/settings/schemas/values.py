@@ -44,7 +44,6 @@ class Nested:
     from_text: ClassVar[Callable[[str], Any]] = str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate values of the right shape by the schema."""
         return core_schema.no_info_before_validator_function(self._checked, handler(source))
 
     def _checked(self, value: Any) -> Any:
@@ -84,8 +83,6 @@ class Parsed:
     from_text: ClassVar[Callable[[str], Any]] = str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Read a text, or a list of texts."""
-
         def validate(value: Any, info: core_schema.ValidationInfo) -> Any:
             if not isinstance(value, str | list):
                 return value
@@ -114,7 +111,6 @@ class Integer:
 
     @staticmethod
     def from_text(text: str) -> int | str:
-        """Convert digits."""
         return int(text) if _INTEGER.fullmatch(text.strip()) else text
 
 
@@ -128,7 +124,6 @@ class Choice:
         self.words = "one of " + ", ".join(choice or '""' for choice in choices)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate the word in lower case."""
         inner = _like(source, core_schema.literal_schema(list(self._choices)))
         lower = core_schema.no_info_before_validator_function(
             lambda value: value.lower() if isinstance(value, str) else value, inner
