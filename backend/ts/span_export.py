@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ts.utils.optional_packages import missing_package
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 OTLP: Final = "otlp"
 #: The request headers that carry a trace (W3C).
@@ -52,8 +52,5 @@ def to_file(path: str) -> SpanProcessor:
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
     out = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - it lives as long as the process
-    return SimpleSpanProcessor(ConsoleSpanExporter(out=out, formatter=_line))
-
-
-def _line(span: ReadableSpan) -> str:
-    return json.dumps(json.loads(span.to_json())) + "\n"
+    exporter = ConsoleSpanExporter(out=out, formatter=lambda span: json.dumps(json.loads(span.to_json())) + "\n")
+    return SimpleSpanProcessor(exporter)

@@ -80,7 +80,8 @@ class GrpcRequest:
         body = message.SerializeToString()
         if raw:
             body = b"".join((body, *_raw_contents(outputs)))
-        return _headers(headers), body
+        given = headers.items() if isinstance(headers, Mapping) else ()
+        return [(str(name).lower(), str(value)) for name, value in given], body
 
 
 def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, length_as_shape: bool = False) -> GrpcRequest:
@@ -102,7 +103,8 @@ def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, length_as_shape:
     request = InferenceRequest(
         message.model_name, message.model_version, message.id or None, parameters, inputs, outputs or None
     )
-    answers_raw = bool(raw) or not any(len(each.data) for each in inputs) or _is_tritons(parameters)
+    is_tritons = any(key in _TRITON_KEYS or key.startswith(_TRITON_PREFIX) for key in parameters)
+    answers_raw = bool(raw) or is_tritons or not any(len(each.data) for each in inputs)
     return GrpcRequest(headers, request, answers_raw=answers_raw)
 
 
@@ -121,10 +123,6 @@ def _parse(body: bytes) -> tuple[infer_pb2.ModelInferRequest, Sequence[bytes | m
         return infer_pb2.ModelInferRequest.FromString(b"".join(others)), raw
     except (DecodeError, ValueError) as error:
         raise Failure(400, f"The message is no inference.ModelInferRequest: {error}") from error
-
-
-def _is_tritons(parameters: Parameters) -> bool:
-    return any(key in _TRITON_KEYS or key.startswith(_TRITON_PREFIX) for key in parameters)
 
 
 def _input(
@@ -199,12 +197,6 @@ def _set_parameters(target: Any, parameters: Parameters) -> None:
                 target[name].string_param = value
             case _:
                 continue  # gRPC has no type for it
-
-
-def _headers(headers: Any) -> Headers:
-    if not isinstance(headers, Mapping):
-        return []
-    return [(str(name).lower(), str(value)) for name, value in headers.items()]
 
 
 def _set_contents(target: infer_pb2.InferTensorContents, output: Tensor) -> None:

@@ -78,7 +78,7 @@ class Call(Batch):
         own.context.metrics = copy.copy(service.context.metrics)
         own.context.stopping_criteria = None
         super().__init__(own, [row], connection, max_response_size)
-        self._look = _leave_it_to_the_loop
+        self._look = lambda: None  # the event loop reads as soon as the handler awaits
 
     async def run_to_end(self) -> None:
         """Call the handler and answer the row. Raises asyncio.CancelledError: the task was cancelled before that."""
@@ -97,7 +97,3 @@ class Call(Batch):
             self.fail_all(failure_of(error))
         self._seconds = time.perf_counter() - started
         self.flush()
-
-
-def _leave_it_to_the_loop() -> Any:
-    """Read no messages while a handler sends a part: the event loop reads as soon as the handler awaits."""

@@ -83,13 +83,11 @@ class CallValues:
         except PydanticUserError as error:
             reason = str(error).splitlines()[0]
             raise LoadError(f"{name} has a type that values cannot be checked against: {reason}") from None
-        self._result = _checked(self._result_type(signature.return_annotation, batched, name))
-        self._takes = _media_type(types[self._single]) if self._single else _JSON
-
-    def _result_type(self, annotation: Any, batched: bool, name: str) -> Any:
+        result = signature.return_annotation
         if self.streams:  # an iterator, or a generator, of its first argument
-            annotation = next(iter(typing.get_args(annotation)), Any)
-        return _type_of(annotation, batched, f"{name}: the result")
+            result = next(iter(typing.get_args(result)), Any)
+        self._result = _checked(_type_of(result, batched, f"{name}: the result"))
+        self._takes = _media_type(types[self._single]) if self._single else _JSON
 
     # Requests
 

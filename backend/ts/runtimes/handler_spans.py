@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,8 @@ class _Spans:
         for index, processor in enumerate(processors):
             span = self.of(processor)
             if span is not None:
-                span.set_attributes(_attributes(context, index, len(processors)))
+                request_id, name = (context.request_ids or {}).get(index, ""), context.model_name or ""
+                span.set_attributes({"request.id": request_id, "model.name": name, "batch.size": len(processors)})
                 yield span
 
     def of(self, processor: RequestProcessor) -> Any:
@@ -107,8 +108,3 @@ class _Spans:
         if HEADERS[0] not in carrier:
             return None
         return self._tracer.start_span("handler", self._propagator.extract(carrier, TraceContext()))
-
-
-def _attributes(context: Context, index: int, batch_size: int) -> Mapping[str, str | int]:
-    request_id = (context.request_ids or {}).get(index, "")
-    return {"request.id": request_id, "model.name": context.model_name or "", "batch.size": batch_size}

@@ -33,6 +33,8 @@ from ts.utils.util import PredictionException
 
 #: The envelope that wants requests as JSON has them.
 KSERVE_V2 = "kservev2"
+#: The members of an output that a handler has written itself.
+_OUTPUT = {"name", "datatype", "shape", "data"}
 
 
 class OpenInferenceRows:
@@ -64,7 +66,7 @@ class OpenInferenceRows:
         if status is not None and status >= 400:
             raise Failure(status, _message(value))
         given = value.get("outputs") if isinstance(value, dict) else None
-        if isinstance(given, list) and all(map(_is_output, given)):
+        if isinstance(given, list) and all(isinstance(each, dict) and each.keys() >= _OUTPUT for each in given):
             outputs = [_output(each) for each in given]
             parameters = dict(value.get("parameters") or {})
         else:
@@ -110,10 +112,6 @@ def _value(tensor: Tensor) -> Any:
     array = numpy_of(tensor)
     # Handlers may write into their inputs, as into the body of any other request.
     return InputArray.of(array if array.flags.writeable else array.copy())
-
-
-def _is_output(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() >= {"name", "datatype", "shape", "data"}
 
 
 def _output(value: Mapping[str, Any]) -> Tensor:

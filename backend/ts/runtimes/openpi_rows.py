@@ -50,11 +50,12 @@ def _value_of(given: dict[Any, Any]) -> Any:
     """Return the array or the scalar that a map stands for, or the map itself. Raises ValueError."""
     if b"__ndarray__" in given:
         dtype, data, shape = _dtype(given), given.get(b"data"), given.get(b"shape")
-        if not isinstance(data, bytes) or not isinstance(shape, list) or not all(map(_is_size, shape)):
+        sizes = shape if isinstance(shape, list) else [None]
+        if not isinstance(data, bytes) or not all(type(size) is int and size >= 0 for size in sizes):
             raise ValueError("an array has the bytes of its elements as data, and its shape is a list of sizes")
-        if math.prod(shape) * dtype.itemsize != len(data):
+        if math.prod(sizes) * dtype.itemsize != len(data):
             raise ValueError(f"an array of {dtype} with the shape {shape} has not {len(data)} bytes")
-        return np.frombuffer(data, dtype).reshape(shape)
+        return np.frombuffer(data, dtype).reshape(sizes)
     if b"__npgeneric__" in given:
         data = given.get(b"data")
         if not isinstance(data, bool | int | float | str | bytes):
@@ -64,10 +65,6 @@ def _value_of(given: dict[Any, Any]) -> Any:
         except (TypeError, OverflowError) as error:
             raise ValueError(f"a scalar's data does not fit its type: {error}") from error
     return given
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int and value >= 0
 
 
 def _dtype(given: Mapping[Any, Any]) -> np.dtype[Any]:

@@ -36,7 +36,9 @@ def read_image(value: Any) -> Image.Image:
         image = Image.open(io.BytesIO(content))
         image.load()
     except (OSError, EOFError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as error:
-        raise UnreadableImageError(f"cannot be read as an image: {_reason(error)}") from error
+        # Pillow names the buffer's address where a file name would be.
+        reason = "unknown format" if "cannot identify" in str(error) else str(error)
+        raise UnreadableImageError(f"cannot be read as an image: {reason}") from error
     return image
 
 
@@ -78,8 +80,3 @@ def to_tensor(image: Image.Image) -> torch.Tensor:
 def normalize(tensor: torch.Tensor, mean: tuple[float, float, float], std: tuple[float, float, float]) -> torch.Tensor:
     """Return ``tensor`` less ``mean``, divided by ``std``, for each of its three channels."""
     return (tensor - torch.tensor(mean).view(3, 1, 1)).div_(torch.tensor(std).view(3, 1, 1))
-
-
-def _reason(error: Exception) -> str:
-    # Pillow names the buffer's address where a file name would be.
-    return "unknown format" if "cannot identify" in str(error) else str(error)

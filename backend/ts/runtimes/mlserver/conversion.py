@@ -115,19 +115,16 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, Failure):
         return error
     if isinstance(error, MLServerError):
-        return Failure(_status(error.status_code), str(error))
+        code: object = error.status_code
+        if isinstance(code, int) and 400 <= code <= 599 and code != 499:
+            return Failure(int(code), str(error))
+        logger.warning("The model failed with the status %r, which is no HTTP status of an error: answering 500", code)
+        return Failure(500, str(error))
     failure = device_failure(error)
     if failure is not None:
         return failure
     logger.exception("The model failed")
     return Failure(500, f"{type(error).__module__}.{type(error).__qualname__}: {error}")
-
-
-def _status(code: object) -> int:
-    if isinstance(code, int) and 400 <= code <= 599 and code != 499:
-        return int(code)
-    logger.warning("The model failed with the status %r, which is no HTTP status of an error: answering 500", code)
-    return 500
 
 
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -137,7 +134,10 @@ class CloudEvents:
     """Makes the headers of one model."""
 
     def __init__(self, model_name: str, server_name: str) -> None:
-        namespace = _namespace()
+        try:
+            namespace = _NAMESPACE_FILE.read_text().strip()
+        except OSError:  # outside of Kubernetes
+            namespace = ""
         source = f"io.seldon.serving.deployment.{server_name}"
         self._common = {
             "Ce-Specversion": "0.3",
@@ -155,11 +155,3 @@ class CloudEvents:
         if request_id and request_id.isprintable():  # a header cannot hold other characters
             headers["Ce-Id"] = headers["Ce-Requestid"] = request_id
         return headers
-
-
-def _namespace() -> str:
-    """Return the name of the Kubernetes namespace that this runs in; "" outside of Kubernetes."""
-    try:
-        return _NAMESPACE_FILE.read_text().strip()
-    except OSError:
-        return ""

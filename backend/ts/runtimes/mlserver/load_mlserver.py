@@ -118,7 +118,9 @@ async def declarations(model: MLModel) -> dict[str, Any]:
         "has_health_check": True,
     }
     settings = model.settings
-    if settings.max_batch_size > 1 and settings.max_batch_time > 0 and _have_rows(declared):
+    # A first dimension of any size is what the protocol calls a batch.
+    have_rows = all(tensor["shape"][:1] == [-1] for tensor in (*declared["inputs"], *declared["outputs"]))
+    if settings.max_batch_size > 1 and settings.max_batch_time > 0 and have_rows:
         declared["max_batch_size"] = settings.max_batch_size
         declared["max_batch_time"] = settings.max_batch_time
     return declared
@@ -129,8 +131,3 @@ def _tensor(tensor: types.MetadataTensor) -> dict[str, Any]:
     declared = {"name": tensor.name, "datatype": datatype, "shape": list(tensor.shape)}
     parameters = parameters_of(tensor)
     return {**declared, "parameters": parameters} if parameters else declared
-
-
-def _have_rows(declared: dict[str, Any]) -> bool:
-    """Return whether all declared tensors have a first dimension of any size, which the protocol calls a batch."""
-    return all(tensor["shape"][:1] == [-1] for tensor in (*declared["inputs"], *declared["outputs"]))

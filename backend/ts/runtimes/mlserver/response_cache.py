@@ -41,9 +41,7 @@ def key_of(request: InferenceRequest) -> bytes:
 
 
 def _asked(tensor: Tensor) -> tuple[object, ...]:
-    data = tensor.data if isinstance(tensor.data, list) else _digest(tensor.data)
+    data: Any = tensor.data
+    if not isinstance(data, list):
+        data = hashlib.blake2b(memoryview(data), digest_size=_DIGEST_SIZE).digest()
     return tensor.name, tensor.datatype, list(tensor.shape), data, sorted(tensor.parameters.items())
-
-
-def _digest(block: Any) -> bytes:
-    return hashlib.blake2b(memoryview(block), digest_size=_DIGEST_SIZE).digest()

@@ -63,7 +63,10 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRun
 def _load_model(model_dir: Path, config: TrussConfig, runner: asyncio.Runner) -> tuple[Any, Description]:
     loop = runner.get_loop()
     data_dir = Path(config.values["data_dir"])
-    _make_data_dir(model_dir / data_dir)
+    try:
+        (model_dir / data_dir).mkdir(exist_ok=True)  # as Truss does; the model may not need it
+    except OSError as error:
+        logger.warning("The data folder of the model cannot be made: %s", error)
     add_to_path(model_dir, config.package_dirs)
     logger.info("Loading the model from file %s.", config.class_file)
     started = time.perf_counter()
@@ -83,14 +86,6 @@ def _load_model(model_dir: Path, config: TrussConfig, runner: asyncio.Runner) ->
         _load_with_retries(loop, model.load)
     logger.info("The model is loaded; it took %d ms.", (time.perf_counter() - started) * 1000)
     return model, description
-
-
-def _make_data_dir(folder: Path) -> None:
-    """Create the data folder, as Truss does; a model may not need it, so a failure is only logged."""
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        logger.warning("The data folder of the model cannot be made: %s", error)
 
 
 def _load_with_retries(loop: asyncio.AbstractEventLoop, load_model: Callable[[], Any]) -> None:

@@ -70,7 +70,10 @@ class Call:
             self._form.decode(None)
             text = f"The method `{name}` can only be called if it is implemented by the model."
             raise Problem(404, CLIENT_ERROR, text)
-        inputs = self._inputs(endpoint) if endpoint.needs_inputs else None
+        inputs = None
+        if endpoint.needs_inputs:
+            with self._trace.section(f"{self._form.name}-deserialize"):
+                inputs = self._form.decode(endpoint.input_type)
         if name != PREDICT:
             await self._run_main(endpoint, inputs, self._model.alias_slots, self._model.threads)
             return
@@ -78,10 +81,6 @@ class Call:
             self._check_client("preprocess")
             inputs = await self._step(endpoint.preprocess, inputs, self._model.threads)
         await self._run_main(endpoint, inputs, self._model.slots, self._model.predict_threads)
-
-    def _inputs(self, endpoint: Endpoint) -> Any:
-        with self._trace.section(f"{self._form.name}-deserialize"):
-            return self._form.decode(endpoint.input_type)
 
     async def _run_main(self, endpoint: Endpoint, inputs: Any, slots: Slots | None, threads: Threads) -> None:
         """Run predict or an alias method, in a slot if their number is limited; then postprocess, and answer."""

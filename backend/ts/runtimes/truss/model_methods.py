@@ -80,7 +80,8 @@ class Description:
 def describe(model: Any) -> Description:
     """Inspect a model. Raises ModelDefinitionError: a method has a wrong form, or methods exclude each other."""
     setup_environment = method_of(model, "setup_environment")
-    endpoints = {name: _alias(method) for name in ALIASES if (method := method_of(model, name)) is not None}
+    aliases = [method for name in ALIASES if (method := method_of(model, name)) is not None]
+    endpoints = {each.name: Endpoint(each, input_type=input_model(each.input_annotation)) for each in aliases}
     is_healthy = method_of(model, "is_healthy")
     if is_healthy is not None and (is_healthy.takes_inputs or is_healthy.takes_request):
         raise ModelDefinitionError(f"is_healthy{_shown(is_healthy)}: it takes no arguments. Right is is_healthy(self).")
@@ -96,10 +97,6 @@ def describe(model: Any) -> Description:
     if predict is not None:
         endpoints = {PREDICT: _predict(predict, preprocess, postprocess), **endpoints}
     return Description(endpoints, websocket, is_healthy, setup_environment)
-
-
-def _alias(method: Method) -> Endpoint:
-    return Endpoint(method, input_type=input_model(method.input_annotation))
 
 
 def _predict(predict: Method, preprocess: Method | None, postprocess: Method | None) -> Endpoint:

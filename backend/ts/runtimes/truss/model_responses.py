@@ -5,7 +5,6 @@ response is cancelled and its body's iterator is closed.
 """
 
 import asyncio
-from typing import Any
 
 import anyio.to_thread
 from starlette.responses import Response, StreamingResponse
@@ -54,13 +53,6 @@ async def pass_on(response: Response, request: ModelRequest, client: Client, rep
         if not limit.expired():
             raise  # the model's own code raised this error
     finally:
-        await _close_body(response)
+        if isinstance(response, StreamingResponse) and hasattr(response.body_iterator, "aclose"):
+            await response.body_iterator.aclose()  # now, instead of leaving that to the garbage collector
         slot.release()
-
-
-async def _close_body(response: Response) -> None:
-    """Close the iterator of a streamed body now, instead of leaving that to the garbage collector."""
-    if isinstance(response, StreamingResponse):
-        close: Any = getattr(response.body_iterator, "aclose", None)
-        if close is not None:
-            await close()

@@ -112,7 +112,11 @@ class PredictionsForm(TrussForm):
         self._parameters: dict[str, Any] = {}
         body = row[3]
         if isinstance(body, list):
-            self._parameters = {name: _text(value) for name, _, value in body if name is not None}
+            self._parameters = {
+                name: value if isinstance(value, str) else value.decode("utf-8", "replace")
+                for name, _, value in body
+                if name is not None
+            }
             content_type, raw = next(((type_, value) for name, type_, value in body if name is None), (None, b""))
             self._row = (*row[:2], content_type, raw, *row[4:])
             self._read_type(content_type)
@@ -128,10 +132,6 @@ class PredictionsForm(TrussForm):
         return inputs if input_type is None else validate(inputs, input_type)
 
     problem_row = Form.problem_row
-
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 @functools.lru_cache(maxsize=256)

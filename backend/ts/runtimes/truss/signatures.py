@@ -53,7 +53,10 @@ def method_of(model: Any, name: str) -> Method | None:
         return None
     if not callable(function):
         raise ModelDefinitionError(f"{name} of the model is a {type(function).__name__}; it must be a method.")
-    signature = _signature(name, function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise ModelDefinitionError(f"{name} of the model has no signature that can be read: {error}") from error
     parameters = list(signature.parameters.values())
     annotations = [_resolved(function, parameter.annotation) for parameter in parameters]
     code = _code(function)
@@ -82,16 +85,9 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 
-def _signature(name: str, function: Callable[..., Any]) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError) as error:
-        raise ModelDefinitionError(f"{name} of the model has no signature that can be read: {error}") from error
-
-
 def _arguments(name: str, signature: inspect.Signature, annotations: list[Any]) -> tuple[bool, bool]:
     """Return whether the method takes its inputs, and whether it takes the request."""
-    are_requests = [_is_request(annotation) for annotation in annotations]
+    are_requests = [isinstance(annotation, type) and issubclass(annotation, Request) for annotation in annotations]
     match are_requests:
         case []:
             return False, False
@@ -116,10 +112,6 @@ def _arguments(name: str, signature: inspect.Signature, annotations: list[Any]) 
 def shown(signature: inspect.Signature) -> str:
     """Return a method's signature as its author wrote it."""
     return f"({', '.join(('self', *map(str, signature.parameters.values())))})"
-
-
-def _is_request(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Request)
 
 
 def _code(function: Callable[..., Any]) -> Callable[..., Any]:

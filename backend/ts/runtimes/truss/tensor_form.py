@@ -55,7 +55,10 @@ class TensorForm(Form):
     def encode(self, result: Any) -> Answer:
         received = self._request()
         try:
-            response = InferenceResponse(self._model_name, self._model_version, outputs=_outputs_of(result))
+            members = result.model_dump() if isinstance(result, BaseModel) else result
+            members = members if isinstance(members, dict) else {OUTPUT: members}
+            outputs = [_tensor(str(name), value) for name, value in members.items()]
+            response = InferenceResponse(self._model_name, self._model_version, outputs=outputs)
             headers, body = received.encode(response)
         except Failure as failure:
             raise Problem(failure.status, SERVER_ERROR, failure.message) from failure
@@ -102,13 +105,6 @@ def _nested(elements: Sequence[Any], shape: Sequence[int]) -> Any:
         count = len(elements) // size if size else 0
         elements = [elements[start * size : (start + 1) * size] for start in range(count)]
     return list(elements)
-
-
-def _outputs_of(result: Any) -> list[Tensor]:
-    if isinstance(result, BaseModel):
-        result = result.model_dump()
-    members = result if isinstance(result, dict) else {OUTPUT: result}
-    return [_tensor(str(name), value) for name, value in members.items()]
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -120,7 +120,8 @@ def body_of(row: dict[str, Any]) -> Any:
 def member(body: Any, name: str) -> list[Any]:
     """Return the list ``name`` of a JSON object. Raises ValueError: the body is not an object, or has no such list."""
     if not isinstance(body, dict):
-        raise ValueError(f'The request body must be a JSON object with the list "{name}", it is {_kind(body)}.')
+        kind = "empty" if body is None else f"of type {type(body).__name__}"
+        raise ValueError(f'The request body must be a JSON object with the list "{name}", it is {kind}.')
     if not isinstance(body.get(name), list):
         raise ValueError(f'The request body must hold the list "{name}", it holds {sorted(map(str, body))}.')
     values: list[Any] = body[name]
@@ -136,7 +137,3 @@ def _decoded(row: dict[str, Any]) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"The request body is no JSON: {error}") from error
-
-
-def _kind(value: Any) -> str:
-    return "empty" if value is None else f"of type {type(value).__name__}"

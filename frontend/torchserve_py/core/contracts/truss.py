@@ -163,24 +163,23 @@ def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
         raise InvalidModelConfig(yaml.source, wrong.values())
     mapping = read_mapping(model_dir / TRUSS_CONFIG, last_wins=True)
     config, wrong = read(TrussConfig, mapping.values, lines=mapping.lines)
-    problems = [*wrong.values(), *_contradictions(config)] or [
-        *_missing(config, model_dir),
-        *_not_given(config, model_dir),
-    ]
+    problems = list(wrong.values())
+    if config.requirements and config.requirements_file:
+        problems.append("requirements and requirements_file are both given; keep one of them")
+    problems = problems or [*_missing(config, model_dir), *_not_given(config, model_dir)]
     if problems:
         raise InvalidModelConfig(TRUSS_CONFIG, problems)
-    variables = config.environment_variables or {}
+    variables = {name: value for name, value in (config.environment_variables or {}).items() if value is not None}
+    listed = config.requirements_file or ""
+    is_project = PurePosixPath(listed).suffix == ".toml"
     return Configured(
         _completed(yaml, config, mapping),
-        environment={name: _as_text(value) for name, value in variables.items() if value is not None},
-        requirements=tuple(_requirements(config, model_dir)),
-        requirements_file=_requirements_file(config),
+        environment={
+            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in variables.items()
+        },
+        requirements=_dependencies(listed, model_dir) if is_project else config.requirements or (),
+        requirements_file=None if is_project else config.requirements_file,
     )
-
-
-def _contradictions(config: TrussConfig) -> Iterator[str]:
-    if config.requirements and config.requirements_file:
-        yield "requirements and requirements_file are both given; keep one of them"
 
 
 def _missing(config: TrussConfig, model_dir: Path) -> Iterator[str]:
@@ -240,7 +239,10 @@ def _completed(yaml: ModelConfig, config: TrussConfig, mapping: YamlMapping) -> 
         "response_timeout": _RESPONSE_TIMEOUT,
     }
     if not (yaml.device_type or yaml.device_ids or yaml.parallel_type):
-        defaults |= _devices(_gpus(config.resources.accelerator or "") or 0)
+        gpus = _gpus(config.resources.accelerator or "")
+        # A Truss takes the first GPU that it sees, so its worker is shown its own ones only.
+        on_gpus = {"device_type": "gpu", "parallel_type": "custom", "parallel_level": gpus}
+        defaults |= on_gpus if gpus else {"device_type": "cpu"}
     given = {name: value for name, value in defaults.items() if getattr(yaml, name) is None}
     warnings = [*mapping.repeated]
     slots = config.runtime.predict_concurrency or 1
@@ -253,29 +255,10 @@ def _completed(yaml: ModelConfig, config: TrussConfig, mapping: YamlMapping) -> 
     return yaml.completed(warnings, **given)
 
 
-def _devices(gpus: int) -> dict[str, Any]:
-    """A Truss takes the first GPU that it sees, so its worker is shown its own ones only."""
-    if not gpus:
-        return {"device_type": "cpu"}
-    return {"device_type": "gpu", "parallel_type": "custom", "parallel_level": gpus}
-
-
-def _requirements(config: TrussConfig, model_dir: Path) -> list[str]:
-    """What pip is to install, but for a file that it reads itself."""
-    listed = config.requirements_file
-    if not listed or PurePosixPath(listed).suffix != ".toml":
-        return list(config.requirements or ())
+def _dependencies(listed: str, model_dir: Path) -> tuple[str, ...]:
+    """The dependencies of a project, which a file of TOML lists."""
     try:
         project = tomllib.loads((model_dir / listed).read_text(encoding="utf-8")).get("project", {})
-        return [str(each) for each in project.get("dependencies", [])]
+        return tuple(str(each) for each in project.get("dependencies", []))
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InvalidModelConfig(listed, [f"the dependencies of its project cannot be read: {error}"]) from error
-
-
-def _requirements_file(config: TrussConfig) -> str | None:
-    listed = config.requirements_file
-    return listed if listed and PurePosixPath(listed).suffix != ".toml" else None
-
-
-def _as_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
