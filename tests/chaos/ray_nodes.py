@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -36,7 +37,13 @@ class RayDisasters(Disasters):
 
     @property
     def events(self) -> list[Event]:
-        return [*super().events, *[("node killed", self.kill_node)] * 3, ("actor killed", self.kill_actor)]
+        return [
+            *super().events,
+            *[("node killed", self.kill_node)] * 3,
+            ("actor killed", self.kill_actor),
+            ("driver of Ray killed", self.kill_driver),
+            ("head frozen", self.freeze_head),
+        ]
 
     def fill(self) -> None:
         """Start nodes until all are there."""
@@ -54,6 +61,18 @@ class RayDisasters(Disasters):
         workers = self._workers()
         if workers and (actor := random.choice(workers).parent()) is not None:
             actor.kill()
+
+    async def kill_driver(self) -> None:
+        """SIGKILL of the process by which a server belongs to the cluster; its workers die with it."""
+        with contextlib.suppress(psutil.NoSuchProcess, AssertionError):
+            for each in random.choice(self.servers).server.children():
+                if "torchserve_py.workers.ray_driver" in each.cmdline():
+                    each.kill()
+
+    async def freeze_head(self) -> None:
+        """SIGSTOP of the head of the cluster for a while."""
+        with self.nodes.frozen_head():
+            await asyncio.sleep(PERIOD * random.random())
 
     def _signal_worker(self, number: signal.Signals) -> psutil.Process | None:
         workers = self._workers()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchserve_py.workers.connection import Connection
-from torchserve_py.workers.launch import server_environment
+from torchserve_py.workers.launch import server_environment, worker_package_root
 from torchserve_py.workers.process import WorkerProcess, start_child
 from ts.protocol.frames import encode
 
@@ -45,7 +45,8 @@ class RayCalls:
         with theirs:
             ours.setblocking(False)
             command = [sys.executable, "-P", "-m", "torchserve_py.workers.ray_driver", str(theirs.fileno())]
-            environment = {**_PATIENCE, **server_environment(frozenset())}
+            own = Path(__file__).parents[2], worker_package_root()
+            environment = {**_PATIENCE, **server_environment(frozenset(), *own)}
             process = await start_child(command, Path("/"), environment, [theirs.fileno()])
         calls = cls(WorkerProcess(process, "ray"))
         loop = asyncio.get_running_loop()

@@ -12,6 +12,7 @@ import logging
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -59,9 +60,12 @@ class RayCluster:
 
         Raises OSError: the packages are missing, there is no such cluster, or the address is not this machine's.
         """
-        host = await self._connect()
-        from torchserve_py.workers.authority import Authority  # as Ray, of the extra `ray`
+        for package in ("ray", "cryptography"):
+            if find_spec(package) is None:
+                raise OSError(f"worker_launcher=ray needs {package}: pip install torchserve-py[ray]")
+        from torchserve_py.workers.authority import Authority
 
+        host = await self._connect()
         try:
             self._host = self._host or host
             self._authority = await asyncio.to_thread(Authority)
@@ -101,12 +105,15 @@ class RayCluster:
                 self._address,
                 self._ray.ended.result(),
             )
+            problem = ""
             while self._ray.ended.done():
                 await asyncio.sleep(_LOOK_INTERVAL)
                 try:
                     await self._connect()
                 except OSError as error:
-                    logger.debug("%s", error)
+                    if str(error) != problem:
+                        logger.warning("The server cannot join the Ray cluster yet: %s", error)
+                    problem = str(error)
             logger.info("The server has joined the Ray cluster at %s again", self._address)
 
     async def _look_after(self) -> None:

@@ -186,7 +186,8 @@ def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error of Ray's, whose messages are long."""
-    text = "".join(map(str, error.args)) if all(isinstance(each, str) for each in error.args) else str(error)
+    several = len(error.args) > 1 and all(isinstance(each, str) for each in error.args)
+    text = "".join(error.args) if several else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
@@ -198,8 +199,6 @@ async def _answer_calls(descriptor: int) -> None:
     async def answer(connection: Connection, number: int, name: str, arguments: list[Any]) -> None:
         try:
             reply = ["result", number, await getattr(driver, name)(*arguments)]
-        except ModuleNotFoundError as error:
-            reply = ["error", number, f"worker_launcher=ray needs {error.name}: pip install torchserve-py[ray]"]
         except Exception as error:  # Ray has many errors
             reply = ["error", number, first_line(error)]
         connection.send(encode(reply))
