@@ -14,6 +14,7 @@ import pytest
 
 from torchserve_py.archive.errors import DownloadError
 from torchserve_py.archive.fetch import fetch
+from torchserve_py.archive.networks import DownloadPolicy
 
 EVERY_URL = [re.compile(".*")]
 PORT = "{port}"
@@ -105,7 +106,7 @@ def url_to(spelling: str, service: socket.socket) -> str:
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_no_spelling_of_an_address_reaches_this_machine(spelling: str, inside: socket.socket, tmp_path: Path) -> None:
     with pytest.raises(DownloadError):
-        fetch(url_to(spelling, inside), tmp_path, allowed_urls=EVERY_URL)
+        fetch(url_to(spelling, inside), tmp_path, DownloadPolicy(EVERY_URL))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -118,7 +119,6 @@ def test_no_redirect_reaches_this_machine(
         fetch(
             f"http://127.0.0.1:{redirecting.server_port}/x.mar",
             tmp_path,
-            allowed_urls=EVERY_URL,
-            allowed_networks=[ip_network("127.0.0.1/32")],
+            DownloadPolicy(EVERY_URL, [ip_network("127.0.0.1/32")]),
         )
     assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ import time
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,10 @@ from pathlib import Path
 import aiohttp
 
 from torchserve_py.archive.cancellation import Cancellation
-from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
+from torchserve_py.archive.errors import ArchiveExists, DownloadError
 from torchserve_py.archive.http_source import CHUNK_BYTES, opened
 from torchserve_py.archive.locate import check_location
-from torchserve_py.archive.networks import Network
+from torchserve_py.archive.networks import DownloadPolicy
 from torchserve_py.archive.progress import Progress, progress_bar
 from torchserve_py.archive.unpack import is_archive
 
@@ -81,25 +81,23 @@ class Checksum:
 def fetch(
     url: str,
     model_store: Path | None,
+    policy: DownloadPolicy,
     *,
-    allowed_urls: Sequence[re.Pattern[str]] = (),
-    allowed_networks: Sequence[Network] = (),
     limits: FetchLimits = DEFAULT_FETCH_LIMITS,
     cancellation: Cancellation | None = None,
 ) -> Path:
     """Download `url` (http, https or file) into the model store and return the new file, named as the URL's last part.
 
-    A URL is used only when one of `allowed_urls` (compiled to ignore case) matches the whole of it, but for a checksum,
-    and so is every URL that it redirects to. Without patterns nothing is downloaded. Beyond the public internet only
-    addresses in `allowed_networks` are connected to. `#sha256=…` behind the URL is what the content must have.
-    Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError, Cancelled; then nothing is left behind.
+    The policy must allow the URL, and every URL that it redirects to. `#sha256=…` behind the URL is what the content
+    must have. Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError, Cancelled; then nothing is left
+    behind.
     """
     store = check_location(url, model_store)
     try:
         bare, checksum = split_checksum(url)
     except ValueError as error:
         raise DownloadError(url, str(error)) from error
-    _check_allowed(bare, allowed_urls)
+    policy.check_url(bare)
     partial = store / f".{uuid.uuid4().hex}.part"
     _partials.add(partial)
     cancellation = cancellation or Cancellation()
@@ -110,7 +108,7 @@ def fetch(
             if checksum:  # a caller may take it for an earlier download
                 checksum.check(target, f"{target.name} in the model store")
             raise ArchiveExists(target)
-        asyncio.run(_receive(bare, partial, target.name, allowed_urls, allowed_networks, limits, cancellation))
+        asyncio.run(_receive(bare, partial, target.name, policy, limits, cancellation))
         if checksum:
             checksum.check(partial, "what came")
         _publish(partial, target)
@@ -148,22 +146,8 @@ def split_checksum(url: str) -> tuple[str, Checksum | None]:
     return bare, Checksum(algorithm, digits)
 
 
-def _check_allowed(url: str, allowed_urls: Sequence[re.Pattern[str]]) -> None:
-    if any(pattern.fullmatch(url) for pattern in allowed_urls):
-        return
-    example = "allowed_urls=https://models[.]example[.]com/.*"
-    detail = f"allow it in config.properties with a pattern for the whole URL, such as {example}"
-    raise ArchiveNotFound(f"Given URL {url} does not match any allowed URL(s)", detail)
-
-
 async def _receive(
-    url: str,
-    partial: Path,
-    name: str,
-    allowed_urls: Sequence[re.Pattern[str]],
-    allowed_networks: Sequence[Network],
-    limits: FetchLimits,
-    cancellation: Cancellation,
+    url: str, partial: Path, name: str, policy: DownloadPolicy, limits: FetchLimits, cancellation: Cancellation
 ) -> None:
     """Write the content at a URL to a file.
 
@@ -173,7 +157,7 @@ async def _receive(
     try:
         async with (
             asyncio.timeout(limits.total_seconds),
-            _opened(url, allowed_urls, allowed_networks, limits) as (content, size),
+            _opened(url, policy, limits) as (content, size),
         ):
             if size is not None and size > limits.max_bytes:
                 raise ValueError(f"it has {size} bytes, more than the limit of {limits.max_bytes}")
@@ -189,7 +173,7 @@ async def _receive(
 
 @asynccontextmanager
 async def _opened(
-    url: str, allowed_urls: Sequence[re.Pattern[str]], allowed_networks: Sequence[Network], limits: FetchLimits
+    url: str, policy: DownloadPolicy, limits: FetchLimits
 ) -> AsyncIterator[tuple[AsyncIterator[bytes], int | None]]:
     """The content at `url` and its size in bytes where that is known."""
     parts = urllib.parse.urlsplit(url)
@@ -197,9 +181,7 @@ async def _opened(
         with _open_file(parts) as file:
             yield _pieces(file), os.fstat(file.fileno()).st_size
         return
-    async with opened(
-        url, lambda target: _check_allowed(target, allowed_urls), allowed_networks, limits.idle_seconds
-    ) as response:
+    async with opened(url, policy, limits.idle_seconds) as response:
         yield response.content.iter_chunked(CHUNK_BYTES), response.content_length
 
 

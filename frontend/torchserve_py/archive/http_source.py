@@ -9,7 +9,7 @@ import re
 import socket
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from torchserve_py.archive.networks import Network, check_addresses, check_host
+from torchserve_py.archive.networks import DownloadPolicy, Network, check_addresses, check_host
 
 CHUNK_BYTES: Final = 1 << 20
 _MAX_REDIRECTS: Final = 10
@@ -46,22 +46,20 @@ class PermittedAddresses(AbstractResolver):
 
 
 @asynccontextmanager
-async def opened(
-    url: str, check: Callable[[str], None], allowed_networks: Sequence[Network], idle_seconds: float
-) -> AsyncIterator[aiohttp.ClientResponse]:
-    """Yield the answer at an http or https URL, whose body is still to be read.
+async def opened(url: str, policy: DownloadPolicy, idle_seconds: float) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Yield the answer at an http or https URL that the policy allows, as it must what that redirects to.
 
-    `check` raises where a URL must not be asked; it is called with every URL that `url` redirects to. `idle_seconds` is
-    how long connecting may take, and the pause between two pieces of data. Raises ValueError (an unusable URL, a
-    forbidden address, a status that is no success), OSError, and aiohttp.ClientError where the answer is no HTTP.
+    The body is still to be read. `idle_seconds` is how long connecting may take, and the pause between two pieces of
+    data. Raises ArchiveNotFound (a redirect to another URL), ValueError (an unusable URL, a forbidden address, a status
+    that is no success), OSError, and aiohttp.ClientError where the answer is no HTTP.
     """
     for _ in range(_MAX_REDIRECTS + 1):
         check_authority(url)
         target = URL(url, encoded=True)
-        check_host(target.raw_host or "", allowed_networks)
+        check_host(target.raw_host or "", policy.networks)
         proxy = _proxy_for(target)
         # A proxy of the operator's finds the addresses of names itself and decides which of them it connects to.
-        resolver = PermittedAddresses(allowed_networks) if proxy is None else aiohttp.ThreadedResolver()
+        resolver = PermittedAddresses(policy.networks) if proxy is None else aiohttp.ThreadedResolver()
         async with (
             _session(resolver, idle_seconds) as session,
             session.get(target, allow_redirects=False, proxy=proxy) as response,
@@ -75,7 +73,7 @@ async def opened(
         url = urllib.parse.urljoin(url, location)
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise ValueError(f"it redirects to {url}, which is neither http nor https")
-        check(url)
+        policy.check_url(url)
     raise ValueError(f"it redirects more than {_MAX_REDIRECTS} times, perhaps in an infinite loop")
 
 

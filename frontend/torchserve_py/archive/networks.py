@@ -1,19 +1,46 @@
-"""Which machines an archive may be downloaded from, by address: the public internet and what the operator adds to it.
+"""What an archive may be downloaded from: by URL, and by address the public internet and what the operator adds to it.
 
 A URL that the operator allows by name may still lead to an address that only this machine can reach (loopback, the
 metadata service of a cloud, an internal service), because another party answers for the name. So `http_source` checks
 the addresses that a name is resolved to, for redirects too, and connects to those very addresses.
 """
 
+import re
 import socket
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from torchserve_py.archive.errors import ArchiveNotFound
 
 Network = IPv4Network | IPv6Network
 
 #: IPv4 addresses as networks that speak only IPv6 write them (RFC 6052).
 _NAT64 = IPv6Network("64:ff9b::/96")
 _SETTING = "allowed_url_networks"
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadPolicy:
+    """What the operator allows archives to be downloaded from; nothing without patterns.
+
+    urls      patterns, compiled to ignore case, of which one must match the whole of a URL, but for its checksum
+    networks  what may be connected to beyond the public internet
+    """
+
+    urls: Sequence[re.Pattern[str]] = ()
+    networks: Sequence[Network] = ()
+
+    def check_url(self, url: str) -> None:
+        """Raise ArchiveNotFound for a URL that no pattern matches."""
+        if any(pattern.fullmatch(url) for pattern in self.urls):
+            return
+        example = "allowed_urls=https://models[.]example[.]com/.*"
+        detail = f"allow it in config.properties with a pattern for the whole URL, such as {example}"
+        raise ArchiveNotFound(f"Given URL {url} does not match any allowed URL(s)", detail)
+
+
+NO_DOWNLOADS = DownloadPolicy()
 
 
 class Forbidden(ValueError):

@@ -1,8 +1,6 @@
 """From the `url` of a registration to a model's files: downloaded or found, then opened. Read this module first."""
 
 import logging
-import re
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +10,7 @@ from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.fetch import fetch
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles, open_model
-from torchserve_py.archive.networks import Network
+from torchserve_py.archive.networks import NO_DOWNLOADS, DownloadPolicy
 from torchserve_py.settings.model_spec import is_url
 
 logger = logging.getLogger(__name__)
@@ -23,8 +21,7 @@ def obtain(
     *,
     model_store: Path | None,
     temp_dir: Path,
-    allowed_urls: Sequence[re.Pattern[str]] = (),
-    allowed_networks: Sequence[Network] = (),
+    policy: DownloadPolicy = NO_DOWNLOADS,
     handler: str | None = None,
     reuse: bool = False,
     cancellation: Cancellation | None = None,
@@ -40,13 +37,7 @@ def obtain(
     if not is_url(url):
         return open_found(locate(url, model_store))
     try:
-        archive = fetch(
-            url,
-            model_store,
-            allowed_urls=allowed_urls,
-            allowed_networks=allowed_networks,
-            cancellation=cancellation,
-        )
+        archive = fetch(url, model_store, policy, cancellation=cancellation)
     except ArchiveExists as error:
         if not reuse or not error.file.is_file():
             raise

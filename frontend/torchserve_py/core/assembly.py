@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torchserve_py.archive.cancellation import Cancellation, run_in_daemon_thread
 from torchserve_py.archive.contract import CONTRACTS
 from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.archive.networks import DownloadPolicy
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.core.autoscaler import Autoscaler
 from torchserve_py.core.contracts import Configured, configuration_of
@@ -113,8 +114,7 @@ class Assembly:
                 request.url,
                 model_store=settings.model_store,
                 temp_dir=settings.temp_dir,
-                allowed_urls=settings.allowed_urls,
-                allowed_networks=settings.allowed_url_networks,
+                policy=DownloadPolicy(settings.allowed_urls, settings.allowed_url_networks),
                 handler=request.handler,
                 reuse=at_startup,
                 cancellation=cancellation,

@@ -1,9 +1,7 @@
 """A workflow at rest: its archive (`.war`) found or downloaded, unpacked and read."""
 
 import logging
-import re
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +10,7 @@ from torchserve_py.archive import manifest as model_manifest
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import UnreadableArchive
 from torchserve_py.archive.fetch import fetch
-from torchserve_py.archive.networks import Network
+from torchserve_py.archive.networks import DownloadPolicy
 from torchserve_py.archive.unpack import unpack
 from torchserve_py.settings.model_spec import is_url
 from torchserve_py.workflows.errors import InvalidDag, InvalidWorkflow, WorkflowNotFound
@@ -51,8 +49,7 @@ def obtain(
     *,
     workflow_store: Path | None,
     temp_dir: Path,
-    allowed_urls: Sequence[re.Pattern[str]],
-    allowed_networks: Sequence[Network] = (),
+    policy: DownloadPolicy,
     cancellation: Cancellation,
 ) -> WorkflowFiles:
     """Return the unpacked workflow from `url`: a file of the workflow store, or a URL that is allowed.
@@ -69,13 +66,7 @@ def obtain(
         raise WorkflowNotFound(f"Relative path is not allowed in url: {url}")
     if not is_url(url):
         return _open(_locate(url, workflow_store), temp_dir, url, cancellation)
-    archive = fetch(
-        url,
-        workflow_store,
-        allowed_urls=allowed_urls,
-        allowed_networks=allowed_networks,
-        cancellation=cancellation,
-    )
+    archive = fetch(url, workflow_store, policy, cancellation=cancellation)
     try:
         return replace(_open(archive, temp_dir, url, cancellation), downloaded=archive)
     except BaseException:

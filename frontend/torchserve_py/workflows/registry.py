@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torchserve_py.archive.cancellation import run_in_daemon_thread
 from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.archive.networks import DownloadPolicy
 from torchserve_py.core.changes import Changes
 from torchserve_py.core.errors import (
     InvalidModel,
@@ -134,8 +135,7 @@ class WorkflowRegistry:
                 request.url,
                 workflow_store=settings.workflow_store or settings.model_store,
                 temp_dir=settings.temp_dir,
-                allowed_urls=settings.allowed_urls,
-                allowed_networks=settings.allowed_url_networks,
+                policy=DownloadPolicy(settings.allowed_urls, settings.allowed_url_networks),
                 cancellation=cancellation,
             ),
             lambda files: files.remove(downloaded=True),

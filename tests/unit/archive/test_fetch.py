@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from functools import partial
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,11 @@ from torchserve_py.archive import fetch as downloading
 from torchserve_py.archive.cancellation import Cancellation, Cancelled
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
 from torchserve_py.archive.fetch import FetchLimits
+from torchserve_py.archive.networks import DownloadPolicy
 
-fetch = partial(downloading.fetch, allowed_networks=LOOPBACK)
+
+def fetch(url: str, store: Path, allowed_urls: Sequence[re.Pattern[str]] = (), **more: Any) -> Path:
+    return downloading.fetch(url, store, DownloadPolicy(allowed_urls, LOOPBACK), **more)
 
 
 def redirects_to(url: str) -> Answer:
@@ -275,7 +278,7 @@ def test_an_address_that_only_this_machine_reaches_is_refused_unless_its_network
     asked: list[str] = []
     web.answers["/x.mar"] = lambda request: asked.append(request.path)
     with pytest.raises(DownloadError, match=r"no address of the public internet.*allowed_url_networks="):
-        downloading.fetch(f"http://{host}:{web.server.server_port}/x.mar", model_store, allowed_urls=ANY)
+        downloading.fetch(f"http://{host}:{web.server.server_port}/x.mar", model_store, DownloadPolicy(ANY))
     assert asked == []
     assert files_in(model_store) == []
 
@@ -307,7 +310,7 @@ def test_a_name_is_refused_if_any_of_its_addresses_is(
     web.answers["/x.mar"] = lambda request: asked.append(request.path)
     answering(monkeypatch, ["93.184.215.14", "127.0.0.1"])
     with pytest.raises(DownloadError, match=r"h[.]example: 127[.]0[.]0[.]1 is no address of the public internet"):
-        downloading.fetch(f"http://h.example:{web.server.server_port}/x.mar", model_store, allowed_urls=ANY)
+        downloading.fetch(f"http://h.example:{web.server.server_port}/x.mar", model_store, DownloadPolicy(ANY))
     assert asked == []
 
 
@@ -339,10 +342,10 @@ def test_a_proxy_is_used_but_not_for_an_address_that_is_refused(
 ) -> None:
     monkeypatch.setenv("http_proxy", web.url)
     web.answers["http://h.example/x.mar"] = sends(CONTENT)
-    assert downloading.fetch("http://h.example/x.mar", model_store, allowed_urls=ANY).read_bytes() == CONTENT
+    assert downloading.fetch("http://h.example/x.mar", model_store, DownloadPolicy(ANY)).read_bytes() == CONTENT
     web.answers["http://10.0.0.1/y.mar"] = sends(CONTENT)
     with pytest.raises(DownloadError, match=r"10[.]0[.]0[.]1 is no address of the public internet"):
-        downloading.fetch("http://10.0.0.1/y.mar", model_store, allowed_urls=ANY)
+        downloading.fetch("http://10.0.0.1/y.mar", model_store, DownloadPolicy(ANY))
 
 
 @pytest.mark.parametrize("url", ["http://user:secret@127.0.0.1/x.mar", "https://h.example@127.0.0.1/x.mar"])

@@ -12,8 +12,9 @@ from tests.unit.archive.conftest import ANY, LOOPBACK, Pack, WebServer, files_in
 
 from torchserve_py.archive import obtain as obtaining
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError, InvalidArchive
+from torchserve_py.archive.networks import NO_DOWNLOADS, DownloadPolicy
 
-obtain = partial(obtaining.obtain, allowed_networks=LOOPBACK)
+obtain = partial(obtaining.obtain, policy=DownloadPolicy(ANY, LOOPBACK))
 
 
 def test_a_downloaded_model_is_opened_and_removed(
@@ -22,7 +23,7 @@ def test_a_downloaded_model_is_opened_and_removed(
     web.answers["/noop.mar"] = sends(pack_model().read_bytes())
     store = tmp_path / "empty"
     store.mkdir()
-    files = obtain(f"{web.url}/noop.mar", model_store=store, temp_dir=temp_dir, allowed_urls=ANY)
+    files = obtain(f"{web.url}/noop.mar", model_store=store, temp_dir=temp_dir)
     assert files.name == "noop"
     files.remove()
     assert files_in(store) == ["noop.mar"]
@@ -39,7 +40,7 @@ def test_a_downloaded_archive_that_is_no_model_is_removed_again(
     shutil.rmtree(folder)
     web.answers["/bad.mar"] = sends(bad.read_bytes())
     with pytest.raises(InvalidArchive):
-        obtain(f"{web.url}/bad.mar", model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY)
+        obtain(f"{web.url}/bad.mar", model_store=model_store, temp_dir=temp_dir)
     assert files_in(model_store) == []
     assert files_in(temp_dir / "models") == []
 
@@ -58,10 +59,10 @@ def test_a_file_of_the_store_is_taken_for_an_earlier_download_when_it_may_be(
     pack_model()
     url = f"{web.url}/noop.mar"  # which the web server does not have
     with pytest.raises(ArchiveExists):
-        obtain(url, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY)
+        obtain(url, model_store=model_store, temp_dir=temp_dir)
     with pytest.raises(ArchiveNotFound):
-        obtain(url, model_store=model_store, temp_dir=temp_dir, reuse=True)
-    files = obtain(url, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY, reuse=True)
+        obtain(url, model_store=model_store, temp_dir=temp_dir, reuse=True, policy=NO_DOWNLOADS)
+    files = obtain(url, model_store=model_store, temp_dir=temp_dir, reuse=True)
     assert files.name == "noop"
     files.remove(downloaded=True)
     assert files_in(model_store) == ["noop.mar"]
@@ -71,8 +72,8 @@ def test_an_earlier_download_must_have_the_checksum_too(model_store: Path, pack_
     archive = pack_model()
     right = f"https://h.example/noop.mar#sha256={hashlib.sha256(archive.read_bytes()).hexdigest()}"
     wrong = f"https://h.example/noop.mar#sha256={'0' * 64}"
-    files = obtain(right, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY, reuse=True)
+    files = obtain(right, model_store=model_store, temp_dir=temp_dir, reuse=True)
     assert files.name == "noop"
     with pytest.raises(DownloadError, match=r"the sha256 of noop[.]mar in the model store is"):
-        obtain(wrong, model_store=model_store, temp_dir=temp_dir, allowed_urls=ANY, reuse=True)
+        obtain(wrong, model_store=model_store, temp_dir=temp_dir, reuse=True)
     assert files_in(model_store) == ["noop.mar"]
