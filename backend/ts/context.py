@@ -1,11 +1,8 @@
-"""The context that a handler gets with every call: the model it serves, and for each row of the batch the request's
-headers and the response's status and headers.
+"""The context that a handler gets with every call: its model, and each row's request headers and response head.
 
-A worker process has one `Context`. Only its request attributes are replaced before a call, so attributes that a handler
-sets on the context while loading persist. (Asynchronous handlers get a copy per call, see `ts.runtimes.async_handler`.)
-
-This is a hot path: request headers stay as they came over the socket until a handler asks for one, and a row whose
-response the handler leaves unchanged costs no dictionary.
+A worker process has one `Context`, so attributes that a handler sets on it while loading persist; asynchronous handlers
+get a copy per call. This is a hot path: request headers stay as they came over the socket until a handler asks for one,
+and a row whose response the handler leaves unchanged costs no dictionary.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """`serve`: makes a function, or a class with a method ``predict``, a model, without TorchServe's handler interface.
 
-    from ts import serve
-
     @serve(batch_size=8)
     def shout(texts: list[str]) -> list[str]:
         return [text.upper() for text in texts]
 
-The decorated function or class stays what it is, so that tests can call it. `ts.runtimes.served_function` runs it in a
-worker. The server reads the arguments of `serve` from the source, without running the source, so they are literals.
+The decorated function or class stays what it is, so that tests can call it. The server reads the arguments of `serve`
+from the source, without running the source, so they are literals.
 """
 
 from collections.abc import Callable

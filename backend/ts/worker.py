@@ -3,8 +3,7 @@
     TS_WORKER_TOKEN=… python -P -m ts.worker --socket ADDRESS        (in the model's folder)
 
 The worker connects to the frontend (`ts.worker_socket` says what an address is), loads the model that the first message
-describes, and then runs the jobs that the frontend sends, until the frontend sends a stop message or closes the
-connection. `serve` is the main loop for synchronous models, `ts.event_loop` the one for asynchronous models.
+describes, and runs the jobs that follow: `serve` for synchronous models, `ts.event_loop` for asynchronous ones.
 
 A parallel worker consists of several such processes. torchrun starts them and sets each one's rank in RANK; only rank 0
 sends answers.
@@ -16,6 +15,8 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,11 +24,11 @@ from typing import Any, Final, NamedTuple
 
 from ts.batch_claims import claims_of
 from ts.device_loss import memory_ran_out
-from ts.frontend_connection import Connection, FollowerConnection
-from ts.heartbeat import start_heartbeat
+from ts.frontend_connection import Connection, FollowerConnection, FrontendGone
 from ts.no_new_privileges import gain_no_privileges
 from ts.parent_death import die_with_parent
 from ts.protocol import messages
+from ts.protocol.frames import FrameError
 from ts.protocol.log_records import write_records
 from ts.protocol.messages import Load, Loaded
 from ts.runtimes.errors import LoadError, users_traceback, wire_text
@@ -54,6 +55,8 @@ CONTRACTS: Final = {
     "mlserver": AsyncRunner("ts.runtimes.mlserver.load_mlserver"),
 }
 
+#: How long the main thread may go on after the frontend has gone: an inference that hangs must not keep the process.
+_GRACE_SECONDS: Final = 10.0
 _RANK_FROM_ENVIRONMENT = "--rank-from-environment"
 
 
@@ -81,6 +84,28 @@ def main(arguments: list[str]) -> int:
     gc.freeze()
     serve_model()
     return 0
+
+
+def start_heartbeat(address: str, token: str, rank: int = 0) -> None:
+    """Answer the frontend's pings on a connection and in a thread of their own, while the main thread is busy.
+
+    A stopped process, or one whose interpreter is stuck, does not answer; a long inference does. Raises OSError: the
+    frontend does not listen at ``address``.
+    """
+    connection = Connection(address, messages.HEARTBEAT_CHANNEL, token, rank)
+    threading.Thread(target=_answer_pings, args=(connection,), name="heartbeat", daemon=True).start()
+
+
+def _answer_pings(connection: Connection) -> None:
+    try:
+        while True:
+            message = connection.receive(wait=True)
+            if message is not None and message[0] == messages.PING:
+                connection.send([messages.PONG, message[1]])
+    except (FrontendGone, FrameError):
+        # The main thread sees the end of its own connection as soon as it looks there; usually it is gone before this.
+        time.sleep(_GRACE_SECONDS)
+        os._exit(1)
 
 
 def configure_output() -> None:

@@ -107,7 +107,8 @@ def raw_bytes(tensor: Tensor) -> bytes | bytearray | memoryview:
     if not isinstance(data, list):
         return _raw_of_array(tensor, data)
     if tensor.datatype == "BYTES":
-        return join_bytes(element.encode() if isinstance(element, str) else bytes(element) for element in data)
+        elements = [each.encode() if isinstance(each, str) else bytes(each) for each in data]
+        return b"".join([piece for each in elements for piece in (_LENGTH.pack(len(each)), each)])
     datatype = _datatype(tensor)
     values = [_NAN if value is None else value for value in data] if tensor.datatype in FLOATS else data
     try:
@@ -116,11 +117,6 @@ def raw_bytes(tensor: Tensor) -> bytes | bytearray | memoryview:
         return struct.pack(f"<{len(values)}{datatype.code}", *values)
     except (struct.error, OverflowError, TypeError) as error:
         raise Failure(400, f"Tensor {tensor.name!r} holds what is no {tensor.datatype}: {error}") from error
-
-
-def join_bytes(elements: Any) -> bytes:
-    """Return elements of BYTES in the raw form."""
-    return b"".join([piece for element in elements for piece in (_LENGTH.pack(len(element)), element)])
 
 
 def numpy_of(tensor: Tensor) -> np.ndarray[Any, Any]:

@@ -1,10 +1,8 @@
 """Frames: a 4-byte big-endian length, one msgpack array ``[kind, …]`` of that length, then the array's large bodies.
 
-Both ends of the socket use this module. `encode` yields a list of buffers instead of one joined block, so that a large
-body goes from its owner's memory to the kernel without a copy in between (`socket.sendmsg`, `transport.writelines`).
-`FrameBuffer` is the receiving side: it offers memory to receive into and hands out the complete messages. In the array
-an extension value with the length stands for a large body, and the receiver reads the body into a ``bytearray`` of its
-own, so that a body is not copied there, either.
+`encode` yields a list of buffers instead of one joined block, so that a large body goes from its owner's memory to the
+kernel without a copy. In the array an extension value with the length stands for a large body, which `FrameBuffer`, the
+receiving side, reads into a ``bytearray`` of its own.
 """
 
 import struct

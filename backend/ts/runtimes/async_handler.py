@@ -1,10 +1,7 @@
 """The runtime of asynchronous TorchServe handlers (``asyncCommunication: true``): ``async def handle(data, context)``.
 
-Every request becomes a separate call with one row, as soon as it arrives and regardless of how many calls run already.
-So a handler can feed an engine that batches by itself, as the vLLM handlers do. Each call gets a copy of the context,
-with the attributes that the handler set while loading, and with request attributes of its own.
-
-A call whose client leaves is cancelled: the handler sees `asyncio.CancelledError` where it awaits.
+Every request becomes a separate call with one row and a copy of the context, as soon as it arrives, so a handler can
+feed an engine that batches by itself. A call whose client leaves is cancelled where the handler awaits.
 """
 
 from __future__ import annotations

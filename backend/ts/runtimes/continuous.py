@@ -1,15 +1,9 @@
 """Continuous batching of TorchServe handlers: one call of the handler per step, with all live rows.
 
-A row is live from its arrival to its last part. The handler gets the row's data in the row's first step, and an empty
-dict in later steps; it keeps the row's state by request id. New rows join, and cancelled rows leave, between two steps.
-After a step the handler's ``context.stopping_criteria`` holds a callable for each row (a list, or a dict by row index
-or request id). The callable takes the row's result and returns
-
-* True: the result is the row's last part,
-* False: the result is a part, and further parts follow,
-* None: the result is the whole response (not streamed).
-
-A row without a callable ends with this step.
+A row is live from its arrival to its last part; new rows join, and cancelled rows leave, between two steps. After a
+step ``context.stopping_criteria`` holds a callable for each row (a list, or a dict by row index or request id), which
+takes the row's result. It returns True for the last part, False for a part that others follow, None for a whole
+response. A row without a callable ends with this step. ``docs/handlers.md`` has an example.
 """
 
 import logging
@@ -58,7 +52,7 @@ class ContinuousHandler(TorchServeHandler):
             self.update_store()
             return
         live = self._without_withdrawn(self.drop_cancelled(self._live))
-        self.forget_cancelled()
+        self._connection.cancelled.clear()  # every cancelled job has been answered
         self._live = []
         if live:
             self._live = self._without_withdrawn(self._run(live))

@@ -1,16 +1,7 @@
 """Open Inference requests for a TorchServe handler: what the handler gets for one, and what its result becomes.
 
-The handler's row has one value for each input, under the input's name; where there is only one, it stands under
-``body``, too, so that a handler that knows nothing of the protocol finds it. Values are what the envelope ``kservev2``
-makes of tensors: numbers are a numpy array of the tensor's shape; BYTES are the element, or a list of them if there are
-several, each ``str`` (from JSON) or ``bytes`` (from the binary form and gRPC). With that envelope, the row is the
-request as JSON would have it. `ts.context.Context.get_open_inference_request` returns the request itself.
-
-The handler's result becomes output tensors. An array (numpy's or torch's) is a tensor of its type and shape. Text and
-``bytes`` are one element of BYTES, a list of them a tensor of BYTES. Numbers, and lists of numbers, are the smallest of
-INT64, FP64 and BOOL that holds them. Several arrays in a list, or in a dict by name, are several outputs. Any other
-result is one element of BYTES with its JSON. Outputs get the names that the model has declared, or else that the client
-asked for, or else of the inputs at their places, or else ``output-0`` and so on.
+``docs/open-inference.md`` has the rules as tables. The only input stands under ``body``, too, so that a handler that
+knows nothing of the protocol finds it; with the envelope ``kservev2`` the row is the request as JSON would have it.
 """
 
 import json

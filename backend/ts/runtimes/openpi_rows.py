@@ -1,10 +1,8 @@
 """Observations of openpi's clients for a TorchServe handler, and its actions for them: msgpack with numpy arrays.
 
-The handler's row has the observation, a dict, under ``body``; arrays in it are read-only. The handler returns a dict,
-whose values may be arrays (numpy's or torch's), plain values, and dicts and lists of these. An array is a map with the
-keys ``__ndarray__``, ``data``, ``dtype`` and ``shape`` (all ``bytes``), a numpy scalar one with ``__npgeneric__``,
-``data`` and ``dtype``. Arrays of objects would need pickle and are refused, in both directions; so are structured and
-complex ones, as by openpi.
+An array is a map with the keys ``__ndarray__``, ``data``, ``dtype`` and ``shape`` (all ``bytes``), a numpy scalar one
+with ``__npgeneric__``, ``data`` and ``dtype``. Arrays of objects would need pickle and are refused, in both directions;
+so are structured and complex ones, as by openpi.
 """
 
 import math

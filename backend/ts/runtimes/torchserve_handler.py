@@ -190,10 +190,6 @@ class TorchServeHandler:
         cancelled.difference_update(dropped)
         return remaining
 
-    def forget_cancelled(self) -> None:
-        """Clear the recorded cancellations; call this only when every cancelled job has been answered."""
-        self._connection.cancelled.clear()
-
     def notify_cancelled(self, job_ids: list[str]) -> None:
         """Call the handler's ``on_cancel``, if it has one, for rows that ended after the handler had begun them."""
         hook = self._service.on_cancel

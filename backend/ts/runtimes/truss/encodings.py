@@ -1,12 +1,8 @@
-"""The two encodings of payloads: JSON, and MessagePack with tagged maps.
+"""The two encodings of payloads: JSON, and MessagePack with tagged maps, both in the form of Truss.
 
-The text of JSON is that of Python's encoder (blanks behind separators, ASCII only), as Truss writes it. Beyond plain
-values, numpy's numbers and arrays, dates and times, `decimal.Decimal`, `uuid.UUID` and pydantic models can be anywhere
-in a result. JSON knows neither NaN nor infinity: they are written as ``null``.
-
-MessagePack has tagged maps for numpy's arrays and numbers, dates, times, decimals and UUIDs, in the form of Truss and
-of the package msgpack-numpy. What these would pickle, arrays of Python objects, is refused in both directions:
-unpickling runs code of the sender's choice.
+JSON is that of Python's encoder (blanks behind separators, ASCII only), with ``null`` for NaN and infinities. The
+tagged maps are also those of the package msgpack-numpy; what it would pickle, arrays of Python objects, is refused in
+both directions: unpickling runs code of the sender's choice.
 """
 
 from __future__ import annotations

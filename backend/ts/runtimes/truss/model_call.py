@@ -21,13 +21,12 @@ from ts.runtimes.errors import users_traceback
 from ts.runtimes.truss.encodings import to_json
 from ts.runtimes.truss.model_methods import PREDICT, Endpoint
 from ts.runtimes.truss.model_request import Client, ModelRequest
-from ts.runtimes.truss.model_responses import pass_on
 from ts.runtimes.truss.reply import CLIENT_ERROR, MODEL_ERROR, MODEL_FAILED, SERVER_ERROR, Problem, Reply
 from ts.runtimes.truss.request_forms import Form
 from ts.runtimes.truss.served_model import ServedModel
 from ts.runtimes.truss.signatures import Method
 from ts.runtimes.truss.slots import Slot, Slots, SlotWork
-from ts.runtimes.truss.streams import Chunks, GapTooLong, chunks_of, close, is_stream, pull
+from ts.runtimes.truss.streams import Chunks, GapTooLong, chunks_of, close, is_stream, pass_on, pull
 from ts.runtimes.truss.threads import Threads
 
 logger = logging.getLogger(__name__)

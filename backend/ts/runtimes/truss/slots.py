@@ -1,9 +1,8 @@
 """The slots that limit how many predict calls run at once; further calls wait in first-in, first-out order.
 
-A released slot passes directly to the call that has waited longest, without becoming free in between, so no call
-overtakes another. Between two calls of plain functions the slot stays in its thread: the thread that has finished one
-call begins the next, and notifies the event loop, which may be busy, afterwards. Hence the device is never idle while a
-call waits for a slot.
+A released slot passes directly to the call that has waited longest. Between two calls of plain functions the slot stays
+in its thread: the thread that has finished one call begins the next, and notifies the event loop, which may be busy,
+afterwards. Hence the device is never idle while a call waits for a slot.
 """
 
 from __future__ import annotations

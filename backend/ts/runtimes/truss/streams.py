@@ -1,7 +1,7 @@
-"""Pulls chunks from a model's generators one by one, each as soon as the previous one was sent.
+"""Sends what a model answers in parts: chunks of its generators, and Starlette (and FastAPI) responses of its own.
 
 This module buffers nothing: the frontend buffers up to its limit for a slow client, and then slows the worker down.
-A generator that takes too long for a chunk, or whose client has left, is closed.
+A generator that takes too long for a chunk, or whose client has left, is closed; so is the body of a response.
 """
 
 import asyncio
@@ -10,8 +10,15 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final
 
-from ts.runtimes.truss.model_request import Client
-from ts.runtimes.truss.threads import Threads, Work
+import anyio.to_thread
+from starlette.responses import Response, StreamingResponse
+
+from ts.protocol.frames import Buffer
+from ts.runtimes.asgi_scope import response_sender
+from ts.runtimes.truss.model_request import Client, ModelRequest
+from ts.runtimes.truss.reply import CLIENT_ERROR, Answer, Headers, Reply, error_headers
+from ts.runtimes.truss.slots import Slot
+from ts.runtimes.truss.threads import MOST_THREADS, Threads, Work
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +31,7 @@ _PATIENCE: Final = 1.0
 _PATIENCE_WITH_POLLING: Final = 10.0
 #: The time limit for closing an asynchronous generator (seconds).
 _CLOSING_LIMIT: Final = 30.0
+_REDIRECTION: Final = 300
 
 
 class GapTooLong(Exception):
@@ -129,3 +137,42 @@ def _patience(client: Client, *, may_ask: bool) -> float:
     if not may_ask:
         return 0.0
     return _PATIENCE_WITH_POLLING if client.was_asked_for else _PATIENCE
+
+
+async def pass_on(response: Response, request: ModelRequest, client: Client, reply: Reply, slot: Slot) -> None:
+    """Send a response; release ``slot`` at its end. Raises Exception: the response's body raised it."""
+
+    def take(more: bool, status: int, headers: Headers, body: Buffer) -> None:
+        if client.left:
+            return
+        if status >= _REDIRECTION:
+            headers = (*headers, *error_headers(CLIENT_ERROR))
+        if more:
+            reply.part(status, headers, body)
+            return
+        if reply.begun:
+            reply.part(status, (), body)
+            reply.end(status, ())
+        else:
+            reply.whole(Answer(status, headers, body))
+        slot.release()
+
+    # Starlette reads plain iterators in anyio's threads, whose default limit is 40.
+    anyio.to_thread.current_default_thread_limiter().total_tokens = MOST_THREADS
+    limit = asyncio.timeout(None)
+
+    def stop() -> None:
+        if not limit.expired():
+            limit.reschedule(asyncio.get_running_loop().time())
+
+    try:
+        async with limit:
+            with client.calling_when_left(stop):
+                await response(request.scope, client.disconnected, response_sender(take))
+    except TimeoutError:
+        if not limit.expired():
+            raise  # the model's own code raised this error
+    finally:
+        if isinstance(response, StreamingResponse) and hasattr(response.body_iterator, "aclose"):
+            await response.body_iterator.aclose()  # now, instead of leaving that to the garbage collector
+        slot.release()
