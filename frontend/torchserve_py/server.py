@@ -115,15 +115,7 @@ class Server:
             self._registry.load_startup_models(), asyncio.to_thread(_import_doors)
         )
         self._doors = await http_listeners.start_doors(self._settings, self._registry, self._workflows, self._metrics)
-        self._grpc_doors = await grpc_listeners.start_grpc_doors(
-            self._settings,
-            self._registry,
-            self._doors.tokens,
-            self._doors.repository,
-            self._doors.shared_memory,
-            self._doors.budget,
-            self._doors.request_budgets,
-        )
+        self._grpc_doors = await grpc_listeners.start_grpc_doors(self._doors.context)
         if not self._settings.disable_system_metrics:
             self._background.append(asyncio.create_task(self._collect_system_metrics()))
         self._background.append(asyncio.create_task(self._write_line_logs()))
@@ -144,9 +136,7 @@ class Server:
     async def drain(self) -> None:
         """Refuse new work, and let accepted work finish within the drain limit."""
         if self._doors is not None:
-            self._doors.start_draining()
-        if self._grpc_doors is not None:
-            self._grpc_doors.start_draining()
+            self._doors.context.start_draining()
         limit = self._settings.drain_timeout
         logger.info("Draining: accepted requests and open sequences have at most %d s to finish", limit)
         end = time.monotonic() + limit

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from torchserve_py.doors.failures import HANDLER_ERROR, no_room, too_many_connections
+from torchserve_py.doors.failures import HANDLER_ERROR, failure_of, too_many_connections
 from torchserve_py.doors.management_calls import ModelApiDisabledError
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.errors import BodyHasNoRoom
 
 ROOT = Path(__file__).parents[2]
 #: A client that has gone away gets no answer that could name it.
@@ -18,6 +19,6 @@ def test_every_cause_is_explained() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     section = text.partition("## What a cause means and what to do")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    failures = [no_room("").failure, too_many_connections(""), ModelApiDisabledError().failure]
+    failures = [failure_of(BodyHasNoRoom()), too_many_connections(""), ModelApiDisabledError().failure]
     causes_of_doors = [HANDLER_ERROR, *(failure.cause for failure in failures)]
     assert sorted(documented) == sorted([*map(str, set(Cause) - UNSEEN), *map(str, causes_of_doors)])

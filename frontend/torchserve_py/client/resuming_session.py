@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -33,11 +32,6 @@ class AsyncSession:
     """A live session; `AsyncClient.session` makes it.
 
     Steps are answered in order. Without `receive` in between, `window` of them may be sent.
-
-    Args:
-        url: Of the WebSocket.
-        headers: Of the handshake.
-        patience: Seconds for which a lost connection, or a step, is tried again.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], patience: float) -> None:
@@ -55,9 +49,7 @@ class AsyncSession:
         await self._connected()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     @property

@@ -173,10 +173,7 @@ class SessionProgress:
         return [self.message(number) for number in self._unanswered]
 
     def take(self, message: bytes) -> None:
-        """Take a message.
-
-        Raises SequenceLost: the sequence is over.
-        """
+        """Take a message. Raises SequenceLost: the sequence is over."""
         kind, flags, status, number = _HEADER.unpack_from(message)
         body = message[_HEADER.size :]
         step = self._steps.get(number)

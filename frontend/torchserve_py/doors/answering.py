@@ -10,14 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from torchserve_py.archive.errors import ArchiveError
-from torchserve_py.core.errors import ModelError
-from torchserve_py.doors.failures import DoorError, method_not_allowed, not_found
-from torchserve_py.doors.pipeline import HttpExchange, failure_answer
-from torchserve_py.doors.requests import body_refusal
-from torchserve_py.doors.responses import Sent
+from torchserve_py.doors.failures import EXPECTED_ERRORS, method_not_allowed, not_found
+from torchserve_py.doors.pipeline import HttpDialect, HttpExchange, failure_answer
+from torchserve_py.doors.responses import Answer, Sent
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Reply, Route, Router
 from torchserve_py.doors.torchserve_dialect import TORCHSERVE_DIALECT
 from torchserve_py.jobs.parts import Part
@@ -25,10 +22,6 @@ from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import BodyError
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.workflows.errors import WorkflowError
-
-if TYPE_CHECKING:
-    from torchserve_py.doors.pipeline import HttpDialect
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +31,8 @@ _OTHER: Final = "other"
 
 
 class Application:
-    """Answers the requests of one listener.
-
-    Args:
-        context: Settings, keys, and where answers are written and counted.
-        routes: The tables of the listener's doors.
-        preflight: Whether other origins are allowed, so that browsers send preflight requests.
+    """Answers the requests of one listener; with ``preflight`` also those that browsers send for pages of other
+    origins.
     """
 
     def __init__(self, context: DoorContext, routes: Sequence[Route], *, preflight: bool) -> None:
@@ -107,7 +96,7 @@ class Answering:
         """
         request, tokens = self._request, self._application.tokens
         if self._application.preflight and self._application.is_preflight(request):
-            return self._application.responses.send(request, 200, b"")
+            return Answer(200)
         for route, values in self._matches:
             if route.path == ANY_PATH and self._allowed:
                 break
@@ -137,6 +126,8 @@ class Answering:
                 self._request.when_read(reply.limit, self._go_on)
             else:
                 self._go_on(self._body)
+        elif isinstance(reply, Answer):
+            self._send(reply)
         elif isinstance(reply, Sent):
             self._finish(reply)
         elif isinstance(reply, HttpExchange):
@@ -150,7 +141,7 @@ class Answering:
     def _go_on(self, body: bytes | BodyError) -> None:
         try:
             if isinstance(body, BodyError):
-                raise body_refusal(body)
+                raise body
             reply = self._after_body.then(body)
             if reply is None:
                 self._body = body  # for the next route
@@ -194,12 +185,11 @@ class Answering:
             logger.error("The answer to a request could not be finished", exc_info=error, extra=request.log_fields)
             request.finish()
             return
-        if not isinstance(error, (DoorError, ArchiveError, ModelError, WorkflowError)):
+        if not isinstance(error, EXPECTED_ERRORS):
             logger.error("%s %s failed.", request.method, ascii(request.target), exc_info=error)
         dialect: HttpDialect = TORCHSERVE_DIALECT if self._route is None else self._route.dialect
         try:
-            answer = failure_answer(dialect, dialect.refusal(error))
-            self._finish(self._application.responses.send_answer(request, answer))
+            self._send(failure_answer(dialect, dialect.refusal(error)))
         except Exception:
             logger.exception("An answer could not be written")
             request.finish()
@@ -208,6 +198,9 @@ class Answering:
         """Cancel the job, if there is one that goes on, once the dispatcher has done its present work."""
         if self._exchange is not None and not self._exchange.parts.ended:
             asyncio.get_running_loop().call_soon(self._exchange.cancel)
+
+    def _send(self, answer: Answer) -> None:
+        self._finish(self._application.responses.send(self._request, answer))
 
     def _finish(self, sent: Sent) -> None:
         request, path = self._request, "" if self._route is None else self._route.path

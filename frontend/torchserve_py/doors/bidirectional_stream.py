@@ -9,63 +9,43 @@ declares ``realtime: true`` the messages are those of OpenAI's realtime API.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torchserve_py.doors.failures import DoorError
-from torchserve_py.doors.live.handshakes import admit, socket_of
-from torchserve_py.doors.live.live_steps import ENDED, Goodbye, StepExchange, Terms, end_of
+from torchserve_py.doors.failures import Failure
+from torchserve_py.doors.live.live_steps import Goodbye, StepExchange, Terms
 from torchserve_py.doors.live.message_forms import Step
-from torchserve_py.doors.live.open_sessions import OpenSessions
-from torchserve_py.doors.live.socket_session import SocketSession
+from torchserve_py.doors.live.session_door import SessionDoor
+from torchserve_py.doors.live.socket_session import StepSession
 from torchserve_py.doors.realtime.realtime_door import RealtimeDoor
 from torchserve_py.doors.responses import Sent, failure_body
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
 from torchserve_py.doors.surfaces import BIDIRECTIONAL_STREAM, only_startup_model, unnamed
+from torchserve_py.jobs.parts import Part
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.websocket import Kind, Message, WebSocket
 
-if TYPE_CHECKING:
-    from torchserve_py.jobs.parts import Part
-    from torchserve_py.transport.http1.request import Request
 
-
-class StreamSession(SocketSession):
-    """A session, from the upgrade to the close.
-
-    Args:
-        socket: The socket, whose handshake is accepted.
-        terms: What its steps have in common.
-    """
+class StreamSession(StepSession):
+    """A session, from the upgrade to the close; the client begins."""
 
     def __init__(self, socket: WebSocket, terms: Terms) -> None:
         super().__init__(socket, terms, is_text=True)
         self.sequence_id = f"stream-{secrets.token_hex(16)}"
-        self._steps = 0
-
-    async def greet(self) -> None:
-        """Send nothing: the client begins."""
 
     async def take(self, message: Message) -> Goodbye | None:
-        """Submit a step."""
         await self.wait_for_room()
         send = partial(self._send_part, message.kind is Kind.text)
-        self._steps += 1
-        step = Step(self._steps, message.data)
-        exchange = self.terms.submit(self.sequence_id, self._steps, step, send, starts=self._steps == 1)
-        self.put(partial(self._relay, exchange), exchange)
+        self.last += 1
+        step = Step(self.last, message.data)
+        self.put_step(self.terms.submit(self.sequence_id, step, send, starts=self.last == 1))
         return None
 
-    async def _relay(self, step: StepExchange) -> Goodbye | None:
-        """Send the answer to a step, or its failure; return why the session is over, if it is."""
-        try:
-            await step.relay(await step.next())
-        except DoorError as error:
-            await self.send(failure_body(error.failure)[0])
-            return end_of(error.failure)
-        return ENDED if step.ends else None
+    async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
+        await self.send(failure_body(failure)[0])
 
-    async def _send_part(self, is_text: bool, number: int, part: Part) -> None:
+    async def _send_part(self, is_text: bool, part: Part) -> None:
         """Send a part as the step came, as text or as bytes; what is no text is bytes."""
         body = bytes(part.body)
         if is_text:
@@ -76,31 +56,23 @@ class StreamSession(SocketSession):
         await self._socket.send(body, is_text=is_text)
 
 
-class BidirectionalStreamDoor:
+class BidirectionalStreamDoor(SessionDoor):
     """Opens the streams."""
 
     def __init__(self, context: DoorContext) -> None:
-        self._context = context
-        self._serving = context.serving
+        super().__init__(context)
         self._realtime = RealtimeDoor(context)
-        self._sessions = OpenSessions(context)
 
-    @property
-    def routes(self) -> Sequence[Route]:
-        return [Route(BIDIRECTIONAL_STREAM, self._open, ("GET",), token=None)]
+    def routes(self) -> Iterator[Route]:
+        yield Route(BIDIRECTIONAL_STREAM, self._open, ("GET",), token=None)
 
     def _open(self, request: Request, values: PathValues) -> Coroutine[Any, Any, Sent]:
-        """Open a stream.
-
-        Raises:
-            DoorError: The key is wrong, the request is no handshake, the model keeps no sequences, …
-        """
-        admit(self._context, request)
-        name = request.parameter("model_name") or only_startup_model(self._serving)
+        self.admit(request)
+        name = request.parameter("model_name") or only_startup_model(self.serving)
         if name is None:
             raise unnamed()
-        model = self._serving.get(name)
+        model = self.serving.get(name)
         if model.config.realtime:
             return self._realtime.open(request, model.name)
-        socket, terms = socket_of(self._context, request, model), self._sessions.terms(request, model)
-        return self._sessions.serve(request, socket, lambda: StreamSession(socket, terms))
+        socket, terms = self.socket_of(request, model), self.terms(request, model)
+        return self.serve(request, socket, lambda: StreamSession(socket, terms))

@@ -12,6 +12,7 @@ from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core import errors as model_errors
 from torchserve_py.metrics import outcomes
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyTooLarge, BodyTooSlow
 from torchserve_py.workflows.errors import WorkflowError
 from ts.protocol.messages import CAUSE_HEADER
 
@@ -63,13 +64,8 @@ class DoorError(Exception):
         self.failure = failure
 
 
-class BodyTooLargeError(DoorError):
-    """The request's body is larger than ``max_request_size``."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            Failure(413, "BadRequestException", f"The request body is larger than max_request_size ({limit} bytes).")
-        )
+#: Exceptions that say what is wrong with a request, a model or an archive; any other is a defect of the server.
+EXPECTED_ERRORS: Final = (DoorError, ArchiveError, model_errors.ModelError, WorkflowError, BodyError)
 
 
 def bad_request(message: str) -> DoorError:
@@ -89,14 +85,14 @@ def method_not_allowed(allow: str) -> DoorError:
     return DoorError(Failure(405, "MethodNotAllowedException", message, allow=allow))
 
 
-def request_timeout(message: str) -> DoorError:
-    """Return the error for a client that was too slow."""
-    return DoorError(Failure(408, "RequestTimeoutException", message))
+def unsupported(message: str) -> DoorError:
+    """Return the error for what an API has and this server has not; ``message`` says what to do instead."""
+    return DoorError(Failure(501, "NotImplementedException", message))
 
 
-def no_room(message: str) -> DoorError:
-    """Return the error for a request for which the server lacks memory now."""
-    return DoorError(Failure(503, UNAVAILABLE, message, "too_many_bytes", overloaded=True))
+def request_timeout(message: str) -> Failure:
+    """Return the failure for a client that was too slow."""
+    return Failure(408, "RequestTimeoutException", message)
 
 
 def too_many_connections(message: str) -> Failure:
@@ -125,12 +121,11 @@ _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return the failure for an exception of a door, of the models or of the workflows.
-
-    Any other exception is an internal error under its class name, as in TorchServe.
-    """
+    """Return the failure for an exception; any but `EXPECTED_ERRORS` is internal, under its class name."""
     if isinstance(error, DoorError):
         return error.failure
+    if isinstance(error, BodyError):
+        return _of_body(error)
     if isinstance(error, (ArchiveError, WorkflowError)):
         return Failure(error.status, error.error_type, str(error))
     if isinstance(error, model_errors.WorkersFailed):
@@ -143,60 +138,59 @@ def failure_of(error: Exception) -> Failure:
     return Failure(500, type(error).__name__, str(error))
 
 
+def _of_body(error: BodyError) -> Failure:
+    if isinstance(error, BodyTooLarge):
+        message = f"The request body is larger than max_request_size ({error.limit} bytes)."
+        return Failure(413, "BadRequestException", message)
+    if isinstance(error, BodyTooSlow):
+        return request_timeout(str(error))
+    if isinstance(error, BodyHasNoRoom):
+        return Failure(503, UNAVAILABLE, str(error), "too_many_bytes", overloaded=True)
+    return invalid_message(f"The request body could not be read. {error}")
+
+
 def handler_failure(status: int, message: str) -> Failure:
     """Return the failure for a row whose handler raised an exception or set an error status."""
     return Failure(status, INTERNAL, message, HANDLER_ERROR)
 
 
+_NO_WORKER: Final = (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT)
+_NAMED: Final = 'sequence "{sequence}" of model "{model}"'
+#: The same at the beginning of a sentence.
+_SUBJECT: Final = f"S{_NAMED[1:]}"
+_BEGIN_ANEW: Final = "Please start a new sequence."
 _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
-    Cause.no_worker: (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT),
-    Cause.queue_full: (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT),
-    Cause.sequence_queue_full: (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT),
-    Cause.sequence_capacity: (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT),
+    Cause.no_worker: _NO_WORKER,
+    Cause.queue_full: _NO_WORKER,
+    Cause.sequence_queue_full: _NO_WORKER,
+    Cause.sequence_capacity: _NO_WORKER,
     Cause.draining: (503, UNAVAILABLE, "The server is shutting down and accepts no new work."),
     Cause.unregistered: (503, UNAVAILABLE, 'Model "{model}" was unregistered before it answered.'),
-    Cause.sequence_expired: (
-        410,
-        "SequenceExpiredException",
-        'Sequence "{sequence}" of model "{model}" has expired. Please start a new sequence.',
-    ),
-    Cause.sequence_lost: (
-        410,
-        "SequenceLostException",
-        'The state of sequence "{sequence}" of model "{model}" was lost. Please start a new sequence.',
-    ),
-    Cause.sequence_ended: (
-        410,
-        "SequenceEndedException",
-        'Sequence "{sequence}" of model "{model}" has ended. Please start a new sequence.',
-    ),
+    Cause.sequence_expired: (410, "SequenceExpiredException", f"{_SUBJECT} has expired. {_BEGIN_ANEW}"),
+    Cause.sequence_lost: (410, "SequenceLostException", f"The state of {_NAMED} was lost. {_BEGIN_ANEW}"),
+    Cause.sequence_ended: (410, "SequenceEndedException", f"{_SUBJECT} has ended. {_BEGIN_ANEW}"),
     Cause.sequence_moved: (
         409,
         "SequenceMovedException",
-        'Sequence "{sequence}" of model "{model}" is run by another server, or has gone back to an earlier'
-        " state because another request of it failed; this request had no effect.",
+        f"{_SUBJECT} is run by another server, or has gone back to an earlier state because another request of it"
+        " failed; this request had no effect.",
     ),
     Cause.sequence_store: (
         503,
         UNAVAILABLE,
-        'The state of sequence "{sequence}" of model "{model}" cannot be read or stored now. The request does not'
-        " count; the model log says why.",
+        f"The state of {_NAMED} cannot be read or stored now. The request does not count; the model log says why.",
     ),
-    Cause.request_running: (
-        409,
-        "RequestRunningException",
-        'The same request of sequence "{sequence}" of model "{model}" is still running.',
-    ),
+    Cause.request_running: (409, "RequestRunningException", f"The same request of {_NAMED} is still running."),
     Cause.not_applied: (
         409,
         "RequestNotAppliedException",
-        'The request of sequence "{sequence}" of model "{model}" was sent before, and was not applied.',
+        f"The request of {_NAMED} was sent before, and was not applied.",
     ),
     Cause.outcome_unknown: (
         503,
         UNAVAILABLE,
-        'It cannot be told whether this request of sequence "{sequence}" of model "{model}" was applied. Send it again'
-        " with the same ts_request_id to learn what has become of it.",
+        f"It cannot be told whether this request of {_NAMED} was applied. Send it again with the same ts_request_id to"
+        " learn what has become of it.",
     ),
     Cause.worker_died: (500, INTERNAL, "Worker died."),
     Cause.response_timeout: (500, INTERNAL, "Worker died."),
@@ -219,13 +213,8 @@ _OVERLOAD: Final = frozenset(
 
 
 def failure_of_job(cause: Cause, model: str, version: str | None, sequence_id: str | None = None) -> Failure:
-    """Return the failure for a job that ended without an answer.
-
-    Args:
-        cause: Why it ended.
-        model: The model's name.
-        version: The version that the request named, or None.
-        sequence_id: The sequence of the job, or None.
+    """Return the failure for a job that ended without an answer; ``version`` is the one that the request named, or
+    None.
     """
     status, name, text = _CAUSES[cause]
     # The unbalanced quote behind the version is TorchServe's, and part of the message that clients know.

@@ -11,46 +11,38 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
+from torchserve_py.core.serving import Serving
 from torchserve_py.doors.answering import Application
 from torchserve_py.doors.bidirectional_stream import BidirectionalStreamDoor
 from torchserve_py.doors.console.console_door import ConsoleDoor
 from torchserve_py.doors.failures import too_many_connections
 from torchserve_py.doors.live.live_session_door import LiveSessionDoor
-from torchserve_py.doors.live.openpi_door import OpenpiDoor
-from torchserve_py.doors.management_calls import ManagementCalls
+from torchserve_py.doors.live.openpi import OpenpiDoor
 from torchserve_py.doors.management_door import ManagementDoor
 from torchserve_py.doors.open_inference.open_inference_door import OpenInferenceDoor
-from torchserve_py.doors.open_inference.repository import Repository
-from torchserve_py.doors.open_inference.shared_memory import SharedMemory
-from torchserve_py.doors.openai import OpenAIDoor
+from torchserve_py.doors.openai import OpenAIDoor, V1ModelsDoor
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.realtime.realtime_door import RealtimeDoor
-from torchserve_py.doors.responses import JSON_TYPE, Responses, allows_other_origins, to_json
+from torchserve_py.doors.responses import Responses, allows_other_origins, json_answer
 from torchserve_py.doors.routing import Door, DoorContext, Route
 from torchserve_py.doors.server_doors import DescriptionDoor, HealthDoor, MetricsDoor
 from torchserve_py.doors.surfaces import InferenceSurfaces
 from torchserve_py.doors.tls import server_context
 from torchserve_py.doors.token_authorization import KEY_FILE, TokenAuthorization
 from torchserve_py.doors.truss.truss_door import TrussDoor
-from torchserve_py.doors.v1_models import V1ModelsDoor
 from torchserve_py.doors.workflows import WorkflowInferenceDoor, WorkflowManagementDoor
+from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.settings.addresses import Address
+from torchserve_py.settings.table import Settings
 from torchserve_py.transport.acceptor import Acceptor, listening_sockets
-from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.transport.http1.http_connection import HttpConnection
 from torchserve_py.transport.http1.http_server import HttpServer, Limits
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.transport.request_budget import RequestBudgets
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import Serving
-    from torchserve_py.metrics.server_metrics import ServerMetrics
-    from torchserve_py.settings.table import Settings
-    from torchserve_py.workflows.registry import WorkflowRegistry
+from torchserve_py.workflows.registry import WorkflowRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +82,8 @@ class _PlainRefusal:
 
     def begin(self, request: Request) -> None:
         """Refuse a request."""
-        answer = to_json({"status": "This TorchServe instance only accepts HTTPS requests"})
-        self._responses.send(request, 403, answer, (JSON_TYPE,), close=True)
+        answer = json_answer({"status": "This TorchServe instance only accepts HTTPS requests"}, 403)
+        self._responses.send(request, answer, close=True)
         request.finish()
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
@@ -99,101 +91,78 @@ class _PlainRefusal:
         return self._responses.refusal(status, message)
 
 
-@dataclass(slots=True)
-class _Bound:
-    servers: tuple[HttpServer, ...]
-    acceptors: tuple[Acceptor, ...]
+class _Listener(NamedTuple):
+    """An open address: its connections, and what accepts them."""
+
     address: Address
-
-
-@dataclass(frozen=True, slots=True)
-class _Listener:
-    """Serves one address.
-
-    Attributes:
-        server: The connections.
-        admission: The limit of connections.
-        refuse: Makes the response to a connection above the limit.
-        context: The TLS context; None without TLS.
-        plain: The connections without TLS to an address with TLS.
-    """
-
-    server: HttpServer
-    admission: Admission
-    refuse: Callable[[str], bytes]
-    context: ssl.SSLContext | None = None
-    plain: HttpServer | None = None
-
-    def accept(self, listening: socket.socket) -> Acceptor:
-        """Accept connections at a socket."""
-        plain = self.plain
-        return Acceptor(
-            listening,
-            self.admission,
-            lambda place: HttpConnection(self.server, place),
-            self.refuse,
-            self.context,
-            None if plain is None else lambda place: HttpConnection(plain, place),
-        )
+    servers: Sequence[HttpServer]
+    acceptors: Sequence[Acceptor]
 
 
 class Doors:
-    """The open doors of a running server."""
+    """The HTTP doors of a running server."""
 
     def __init__(self, context: DoorContext) -> None:
         #: Setting name (``inference_address``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
-        #: The keys that clients must know; None while token authorization is off. gRPC has the same keys.
-        self.tokens = context.tokens
-        #: Loads and unloads models, for gRPC as well.
-        self.repository = context.repository
-        self.shared_memory = context.shared_memory
-        #: The budget of connections that all listeners share, those of gRPC as well.
-        self.budget = ConnectionBudget.of_process()
-        #: The memory that all requests share, those of gRPC as well.
-        self.request_budgets = RequestBudgets()
-        self._context = context
-        self._bound: list[_Bound] = []
+        self.context = context
+        self._listeners: list[_Listener] = []
 
-    def start_draining(self) -> None:
-        """Let ``/ready`` answer 503 from now on, and let doors end what cannot go on."""
-        self._context.is_draining = True
-        for tell in self._context.on_drain:
-            tell()
+    async def open(self) -> None:
+        """Listen. Raises ListenError, TlsError: see `start_doors`."""
+        settings = self.context.settings
+        wanted = _by_address(settings)
+        hosts = [address.host for _, address in wanted if address.is_tls]
+        tls = server_context(settings, hosts) if hosts else None
+        for names, address in wanted:
+            servers, accept = self._serve(names, tls if address.is_tls else None)
+            try:
+                sockets, used = await _bind(address)
+            except OSError as error:
+                raise ListenError(_why_not(names, address, error)) from error
+            self._listeners.append(_Listener(used, servers, [accept(each) for each in sockets]))
+            self.addresses |= dict.fromkeys(names, used)
+            logger.info("%s: listening at %s", ", ".join(names), used)
 
-    async def open(self, names: list[str], address: Address, listener: _Listener) -> None:
-        """Listen at one more address.
+    def _serve(
+        self, names: Sequence[str], tls: ssl.SSLContext | None
+    ) -> tuple[Sequence[HttpServer], Callable[[socket.socket], Acceptor]]:
+        """Return the connections of the address that these settings name, and the function that accepts them."""
+        context, settings = self.context, self.context.settings
+        responses = context.responses
+        application = Application(context, _routes(context, names), preflight=allows_other_origins(settings))
+        admission, budget = context.limits(for_operators="inference_address" not in names)
+        limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
+        server = HttpServer(application, limits, budget)
+        plain = None if tls is None else HttpServer(_PlainRefusal(responses), limits)
 
-        Args:
-            names: The settings that name the address.
-            listener: Serves the address.
+        def accept(listening: socket.socket) -> Acceptor:
+            return Acceptor(
+                listening,
+                admission,
+                lambda place: HttpConnection(server, place),
+                lambda why: responses.whole_failure(too_many_connections(why)),
+                tls,
+                None if plain is None else lambda place: HttpConnection(plain, place),
+            )
 
-        Raises:
-            ListenError: The address is in use, is not one of this machine, is not permitted, …
-        """
-        try:
-            bound = await _bind(address, listener)
-        except OSError as error:
-            raise ListenError(_why_not(names, address, error)) from error
-        self._bound.append(bound)
-        for name in names:
-            self.addresses[name] = bound.address
-        logger.info("%s: listening at %s", ", ".join(names), bound.address)
+        return [server] if plain is None else [server, plain], accept
 
     async def close(self) -> None:
         """Stop listening, let answers that are being written finish for a few seconds, close every connection."""
-        for bound in self._bound:
-            for acceptor in bound.acceptors:
+        for listener in self._listeners:
+            for acceptor in listener.acceptors:
                 acceptor.close()
-        for tell in self._context.on_close:
+        for tell in self.context.on_close:
             tell()
-        await asyncio.gather(*(server.close(_CLOSE_SECONDS) for bound in self._bound for server in bound.servers))
-        for bound in self._bound:
-            if bound.address.is_unix:
-                Path(bound.address.path).unlink(missing_ok=True)
-        self._bound.clear()
-        if self.tokens is not None:
-            self.tokens.remove_key_file()
+        servers = [server for listener in self._listeners for server in listener.servers]
+        await asyncio.gather(*(server.close(_CLOSE_SECONDS) for server in servers))
+        for listener in self._listeners:
+            if listener.address.is_unix:
+                Path(listener.address.path).unlink(missing_ok=True)
+        self._listeners.clear()
+        if self.context.tokens is not None:
+            self.context.tokens.remove_key_file()
 
 
 async def start_doors(
@@ -203,46 +172,17 @@ async def start_doors(
     metrics: ServerMetrics,
     key_file: Path = Path(KEY_FILE),
 ) -> Doors:
-    """Open the HTTP doors.
+    """Open the HTTP doors. The keys are written to ``key_file``, unless token authorization is off.
 
-    Args:
-        settings: Addresses, limits, header names.
-        metrics: What the doors count in, and what ``/metrics`` shows.
-        key_file: Where the tokens are written, unless token authorization is off.
-
-    Raises:
-        ListenError: An address cannot be used; no door is open then.
-        TlsError: An address is one of https, and the configured key or certificate cannot be used.
-        OSError: The key file cannot be written.
+    Raises ListenError: an address cannot be used; TlsError: the configured key or certificate cannot be used; OSError:
+    the key file cannot be written. No door is open then.
     """
     tokens = None
     if not settings.disable_token_authorization:
         tokens = TokenAuthorization(key_file.absolute(), settings.token_expiration_min)
-    responses = Responses(settings, metrics)
-    calls = ManagementCalls(settings, serving)
-    repository = Repository(serving, calls)
-    memory = SharedMemory(settings.shared_memory_keys, settings.max_request_size)
-    context = DoorContext(settings, serving, workflows, metrics, responses, tokens, calls, repository, memory)
-    doors = Doors(context)
+    doors = Doors(DoorContext(settings, serving, workflows, metrics, tokens))
     try:
-        wanted = _by_address(settings)
-        limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
-        tls = _tls_context(settings, [address for _, address in wanted])
-        for names, address in wanted:
-            application = Application(context, _routes(context, names), preflight=allows_other_origins(settings))
-            for_operators = "inference_address" not in names
-            admission = Admission(
-                doors.budget,
-                settings.max_connections,
-                settings.max_connections_per_client,
-                is_reserved=for_operators,
-            )
-            budgets = doors.request_budgets
-            server = HttpServer(application, limits, budgets.operators if for_operators else budgets.inference)
-            listener = _Listener(server, admission, lambda why: responses.whole_failure(too_many_connections(why)))
-            if address.is_tls:
-                listener = replace(listener, context=tls, plain=HttpServer(_PlainRefusal(responses), limits))
-            await doors.open(names, address, listener)
+        await doors.open()
     except BaseException:
         await doors.close()
         raise
@@ -251,12 +191,12 @@ async def start_doors(
 
 def _routes(context: DoorContext, names: Sequence[str]) -> list[Route]:
     """Return the tables of the doors at one address, which the settings with these names name."""
-    routes = [route for name, make in DOORS if name in names for route in make(context).routes]
-    return [*routes, *DescriptionDoor(context.responses, routes).routes]
+    routes = [route for name, make in DOORS if name in names for route in make(context).routes()]
+    return [*routes, *DescriptionDoor(context, routes).routes()]
 
 
 def _by_address(settings: Settings) -> list[tuple[list[str], Address]]:
-    """Return the settings that name each address; port 0 is another free port each time."""
+    """Return the settings that name each address."""
     wanted = dict.fromkeys(name for name, _ in DOORS)
     if not settings.enable_metrics_api:
         del wanted["metrics_address"]
@@ -264,7 +204,7 @@ def _by_address(settings: Settings) -> list[tuple[list[str], Address]]:
     for name in wanted:
         address: Address = getattr(settings, name)
         for names, other in merged:
-            if other == address and (address.is_unix or address.port != 0):
+            if address.shares_listener(other):
                 names.append(name)
                 break
         else:
@@ -272,28 +212,21 @@ def _by_address(settings: Settings) -> list[tuple[list[str], Address]]:
     return merged
 
 
-def _tls_context(settings: Settings, addresses: list[Address]) -> ssl.SSLContext | None:
-    """Return the TLS context, or None where no address is one of https."""
-    hosts = [address.host for address in addresses if address.is_tls]
-    return server_context(settings, hosts) if hosts else None
-
-
-async def _bind(address: Address, listener: _Listener) -> _Bound:
-    servers = (listener.server,) if listener.plain is None else (listener.server, listener.plain)
-    if address.is_unix:
-        path = Path(address.path)
-        await _remove_stale_socket(path)
-        listening = socket.socket(socket.AF_UNIX)
-        try:
-            listening.bind(str(path))
-            listening.listen(_BACKLOG)
-        except BaseException:
-            listening.close()
-            raise
-        return _Bound(servers, (listener.accept(listening),), address)
-    sockets = await listening_sockets(address.host, address.port, _BACKLOG)
-    port = sockets[0].getsockname()[1]
-    return _Bound(servers, tuple(map(listener.accept, sockets)), replace(address, port=port))
+async def _bind(address: Address) -> tuple[Sequence[socket.socket], Address]:
+    """Return sockets that listen at an address, and the address with the port that port 0 became."""
+    if not address.is_unix:
+        sockets = await listening_sockets(address.host, address.port, _BACKLOG)
+        return sockets, replace(address, port=sockets[0].getsockname()[1])
+    path = Path(address.path)
+    await _remove_stale_socket(path)
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind(str(path))
+        listening.listen(_BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return [listening], address
 
 
 async def _remove_stale_socket(path: Path) -> None:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from torchserve_py.core.changes import Changes
-from torchserve_py.core.serving import RegisterRequest
+from torchserve_py.core.serving import ModelStatus, RegisterRequest, ServedModel, Serving, WorkerStatus
 from torchserve_py.doors.failures import DoorError, bad_request, method_not_allowed
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ModelStatus, ServedModel, Serving, WorkerStatus
-    from torchserve_py.settings.schemas.versions import SavedModel
-    from torchserve_py.settings.table import Settings
+from torchserve_py.doors.parameters import Parameters
+from torchserve_py.settings.schemas.versions import SavedModel
+from torchserve_py.settings.table import Settings
 
 _PAGE: Final = 100
 _ALL_VERSIONS: Final = "all"
@@ -49,10 +47,10 @@ class ManagementCalls:
         self._model_api = settings.enable_model_api
         self._changes = Changes()
 
-    def page(self, limit: int | None, start: int) -> dict[str, Any]:
+    def page(self, parameters: Parameters) -> dict[str, Any]:
         """Return a page of the default versions, sorted by name."""
         entries = [{"modelName": model.name, "modelUrl": model.url} for model in self._serving.models()]
-        return page_of("models", entries, limit, start)
+        return page_of("models", entries, parameters)
 
     async def describe(self, name: str, version: str | None, *, customized: bool) -> list[dict[str, Any]]:
         """Describe one version (default if None) or ``all``; ``customized`` adds the handler's own description."""
@@ -95,13 +93,14 @@ class ManagementCalls:
         self.check_model_api()
         await self._changes.complete(self._serving.unload(name, version))
 
-    async def scale(
-        self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
-    ) -> Done:
+    async def scale(self, name: str, version: str | None, parameters: Parameters) -> Done:
         """Change the number of workers of a version, the default one if None.
 
-        Raises DoorError: the numbers contradict each other.
+        Raises DoorError: the numbers are invalid, or contradict each other.
         """
+        min_workers = parameters.count("min_worker", 1)
+        max_workers = parameters.count("max_worker", min_workers)
+        synchronous = bool(parameters.boolean("synchronous"))
         self._serving.get(name, version)
         if max_workers < min_workers:
             raise bad_request("max_worker cannot be less than min_worker.")
@@ -132,11 +131,12 @@ class ManagementCalls:
             raise ModelApiDisabledError
 
 
-def page_of(name: str, entries: Sequence[dict[str, str]], limit: int | None, start: int) -> dict[str, Any]:
-    """Return at most ``limit`` of the entries from number ``start`` on under ``name``, as TorchServe answers a list.
+def page_of(name: str, entries: Sequence[dict[str, str]], parameters: Parameters) -> dict[str, Any]:
+    """Return the page of entries that ``limit`` and ``next_page_token`` name, as TorchServe answers a list.
 
     A page that ends exactly at the last entry still names a next one, which is empty, as in TorchServe.
     """
+    limit, start = parameters.integer("limit"), parameters.count("next_page_token", 0)
     if limit is None or not 0 <= limit <= _PAGE:
         limit = _PAGE
     page: dict[str, Any] = {}
@@ -180,10 +180,7 @@ def _describe(model: ServedModel, status: ModelStatus) -> dict[str, Any]:
             "maxSequenceJobQueueSize": config.max_sequence_job_queue_size,
             "loadedAtStartup": model.loaded_at_startup,
             "workers": [_worker(worker) for worker in status.workers],
-            "jobQueueStatus": {
-                "remainingCapacity": status.queue_remaining,
-                "pendingRequests": status.queue_pending,
-            },
+            "jobQueueStatus": {"remainingCapacity": status.queue_remaining, "pendingRequests": status.queue_pending},
         }
     )
     return description

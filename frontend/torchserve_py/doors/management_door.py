@@ -1,11 +1,11 @@
 """The management door: register, scale, describe, list, unregister, set the default version; new tokens.
 
-Reads the parameters of a call and writes its answer; `ManagementCalls` does what is asked for.
+`ManagementCalls` does what is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from torchserve_py.core.serving import RegisterRequest
@@ -13,8 +13,8 @@ from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.management_calls import Done
 from torchserve_py.doors.openapi import JSON, OBJECT, Operation, Parameter, described, document
 from torchserve_py.doors.parameters import Parameters, of_query, of_query_or_json
-from torchserve_py.doors.responses import Sent
-from torchserve_py.doors.routing import ANY_METHOD, DoorContext, PathValues, Route
+from torchserve_py.doors.responses import Answer, json_answer
+from torchserve_py.doors.routing import ANY_METHOD, Door, DoorContext, PathValues, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.transport.http1.request import Request
 
@@ -87,21 +87,14 @@ _ROTATE: Final = Operation(
 )
 
 
-class ManagementDoor:
+class ManagementDoor(Door):
     """Turns HTTP requests into management calls."""
 
     def __init__(self, context: DoorContext) -> None:
-        self._serving = context.serving
+        super().__init__(context)
         self._calls = context.calls
-        self._tokens = context.tokens
-        self._responses = context.responses
-        self._max_body = context.settings.max_request_size
 
-    @property
-    def routes(self) -> Sequence[Route]:
-        return list(self._rows())
-
-    def _rows(self) -> Iterator[Route]:
+    def routes(self) -> Iterator[Route]:
         token = TokenType.management
         yield Route("/models", self._list, ("GET",), token, operations=(_LIST,))
         yield Route("/models", self._register, ("POST",), token, operations=(_REGISTER,))
@@ -115,80 +108,59 @@ class ManagementDoor:
             yield Route(path, self._describe_api, ("OPTIONS",), token)
         yield Route(f"{_VERSION}/set-default", self._set_default, ("PUT",), token, operations=(_SET_DEFAULT,))
         yield Route("/v1/models/{model_name}", self._is_ready, ("GET",), token, operations=(_READINESS,))
-        if self._tokens is not None:  # a key of its own opens it
+        if self.context.tokens is not None:  # a key of its own opens it
             yield Route("/token", self._rotate_token, ANY_METHOD, token=None, operations=(_ROTATE,))
 
-    def _is_ready(self, request: Request, values: PathValues) -> Sent:
+    def _is_ready(self, request: Request, values: PathValues) -> Answer:
         name = values["model_name"]
-        status = self._serving.status(self._serving.get(name))
-        ready = bool(status.workers) or status.loads_on_demand
-        return self._responses.send_json(request, 200, {"name": name, "ready": ready})
+        status = self.serving.status(self.serving.get(name))
+        return json_answer({"name": name, "ready": bool(status.workers) or status.loads_on_demand})
 
-    def _rotate_token(self, request: Request, values: PathValues) -> Sent:
-        assert self._tokens is not None
-        self._tokens.rotate(request.parameter("type") or "", request.headers.get("Authorization"))
-        return self._responses.send(request, 200, b"\n")
+    def _rotate_token(self, request: Request, values: PathValues) -> Answer:
+        assert self.context.tokens is not None
+        self.context.tokens.rotate(request.parameter("type") or "", request.headers.get("Authorization"))
+        return Answer(200, b"\n")
 
-    def _list(self, request: Request, values: PathValues) -> Sent:
-        parameters = of_query(request, _LIST)
-        page = self._calls.page(parameters.integer("limit"), parameters.count("next_page_token", 0))
-        return self._responses.send_json(request, 200, page)
+    def _list(self, request: Request, values: PathValues) -> Answer:
+        return json_answer(self._calls.page(of_query(request, _LIST)))
 
-    async def _register(self, request: Request, values: PathValues) -> Sent:
+    async def _register(self, request: Request, values: PathValues) -> Answer:
         self._calls.check_model_api()
-        parameters = await of_query_or_json(request, self._max_body, _REGISTER)
-        return self._done(request, await self._calls.register(_register_request(parameters)))
+        parameters = await of_query_or_json(request, self.max_body, _REGISTER)
+        return _done(await self._calls.register(register_request(parameters, synchronous=True)))
 
-    async def _scale(self, request: Request, values: PathValues) -> Sent:
+    async def _scale(self, request: Request, values: PathValues) -> Answer:
         parameters = of_query(request, _SCALE, "model_version")
         version = values.get("model_version") or parameters.text("model_version") or None
-        min_workers = parameters.count("min_worker", 1)
-        max_workers = parameters.count("max_worker", min_workers)
-        synchronous = parameters.boolean("synchronous", default=False)
-        done = await self._calls.scale(values["model_name"], version, min_workers, max_workers, synchronous=synchronous)
-        return self._done(request, done)
+        return _done(await self._calls.scale(values["model_name"], version, parameters))
 
-    async def _describe(self, request: Request, values: PathValues) -> Sent:
-        customized = of_query(request, _DESCRIBE).boolean("customized", default=False)
+    async def _describe(self, request: Request, values: PathValues) -> Answer:
+        customized = bool(of_query(request, _DESCRIBE).boolean("customized"))
         name, version = values["model_name"], values.get("model_version")
-        description = await self._calls.describe(name, version, customized=customized)
-        return self._responses.send_json(request, 200, description)
+        return json_answer(await self._calls.describe(name, version, customized=customized))
 
-    async def _unregister(self, request: Request, values: PathValues) -> Sent:
+    async def _unregister(self, request: Request, values: PathValues) -> Answer:
         of_query(request, _UNREGISTER)
-        done = await self._calls.unregister(values["model_name"], values.get("model_version"))
-        return self._done(request, done)
+        return _done(await self._calls.unregister(values["model_name"], values.get("model_version")))
 
-    def _set_default(self, request: Request, values: PathValues) -> Sent:
-        return self._done(request, self._calls.set_default(values["model_name"], values["model_version"]))
+    def _set_default(self, request: Request, values: PathValues) -> Answer:
+        return _done(self._calls.set_default(values["model_name"], values["model_version"]))
 
-    def _describe_api(self, request: Request, values: PathValues) -> Sent:
-        model = self._serving.get(values["model_name"], values.get("model_version"))
-        operations = described(route for route in self._rows() if route.path.startswith(_MODEL))
-        document_of_model = document(f"RESTful Management API for: {model.name}", operations)
-        return self._responses.send_json(request, 200, document_of_model)
-
-    def _done(self, request: Request, done: Done) -> Sent:
-        return self._responses.send_json(request, done.status, {"status": done.text})
+    def _describe_api(self, request: Request, values: PathValues) -> Answer:
+        model = self.serving.get(values["model_name"], values.get("model_version"))
+        operations = described(route for route in self.routes() if route.path.startswith(_MODEL))
+        return json_answer(document(f"RESTful Management API for: {model.name}", operations))
 
 
-def _register_request(parameters: Parameters) -> RegisterRequest:
-    url = parameters.text("url")
-    if url is None:
+def _done(done: Done) -> Answer:
+    return json_answer({"status": done.text}, done.status)
+
+
+def register_request(parameters: Parameters, *, synchronous: bool) -> RegisterRequest:
+    """Return the registration that the parameters describe; ``synchronous`` holds unless they say otherwise."""
+    if parameters.text("url") is None:
         raise bad_request("Parameter url is required.")
-    return RegisterRequest(
-        url=url,
-        model_name=parameters.text("model_name"),
-        handler=parameters.text("handler"),
-        runtime=parameters.text("runtime"),
-        batch_size=parameters.integer("batch_size"),
-        max_batch_delay=parameters.integer("max_batch_delay"),
-        initial_workers=parameters.integer("initial_workers"),
-        synchronous=parameters.boolean("synchronous", default=True),
-        response_timeout=parameters.integer("response_timeout"),
-        startup_timeout=parameters.integer("startup_timeout"),
-        s3_sse_kms=parameters.boolean("s3_sse_kms", default=False),
-    )
+    return RegisterRequest(**{"synchronous": synchronous, **parameters.given(_REGISTER)})
 
 
 def _of(path: str, operation: Operation) -> Operation:

@@ -62,16 +62,22 @@ class Parameters:
             raise _wrong(name, value, "an integer of at least 0")
         return value
 
-    def boolean(self, name: str, default: bool) -> bool:
-        """Return the truth value of ``true`` or ``false``, in any case."""
+    def boolean(self, name: str) -> bool | None:
+        """Return the truth value of ``true`` or ``false``, in any case, or None if it was not given."""
         value = self._values.get(name)
         if value is None or value == "":
-            return default
+            return None
         if isinstance(value, bool):
             return value
         if isinstance(value, str) and value.strip().lower() in ("true", "false"):
             return value.strip().lower() == "true"
         raise _wrong(name, value, "true or false")
+
+    def given(self, operation: Operation) -> dict[str, Any]:
+        """Return the parameters of an operation that were given, each of its declared type."""
+        read = {"string": self.text, "integer": self.integer, "boolean": self.boolean}
+        values = {each.name: read[each.type](each.name) for each in operation.parameters}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def of_query(request: Request, operation: Operation, *more: str) -> Parameters:

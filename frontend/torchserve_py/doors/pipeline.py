@@ -12,18 +12,16 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
+from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.failures import DoorError, Failure, failure_of, failure_of_job, handler_failure
+from torchserve_py.doors.responses import Answer, Responses, Sent
+from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.doors.responses import Headers, Responses, Sent
-    from torchserve_py.jobs.inference_request import InferenceRequest
-    from torchserve_py.transport.http1.request import Buffer, Request
+from torchserve_py.transport.http1.request import Request
 
 logger = logging.getLogger(__name__)
 
@@ -31,16 +29,7 @@ logger = logging.getLogger(__name__)
 _WRITE_SIZE: Final = 16 * 1024
 
 
-class Answer(NamedTuple):
-    """A whole answer, or the head of a stream."""
-
-    status: int
-    body: Buffer
-    headers: Headers = ()
-    reason: str = ""
-
-
-class Dialect(Protocol):
+class Dialect:
     """The part of an API's dialect that is the same for HTTP and gRPC."""
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
@@ -48,13 +37,14 @@ class Dialect(Protocol):
         return failure_of_job(cause, exchange.name, exchange.version, exchange.parts.sequence_id)
 
 
-class HttpDialect(Dialect, Protocol):
+class HttpDialect(Dialect, ABC):
     """How one API speaks over HTTP.
 
     Unless a class says otherwise, the handler's answer goes out as it came, each part of a stream is a chunk, and a
     stream whose job fails breaks off: HTTP has no way to say "an error" once a response has begun.
     """
 
+    @abstractmethod
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         """Return the answer to a failure; without ``exchange``, to a request that has not become a job."""
 
@@ -65,8 +55,7 @@ class HttpDialect(Dialect, Protocol):
     def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
         """Return the whole answer that begins with ``part``, or a coroutine that does so where that takes time.
 
-        Raises:
-            DoorError: The response cannot be one answer; awaiting the coroutine may raise it, too.
+        Raises DoorError: the response cannot be one answer; awaiting the coroutine may raise it, too.
         """
         return Answer(part.status, part.body, part.headers, part.reason)
 
@@ -94,16 +83,7 @@ def failure_answer(dialect: HttpDialect, failure: Failure, exchange: HttpExchang
 
 
 class Exchange(ABC):
-    """A request that has become a job.
-
-    Attributes:
-        dialect: How the client is answered.
-        model: The model; None for a workflow.
-        name: The name of the model or of the workflow.
-        inference: The request as it was submitted.
-        version: The version that the client named, or None.
-        parts: The response of the job.
-    """
+    """A request that has become a job; ``model`` is None for a workflow, ``version`` the one that the client named."""
 
     __slots__ = ("dialect", "inference", "model", "name", "parts", "version")
 
@@ -146,8 +126,7 @@ class Exchange(ABC):
     async def relay(self, first: Part) -> None:
         """Write ``first`` and every part that follows it.
 
-        Raises:
-            DoorError: The job failed; the parts before its failure have been written.
+        Raises DoorError: the job failed; the parts before its failure have been written.
         """
         await self.write((first,))
         part = first
@@ -184,14 +163,13 @@ class HttpExchange(Exchange):
         responses: Responses,
         dialect: HttpDialect,
         request: Request,
-        serving: Serving,
-        model: ServedModel,
+        model: ServedModel | None,
+        name: str,
         inference: InferenceRequest,
+        parts: Parts,
         version: str | None = None,
     ) -> None:
-        """Submit ``inference``, which came with ``request``, to ``model``."""
-        parts = serving.submit(model, inference)
-        super().__init__(dialect, model, model.name, inference, parts, version)
+        super().__init__(dialect, model, name, inference, parts, version)
         self._responses = responses
         self.request = request
         request.log_fields = {"request_id": parts.job_id, "sequence_id": parts.sequence_id}
@@ -199,8 +177,7 @@ class HttpExchange(Exchange):
     def answer_with(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
         """Answer with the first part, or with the cause why the job ended without a part.
 
-        Returns:
-            The answer, if it was sent in one write; otherwise the coroutine that sends it.
+        Returns the answer, if it was sent in one write; otherwise the coroutine that sends it.
         """
         try:
             part = self.usable(outcome)
@@ -219,11 +196,9 @@ class HttpExchange(Exchange):
         that reads nothing for too long is dropped.
         """
         try:
-            status, _, headers, reason = self.dialect.opening(self, first)
+            head = self.dialect.opening(self, first)
             try:
-                sent = self._responses.start_stream(
-                    self.request, status, headers, reason=reason, request_id=self.parts.job_id
-                )
+                sent = self._responses.start_stream(self.request, head, self.parts.job_id)
             except DoorError as error:  # the handler set what HTTP does not allow
                 return self._fail(error.failure)
             if not self.request.is_answered:  # else nothing but the head was asked for
@@ -272,7 +247,7 @@ class HttpExchange(Exchange):
             self.cancel()
 
     def _send(self, answer: Answer) -> Sent:
-        return self._responses.send_answer(self.request, answer, self.parts.job_id)
+        return self._responses.send(self.request, answer, self.parts.job_id)
 
     def _fail(self, failure: Failure) -> Sent:
         return self._send(failure_answer(self.dialect, failure, self))

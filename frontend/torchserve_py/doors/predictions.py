@@ -6,7 +6,8 @@ few objects as it can.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -14,7 +15,8 @@ from torchserve_py.doors import priorities
 from torchserve_py.doors.openapi import BINARY, OPEN_INFERENCE_ERROR, Operation, document
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.requests import content_type_of
-from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.responses import json_answer
+from torchserve_py.doors.routing import AfterBody, Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.sagemaker_sessions import Session
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
@@ -38,36 +40,26 @@ V2_PREDICT: Final = PREDICT._replace(
 EXPLAIN: Final = PREDICT._replace(id="explanations", description="Explain with the default version of a model")
 
 
-class InferenceDoor:
+class InferenceDoor(Door):
     """Turns HTTP requests into jobs, and the parts of their responses into HTTP answers."""
 
     def __init__(self, context: DoorContext) -> None:
-        self._serving = context.serving
-        self._responses = context.responses
+        super().__init__(context)
         self._sequences = SequenceHeaders(context.settings)
         self._dialect = TorchServeDialect(self._sequences.id_name)
-        self._max_body = context.settings.max_request_size
 
-    @property
-    def routes(self) -> Sequence[Route]:
-        return [
-            row
-            for path, handler, operation in (
-                ("/predictions/{model_name}", self._predictions, PREDICT),
-                ("/explanations/{model_name}", self._explanations, EXPLAIN),
-            )
-            for row in (
-                Route(path, handler, operations=(operation,)),
-                Route(f"{path}/{{model_version}}", handler, operations=(_of_version(operation),)),
-                Route(f"{path}/{{model_version}}/{{rest:path}}", handler),
-            )
-        ]
+    def routes(self) -> Iterator[Route]:
+        for path, explain, operation in (("/predictions", "False", PREDICT), ("/explanations", "True", EXPLAIN)):
+            handler = partial(self._infer, explain)
+            yield Route(f"{path}/{{model_name}}", handler, operations=(operation,))
+            described = operation.description.replace("the default version", "a version")
+            of_version = operation._replace(id=f"version_{operation.id}", description=described)
+            yield Route(f"{path}/{{model_name}}/{{model_version}}", handler, operations=(of_version,))
+            yield Route(f"{path}/{{model_name}}/{{model_version}}/{{rest:path}}", handler)
 
-    def _predictions(self, request: Request, values: PathValues) -> Reply:
-        return self.infer(request, values["model_name"], values.get("model_version"), _path_headers(values, "False"))
-
-    def _explanations(self, request: Request, values: PathValues) -> Reply:
-        return self.infer(request, values["model_name"], values.get("model_version"), _path_headers(values, "True"))
+    def _infer(self, explain: str, request: Request, values: PathValues) -> Reply:
+        headers = (("url_path", values.get("rest", "")), ("explain", explain))
+        return self.infer(request, values["model_name"], values.get("model_version"), headers)
 
     def infer(
         self,
@@ -83,25 +75,19 @@ class InferenceDoor:
         """Run a request on a model; where the method is OPTIONS, describe the model's API instead.
 
         Args:
-            version: Its version; None for the default one.
             server_headers: What the server tells the handler about the path; wins over the client's headers.
             parameters: Names and values that become values of the row beside the body's.
             body: The request's body, if it has been read.
             session: The session at SageMaker that the request belongs to, instead of a sequence that it names.
-
-        Raises:
-            DoorError: The request is refused before there is a job.
-            ModelNotFound: No such model.
-            ModelVersionNotFound: No such version of it.
         """
-        model = self._serving.get(name, version)
+        model = self.serving.get(name, version)
         if request.method == "OPTIONS":
-            return self._responses.send_json(request, 200, predict_document(name))
+            return json_answer(predict_document(name))
         sequence, dialect = None, self._dialect
         if session is not None:
             sequence, dialect = session
         elif model.is_stateful:
-            sequence = self._sequences.read(request)
+            sequence = self._sequences.of(request.headers)
         content_type = content_type_of(request)
         priority = priorities.of_request(request)
 
@@ -118,9 +104,9 @@ class InferenceDoor:
                 by_default=version is None,
                 priority=priority,
             )
-            return HttpExchange(self._responses, dialect, request, self._serving, model, inference, version)
+            return self.context.submit(request, dialect, model, inference, version)
 
-        return AfterBody(self._max_body, submit) if body is None else submit(body)
+        return AfterBody(self.max_body, submit) if body is None else submit(body)
 
 
 def predict_document(model: str) -> dict[str, Any]:
@@ -132,13 +118,3 @@ def predict_document(model: str) -> dict[str, Any]:
         (f"/v2/models/{name}/infer", "post", V2_PREDICT._replace(id=f"v2_{model}")),
     )
     return document(f"RESTful API for: {model}", operations, version="1.0.0")
-
-
-def _of_version(operation: Operation) -> Operation:
-    description = operation.description.replace("the default version", "a version")
-    return operation._replace(id=f"version_{operation.id}", description=description)
-
-
-def _path_headers(values: PathValues, explain: str) -> Pairs:
-    """Return the headers that tell the handler the path."""
-    return (("url_path", values.get("rest", "")), ("explain", explain))

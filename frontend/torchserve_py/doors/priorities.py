@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.scheduling.ranking import UNSET
-
-if TYPE_CHECKING:
-    from torchserve_py.transport.http1.request import Request
+from torchserve_py.transport.http1.request import Request
 
 PARAMETER: Final = "priority"
 HEADER: Final = "ts_request_priority"

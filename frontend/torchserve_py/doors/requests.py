@@ -6,17 +6,10 @@ import zlib
 from typing import Final
 from urllib.parse import quote, unquote
 
-from torchserve_py.bounded_json import MAX_PARSED
-from torchserve_py.doors.failures import (
-    BodyTooLargeError,
-    DoorError,
-    bad_request,
-    invalid_message,
-    no_room,
-    request_timeout,
-)
+from torchserve_py.bounded_json import MAX_PARSED, UnreadableJson, read_member
+from torchserve_py.doors.failures import bad_request
 from torchserve_py.transport.decompression import BARE_WINDOW, GZIP_WINDOW, ZLIB_WINDOW
-from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyTooLarge, BodyTooSlow
+from torchserve_py.transport.http1.errors import BodyTooLarge
 from torchserve_py.transport.http1.request import Request
 
 #: Characters of a request target that are passed on unchanged; other bytes are percent-encoded.
@@ -55,46 +48,25 @@ def content_type_of(request: Request) -> str:
     return content_type
 
 
-async def read_body(request: Request, max_size: int) -> bytes:
-    """Return the whole body.
-
-    Args:
-        max_size: Bytes allowed. A larger body is refused at its ``Content-Length`` or at the first excess byte.
-
-    Raises:
-        DoorError: The body is too large, too slow, or malformed.
-    """
+def model_in(body: bytes) -> str | None:
+    """Return the member ``model`` of a JSON object, as OpenAI's clients send it, or None."""
     try:
-        return await request.read(max_size)
-    except BodyError as error:
-        raise body_refusal(error) from error
-
-
-def body_refusal(error: BodyError) -> DoorError:
-    """Return the error for a body that is too large, too slow or malformed."""
-    if isinstance(error, BodyTooLarge):
-        return BodyTooLargeError(error.limit)
-    if isinstance(error, BodyTooSlow):
-        return request_timeout(str(error))
-    if isinstance(error, BodyHasNoRoom):
-        return no_room(str(error))
-    return DoorError(invalid_message(f"The request body could not be read. {error}"))
+        name = read_member(body, "model")
+    except UnreadableJson:
+        return None
+    return name if isinstance(name, str) else None
 
 
 async def read_small_body(request: Request, max_size: int) -> bytes:
     """Return the decompressed body of a call that takes only a few parameters.
 
-    Args:
-        max_size: Bytes that the server allows for any body.
-
-    Raises:
-        DoorError: The body has more than `MAX_PARSED` bytes, does not arrive, or contradicts its ``Content-Encoding``.
+    Raises DoorError: it has more than `MAX_PARSED` bytes, or contradicts its ``Content-Encoding``; BodyError: it is too
+    large, too slow or malformed, or the server lacks memory now.
     """
     limit = min(max_size, MAX_PARSED)
     try:
-        body = await read_body(request, limit)
-        return await decompressed(request, body, limit)
-    except BodyTooLargeError as error:
+        return await decompressed(request, await request.read(limit), limit)
+    except BodyTooLarge as error:
         if limit == max_size:
             raise
         raise bad_request(f"The body of a call of this kind may have {limit} bytes, this one has more.") from error
@@ -103,8 +75,8 @@ async def read_small_body(request: Request, max_size: int) -> bytes:
 async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
     """Return a body without its ``Content-Encoding``.
 
-    Raises BodyTooLargeError: the decompressed body is larger than ``max_size`` bytes; DoorError: the encoding is
-    unknown or wrong, or the server lacks memory now.
+    Raises DoorError: the encoding is unknown or wrong; BodyError: the decompressed body is larger than ``max_size``
+    bytes, or the server lacks memory now.
     """
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in _IDENTITY:
@@ -117,8 +89,6 @@ async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
         window = ZLIB_WINDOW if has_container else BARE_WINDOW  # some clients leave the container of zlib out
     try:
         return await request.decompress(body, window, max_size)
-    except BodyError as error:
-        raise body_refusal(error) from error
     except zlib.error as error:
         raise bad_request(f"The request body is not what its Content-Encoding says ({encoding}): {error}.") from error
 
@@ -126,9 +96,7 @@ async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
 def request_line(request: Request, endpoint: str, scheme: str = "http") -> tuple[tuple[str, str], ...]:
     """Return pseudo headers such as ``:path``, from which workers make the request that the model's code sees.
 
-    Args:
-        endpoint: The endpoint that the server has chosen.
-        scheme: ``http`` or ``ws``; an ``s`` is added on an encrypted connection.
+    ``scheme`` is ``http`` or ``ws``; an ``s`` is added on an encrypted connection.
     """
     peer = request.peer
     return (

@@ -10,15 +10,13 @@ import functools
 import json
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from torchserve_py.doors.failures import INTERNAL, DoorError, Failure, invalid_message, request_timeout
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.settings.table import Settings
 from torchserve_py.transport.http1.request import Buffer, Request
 from torchserve_py.transport.http1.response import BadResponse, header_line, response_head
-
-if TYPE_CHECKING:
-    from torchserve_py.metrics.server_metrics import ServerMetrics
-    from torchserve_py.settings.table import Settings
 
 Headers = Iterable[Sequence[str]]
 
@@ -30,19 +28,34 @@ _STANDARD_HEADERS: Final = frozenset({"cache-control", "expires", "pragma", "x-r
 _REQUEST_TIMEOUT: Final = 408
 
 
+class Answer(NamedTuple):
+    """A whole answer, or the head of a stream; ``is_quiet`` keeps an answer to a probe out of the access log."""
+
+    status: int
+    body: Buffer = b""
+    headers: Headers = ()
+    reason: str = ""
+    is_quiet: bool = False
+
+
 class Sent(NamedTuple):
     """An answer that was handed to the transport."""
 
-    #: Whether the access log leaves the answer out: answers to probes, which come every few seconds.
     is_quiet: bool = False
 
 
 _SENT: Final = Sent()
+_QUIET: Final = Sent(is_quiet=True)
 
 
 def to_json(value: Any) -> bytes:
     """Return JSON as TorchServe writes it: indented by two spaces, with a newline at the end."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+def json_answer(value: Any, status: int = 200) -> Answer:
+    """Return an answer with JSON of the server's own."""
+    return Answer(status, to_json(value), (JSON_TYPE,))
 
 
 class Responses:
@@ -57,61 +70,35 @@ class Responses:
             "Expires: Thu, 01 Jan 1970 00:00:00 UTC\r\n" + _cross_origin_lines(settings) + "x-request-id: "
         )
 
-    def send(
-        self,
-        request: Request,
-        status: int,
-        body: Buffer,
-        headers: Headers = (),
-        *,
-        close: bool = False,
-    ) -> Sent:
-        """Write a whole answer of the server's own, see `send_answer`; with ``close``, close the connection then."""
-        return self.send_answer(request, (status, body, headers, ""), close=close)
+    def send(self, request: Request, answer: Answer, request_id: str = "", *, close: bool = False) -> Sent:
+        """Write a whole answer; the transport takes care of a slow reader. Headers that only the server may set are
+        left out.
 
-    def send_json(self, request: Request, status: int, value: Any) -> Sent:
-        """Answer with JSON of the server's own."""
-        return self.send(request, status, to_json(value), (JSON_TYPE,))
-
-    def send_answer(
-        self, request: Request, answer: tuple[int, Buffer, Headers, str], request_id: str = "", *, close: bool = False
-    ) -> Sent:
-        """Write a whole answer; the transport takes care of a slow reader.
-
-        Args:
-            answer: The status (200 to 599), the body (not sent where HTTP forbids one: HEAD, 204, 304), further headers
-                (those that only the server may set are left out), and the reason phrase (empty for the status's own).
-            request_id: The id of the job; empty without a job.
-            close: Close the connection afterwards.
-
-        Raises:
-            DoorError: The status or a header is not one that HTTP allows; nothing was written.
+        Raises DoorError: the status or a header is not one that HTTP allows; nothing was written.
         """
-        status, body, headers, reason = answer
+        status, body, headers, reason, is_quiet = answer
         try:
             request.respond(status, self._lines(headers, request_id), body, reason=reason, close=close)
         except BadResponse as error:
             raise _handler_mistake(error) from None
-        return self._sent(status)
+        return self._sent(status, is_quiet)
 
-    def start_stream(
-        self, request: Request, status: int, headers: Headers, *, reason: str = "", request_id: str = ""
-    ) -> Sent:
+    def start_stream(self, request: Request, head: Answer, request_id: str = "") -> Sent:
         """Begin an answer that is sent in pieces; see `Request.send`.
 
-        Raises:
-            DoorError: The status or a header is not one that HTTP allows; nothing was written.
+        Raises DoorError: the status or a header is not one that HTTP allows; nothing was written.
         """
+        status, _, headers, reason, is_quiet = head
         try:
             request.start_stream(status, self._lines(headers, request_id), reason=reason)
         except BadResponse as error:
             raise _handler_mistake(error) from None
-        return self._sent(status)
+        return self._sent(status, is_quiet)
 
     def refusal(self, status: int, message: str) -> bytes:
         """Return the whole answer to bytes that never became a request."""
         if status == _REQUEST_TIMEOUT:
-            return self.whole_failure(request_timeout(message).failure)
+            return self.whole_failure(request_timeout(message))
         return self.whole_failure(invalid_message(message))
 
     def whole_failure(self, failure: Failure) -> bytes:
@@ -128,7 +115,7 @@ class Responses:
                 lines += header_line(name, value)
         return lines
 
-    def _sent(self, status: int) -> Sent:
+    def _sent(self, status: int, is_quiet: bool = False) -> Sent:
         """Count an answer whose head has been written."""
         if status < 300:
             self._count_2xx()
@@ -136,7 +123,7 @@ class Responses:
             self._count_4xx()
         else:
             self._count_5xx()
-        return _SENT
+        return _QUIET if is_quiet else _SENT
 
 
 @functools.lru_cache(maxsize=256)

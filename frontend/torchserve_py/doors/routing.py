@@ -1,36 +1,36 @@
 """The routes that doors declare, and the look-up of a path's routes.
 
-A door is a class that takes a `DoorContext` and has ``routes``, the rows of its table. The tables decide which door
-answers a request, what is refused (404, 405 with ``Allow``, a missing token), the OpenAPI documents, and the path under
-which a request is logged and counted.
+The tables decide which door answers a request, what is refused (404, 405 with ``Allow``, a missing token), the OpenAPI
+documents, and the path under which a request is logged and counted.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from torchserve_py.core.serving import ServedModel, Serving
+from torchserve_py.doors.live.live_session import LiveSession
+from torchserve_py.doors.management_calls import ManagementCalls
+from torchserve_py.doors.open_inference.repository import Repository
+from torchserve_py.doors.open_inference.shared_memory import SharedMemory
 from torchserve_py.doors.openapi import Operation
 from torchserve_py.doors.path_templates import PathTemplate, read_template
 from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
 from torchserve_py.doors.requests import split_path
-from torchserve_py.doors.responses import Responses, Sent
+from torchserve_py.doors.responses import Answer, Responses, Sent
 from torchserve_py.doors.token_authorization import TokenAuthorization, TokenType
 from torchserve_py.doors.torchserve_dialect import TORCHSERVE_DIALECT
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.settings.table import Settings
+from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.transport.http1.request import Request
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import Serving
-    from torchserve_py.doors.live.live_session import LiveSession
-    from torchserve_py.doors.management_calls import ManagementCalls
-    from torchserve_py.doors.open_inference.repository import Repository
-    from torchserve_py.doors.open_inference.shared_memory import SharedMemory
-    from torchserve_py.metrics.server_metrics import ServerMetrics
-    from torchserve_py.settings.table import Settings
-    from torchserve_py.workflows.registry import WorkflowRegistry
+from torchserve_py.transport.request_budget import RequestBudget, RequestBudgets
+from torchserve_py.workflows.registry import WorkflowRegistry
 
 #: The methods of paths that TorchServe serves with any method; models cannot answer TRACE and CONNECT.
 ANY_METHOD: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -46,19 +46,16 @@ PathValues = Mapping[str, str]
 
 
 class AfterBody(NamedTuple):
-    """A reply that needs the request's body.
-
-    Attributes:
-        limit: Bytes that the body may have.
-        then: Returns the reply to the complete body; None passes the request on.
+    """A reply that needs the request's body, of up to ``limit`` bytes; if ``then`` returns None, the request is passed
+    on.
     """
 
     limit: int
     then: Callable[[bytes], Reply | None]
 
 
-#: An answer that was sent, a job, a body to wait for, or a coroutine (run in a task) that returns another reply.
-Reply = Sent | HttpExchange | AfterBody | Coroutine[Any, Any, Any]
+#: An answer to be sent, one that was sent, a job, a body to wait for, or a coroutine (run in a task) with a reply.
+Reply = Answer | Sent | HttpExchange | AfterBody | Coroutine[Any, Any, Any]
 
 #: Gets the request, whose body may still arrive, and the parameters of its path. A handler that returns None (or a
 #: coroutine that returns None) passes the request on to the next route of the path.
@@ -88,47 +85,76 @@ class Route(NamedTuple):
     applies: Callable[[Request, PathValues], bool] | None = None
 
 
-@dataclass(slots=True)
 class DoorContext:
-    """What the doors of a server share.
+    """What the doors of a server share."""
 
-    Attributes:
-        settings: The server's settings.
-        serving: The models.
-        workflows: The workflows.
-        metrics: What the server counts.
-        responses: Writes answers.
-        tokens: The keys that clients must know; None while token authorization is off.
-        calls: Carries out the calls of the management API.
-        repository: Loads and unloads models by name.
-        shared_memory: The regions that clients have registered.
-        live_sessions: The live session that owns a sequence, by the model and the sequence's id, on all listeners.
-        is_draining: Whether the server is shutting down.
-        on_drain: Called once the server begins to shut down.
-        on_close: Called once accepted work has had its time, before connections are closed.
-    """
+    def __init__(
+        self,
+        settings: Settings,
+        serving: Serving,
+        workflows: WorkflowRegistry,
+        metrics: ServerMetrics,
+        tokens: TokenAuthorization | None,
+    ) -> None:
+        self.settings = settings
+        self.serving = serving
+        self.workflows = workflows
+        self.metrics = metrics
+        self.tokens = tokens
+        self.responses = Responses(settings, metrics)
+        self.calls = ManagementCalls(settings, serving)
+        self.repository = Repository(serving, self.calls)
+        self.shared_memory = SharedMemory(settings.shared_memory_keys, settings.max_request_size)
+        #: The live session that owns a sequence, by the model and the sequence's id, on all listeners.
+        self.live_sessions: dict[tuple[int, str], LiveSession] = {}
+        #: Whether the server is shutting down.
+        self.is_draining = False
+        #: Called once the server begins to shut down.
+        self.on_drain: list[Callable[[], None]] = []
+        #: Called once accepted work has had its time, before connections are closed.
+        self.on_close: list[Callable[[], None]] = []
+        self._connections = ConnectionBudget.of_process()
+        self._budgets = RequestBudgets()
 
-    settings: Settings
-    serving: Serving
-    workflows: WorkflowRegistry
-    metrics: ServerMetrics
-    responses: Responses
-    tokens: TokenAuthorization | None
-    calls: ManagementCalls
-    repository: Repository
-    shared_memory: SharedMemory
-    live_sessions: dict[tuple[int, str], LiveSession] = field(default_factory=dict)
-    is_draining: bool = False
-    on_drain: list[Callable[[], None]] = field(default_factory=list)
-    on_close: list[Callable[[], None]] = field(default_factory=list)
+    def submit(
+        self,
+        request: Request,
+        dialect: HttpDialect,
+        model: ServedModel,
+        inference: InferenceRequest,
+        version: str | None = None,
+    ) -> HttpExchange:
+        """Make a job of a request to a model; ``version`` is the one that the client named."""
+        parts = self.serving.submit(model, inference)
+        return HttpExchange(self.responses, dialect, request, model, model.name, inference, parts, version)
+
+    def limits(self, *, for_operators: bool) -> tuple[Admission, RequestBudget]:
+        """Return the limit of a listener's connections, and of what requests hold; all listeners share both."""
+        settings = self.settings
+        admission = Admission(
+            self._connections, settings.max_connections, settings.max_connections_per_client, is_reserved=for_operators
+        )
+        return admission, self._budgets.operators if for_operators else self._budgets.inference
+
+    def start_draining(self) -> None:
+        """Let probes say from now on that the server is not ready, and let doors end what cannot go on."""
+        self.is_draining = True
+        for tell in self.on_drain:
+            tell()
 
 
-class Door(Protocol):
+class Door(ABC):
     """One API that clients can speak."""
 
-    @property
-    def routes(self) -> Sequence[Route]:
-        """The door's table."""
+    def __init__(self, context: DoorContext) -> None:
+        self.context = context
+        self.serving = context.serving
+        self.settings = context.settings
+        self.max_body = context.settings.max_request_size
+
+    @abstractmethod
+    def routes(self) -> Iterable[Route]:
+        """Return the door's table."""
 
 
 #: A route, and what a path names in it.
@@ -136,11 +162,7 @@ Match = tuple[Route, PathValues]
 
 
 class Router:
-    """Finds the routes of a path on one listener: the most specific first, equally specific ones in table order.
-
-    Args:
-        routes: The tables of the listener's doors.
-    """
+    """Finds the routes of a path on one listener: the most specific first, equally specific ones in table order."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         read = [(read_template(route.path), route) for route in routes]

@@ -14,25 +14,22 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.failures import bad_request
-from torchserve_py.doors.pipeline import Answer, HttpExchange
+from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.requests import content_type_of
+from torchserve_py.doors.responses import Answer, Headers
+from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.parts import Part
+from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import REQUEST_ID, ended_sequences
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel
-    from torchserve_py.doors.responses import Headers, Sent
-    from torchserve_py.doors.routing import DoorContext
-    from torchserve_py.jobs.inference_request import SequenceRequest
-    from torchserve_py.jobs.parts import Part
-    from torchserve_py.transport.http1.request import Request
 
 _NEW_ID: Final = "X-Amzn-SageMaker-New-Session-Id"
 _CLOSED_ID: Final = "X-Amzn-SageMaker-Closed-Session-Id"
@@ -60,10 +57,7 @@ class Session(NamedTuple):
 class _SessionDialect(TorchServeDialect):
     """Answers as TorchServe does, and says which session was opened or closed.
 
-    Args:
-        headers: The headers of sequences.
-        expires: When a session that the request opens expires; None if it opens none.
-        begun: Called when the session has got an answer.
+    ``expires`` is None if the request opens no session; ``begun`` is called when the session has got an answer.
     """
 
     def __init__(self, headers: SequenceHeaders, expires: str | None, begun: Callable[[], object]) -> None:
@@ -104,13 +98,13 @@ class SageMakerSessions:
     """Opens, finds and closes the sessions of models that keep sequences."""
 
     def __init__(self, context: DoorContext) -> None:
+        self._context = context
         self._serving = context.serving
-        self._responses = context.responses
         self._headers = SequenceHeaders(context.settings)
         #: When the sessions expire that were opened and have had no request yet, the earliest opened one first.
         self._unused: OrderedDict[tuple[int, str], float] = OrderedDict()
 
-    def answer(self, request: Request, model: ServedModel, body: bytes) -> Sent | HttpExchange | None:
+    def answer(self, request: Request, model: ServedModel, body: bytes) -> Answer | HttpExchange | None:
         """Answer a request that is only about a session, and return None for any other.
 
         Raises DoorError: the session to close is not open.
@@ -121,8 +115,7 @@ class SageMakerSessions:
             self._unused[model.id, session_id] = monotonic() + _lifetime(model)
             if len(self._unused) > _MOST_UNUSED:
                 self._unused.popitem(last=False)
-            answer = _said(f"Session {session_id} created", _NEW_ID, f"{session_id}; Expires={expires}")
-            return self._responses.send_answer(request, answer)
+            return _said(f"Session {session_id} created", _NEW_ID, f"{session_id}; Expires={expires}")
         if asked == _CLOSE:
             return self._close(request, model, body)
         return None
@@ -147,7 +140,7 @@ class SageMakerSessions:
         begun = partial(self._unused.pop, (model.id, session_id), None)
         return Session(sequence, _SessionDialect(self._headers, expires, begun))
 
-    def _close(self, request: Request, model: ServedModel, body: bytes) -> Sent | HttpExchange:
+    def _close(self, request: Request, model: ServedModel, body: bytes) -> Answer | HttpExchange:
         session_id = request.headers.get(SESSION_ID, "")
         if self._unused.pop((model.id, session_id), None) is None:
             self._check_open(model, session_id)
@@ -157,9 +150,9 @@ class SageMakerSessions:
                 inference = InferenceRequest(
                     headers, body, content_type_of(request), sequence=sequence, by_default=True
                 )
-                return HttpExchange(self._responses, _CLOSE_DIALECT, request, self._serving, model, inference)
+                return self._context.submit(request, _CLOSE_DIALECT, model, inference)
             self._serving.release_sequence(model, session_id)
-        return self._responses.send_answer(request, _closed(session_id))
+        return _closed(session_id)
 
     def _check_open(self, model: ServedModel, session_id: str) -> None:
         if not session_id or session_id == NEW_SESSION or not self._serving.knows_sequence(model, session_id):

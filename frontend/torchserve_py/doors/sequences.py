@@ -1,4 +1,4 @@
-"""The sequence that the headers of a request name.
+"""The sequence that the headers or the parameters of a request name.
 
 Header names match in any case, as in HTTP. The handler gets the names as they are configured, even if the client's
 library changed their case.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from torchserve_py.core.serving import ServedModel, Serving
 from torchserve_py.doors.failures import bad_request
 from torchserve_py.jobs.inference_request import SequenceRequest
-from torchserve_py.transport.http1.request import Request
+from torchserve_py.settings.table import Settings
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR
-
-if TYPE_CHECKING:
-    from torchserve_py.settings.table import Settings
 
 _TRUE: Final = ("true", "1")
 _FALSE: Final = ("false", "0", "")
@@ -26,6 +24,11 @@ MAX_ID_LENGTH: Final = 1000
 #: SageMaker's header for the id of a session, and the id that asks for a new one.
 SESSION_ID: Final = "X-Amzn-SageMaker-Session-Id"
 NEW_SESSION: Final = "NEW_SESSION"
+#: The parameters of Open Inference requests.
+ID: Final = "sequence_id"
+_START: Final = "sequence_start"
+_END: Final = "sequence_end"
+_MAX_ID: Final = 2**64 - 1
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -38,26 +41,14 @@ class SequenceHeaders:
         self.end_name: str = settings.ts_header_key_sequence_end
         self._asks_for_new = NEW_SESSION if self.id_name.lower() == SESSION_ID.lower() else ""
 
-    def are_in(self, request: Request) -> bool:
-        """Return whether a request has the header with a sequence's id."""
-        return self.id_name in request.headers
-
-    def read(self, request: Request) -> SequenceRequest:
-        """Return the sequence of an HTTP request. Raises DoorError: as `request_of` does."""
-        sent = request.headers
-        return self.request_of(
-            sent.get(self.id_name, ""), sent.get(self._start), sent.get(self.end_name), sent.get(REQUEST_ID)
-        )
-
-    def in_metadata(self, metadata: Iterable[tuple[str, str | bytes]]) -> SequenceRequest | None:
-        """Return the sequence that the metadata of a gRPC call name under the headers' names, or None.
+    def of(self, sent: Mapping[str, str]) -> SequenceRequest:
+        """Return the sequence that the headers of a request, or the metadata of a gRPC call, name.
 
         Raises DoorError: as `request_of` does.
         """
-        sent = {name: value for name, value in metadata if isinstance(value, str)}
-        if self.id_name not in sent:
-            return None
-        return self.request_of(sent[self.id_name], sent.get(self._start), sent.get(self.end_name), sent.get(REQUEST_ID))
+        return self.request_of(
+            sent.get(self.id_name, ""), sent.get(self._start), sent.get(self.end_name), sent.get(REQUEST_ID)
+        )
 
     def request_of(
         self, sequence_id: str, start: str | None, end: str | None, request_id: str | None = None
@@ -105,6 +96,62 @@ class SequenceHeaders:
     def of_step(self, sequence_id: str, starts: bool, ends: bool, number: int) -> SequenceRequest:
         """Return the sequence of a step of a session; the step's number is the id of its request."""
         return self.request_of(sequence_id, "true" if starts else None, "true" if ends else None, str(number))
+
+
+def sequence_of(
+    headers: SequenceHeaders,
+    serving: Serving,
+    model: ServedModel,
+    parameters: Mapping[str, Any],
+    sent: Mapping[str, str],
+) -> SequenceRequest:
+    """Return the sequence that the parameters of an Open Inference request to a stateful model name, or its headers.
+
+    The parameters are Triton's: ``sequence_id`` is a number or a text, and ``sequence_start`` begins a sequence.
+
+    Raises DoorError: the id is missing or invalid, a marker is no truth value, or the request continues a sequence that
+    is not open (a stored sequence may be open at another server, or from before a restart).
+    """
+    if parameters.get(ID) is None and headers.id_name in sent:
+        return headers.of(sent)
+    sequence_id = _id(parameters.get(ID))
+    starts, ends = (_marker(name, parameters.get(name)) for name in (_START, _END))
+    if not starts and not serving.knows_sequence(model, sequence_id):
+        raise bad_request(
+            f'Sequence {parameters[ID]} of model "{model.name}" is not open: it must specify the START flag on the '
+            f"first request of the sequence ({_START}: true)."
+        )
+    request_id = parameters.get(REQUEST_ID)
+    if request_id is not None and not isinstance(request_id, str):
+        raise bad_request(f"Parameter {REQUEST_ID}: {request_id!r} is no text.")
+    return headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None, request_id)
+
+
+def _id(value: Any) -> str:
+    """Return the id as text; different ids have different texts.
+
+    A number is written in decimal. A text of digits, or one that begins with a quote, is put in quotes, so that the
+    text "1" and the number 1 differ.
+    """
+    if value is None or (value in (0, "") and not isinstance(value, bool)):
+        raise bad_request(
+            f"The model is stateful: inference requests must specify a non-zero or non-empty correlation ID ({ID})."
+        )
+    if isinstance(value, str):
+        return f'"{value}"' if value.isdecimal() or value.startswith('"') else value
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_ID:
+        raise bad_request(
+            f"Parameter {ID}: {value!r} is no sequence id; it is a text or a whole number up to {_MAX_ID}."
+        )
+    return str(value)
+
+
+def _marker(name: str, value: Any) -> bool:
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise bad_request(f"Parameter {name}: {value!r} is neither true nor false.")
+    return value
 
 
 def is_marked(name: str, value: str) -> bool:

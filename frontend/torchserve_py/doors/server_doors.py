@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from torchserve_py.core.serving import Serving
 from torchserve_py.doors.openapi import JSON, OBJECT, STATUS, TEXT, Operation, Parameter, described, document
-from torchserve_py.doors.responses import JSON_TYPE, Responses, Sent, to_json
-from torchserve_py.doors.routing import READING, DoorContext, PathValues, Route
+from torchserve_py.doors.responses import Answer, json_answer
+from torchserve_py.doors.routing import READING, Door, DoorContext, PathValues, Route
 from torchserve_py.settings.model_spec import fallback_name
 from torchserve_py.transport.http1.request import Request
 
+SHUTTING_DOWN: Final = "The server is shutting down."
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _METRICS: Final = Operation(
     "metrics",
@@ -30,98 +32,78 @@ _PING: Final = Operation(
 )
 _LIVE: Final = Operation("liveness", "Whether the process serves at all", (200,), method="GET")
 _READY: Final = Operation("readiness", "Whether the server should get traffic", (200, 503), error=STATUS, method="GET")
-
 _SHOW: Final = Operation("apiDescription", "The OpenAPI description of this listener", (200, 500), gives={JSON: OBJECT})
 
 
-class HealthDoor:
+class HealthDoor(Door):
     """Answers probes."""
 
-    def __init__(self, context: DoorContext) -> None:
-        self._context = context
-        self._serving = context.serving
-        self._responses = context.responses
+    def routes(self) -> Iterator[Route]:
+        yield Route("/ping", self._ping, operations=(_PING,))
+        yield Route("/live", self._live, token=None, operations=(_LIVE,))
+        yield Route("/ready", self._ready, token=None, operations=(_READY,))
+        if self.settings.health_route:
+            yield Route(self.settings.health_route, self._ready, READING, token=None)
 
-    @property
-    def routes(self) -> Sequence[Route]:
-        return [
-            Route("/ping", self._ping, operations=(_PING,)),
-            Route("/live", self._live, token=None, operations=(_LIVE,)),
-            Route("/ready", self._ready, token=None, operations=(_READY,)),
-            *([Route(also, self._ready, READING, token=None)] if (also := self._context.settings.health_route) else []),
-        ]
+    def _ping(self, request: Request, values: PathValues) -> Answer:
+        if self.serving.healthy():
+            return json_answer({"status": "Healthy"})
+        return json_answer({"status": "Unhealthy"}, 500)
 
-    def _ping(self, request: Request, values: PathValues) -> Sent:
-        if self._serving.healthy():
-            return self._responses.send_json(request, 200, {"status": "Healthy"})
-        return self._responses.send_json(request, 500, {"status": "Unhealthy"})
+    def _live(self, request: Request, values: PathValues) -> Answer:
+        return json_answer({"status": "Live"})
 
-    def _live(self, request: Request, values: PathValues) -> Sent:
-        return self._responses.send_json(request, 200, {"status": "Live"})
-
-    def _ready(self, request: Request, values: PathValues) -> Sent:
-        reasons = list(self._reasons())
-        if reasons:
-            return self._responses.send_json(request, 503, {"status": "NotReady", "reasons": reasons})
-        return self._responses.send_json(request, 200, {"status": "Ready"})
+    def _ready(self, request: Request, values: PathValues) -> Answer:
+        if reasons := list(self._reasons()):
+            return json_answer({"status": "NotReady", "reasons": reasons}, 503)
+        return json_answer({"status": "Ready"})
 
     def _reasons(self) -> Iterator[str]:
         """Yield why the server is not ready; the texts hold no secrets, because probes need no token."""
-        if self._context.is_draining:
-            yield "The server is shutting down."
-        for spec in self._serving.not_loaded:  # the error and the location may hold a path or a token
-            name = spec.name or fallback_name(spec.location)
-            yield f'The start-up model "{name}" could not be loaded; the log says why.'
-        for default in self._serving.models():
-            for model in self._serving.versions(default.name):
-                status = self._serving.status(model)
+        if self.context.is_draining:
+            yield SHUTTING_DOWN
+        yield from not_loaded(self.serving)
+        for default in self.serving.models():
+            for model in self.serving.versions(default.name):
+                status = self.serving.status(model)
                 ready, least = sum(worker.ready for worker in status.workers), status.min_workers
                 if model.loaded_at_startup and ready < least:
                     named = f'The start-up model "{model.name}" (version {model.version})'
                     yield f"{named} does not have its minimum of workers yet: {ready} of {least} are ready."
 
 
-class MetricsDoor:
+def not_loaded(serving: Serving) -> Iterator[str]:
+    """Yield a sentence about each start-up model that could not be loaded."""
+    for spec in serving.not_loaded:  # the error and the location may hold a path or a token
+        name = spec.name or fallback_name(spec.location)
+        yield f'The start-up model "{name}" could not be loaded; the log says why.'
+
+
+class MetricsDoor(Door):
     """Shows the server's metrics; no token is needed."""
 
-    def __init__(self, context: DoorContext) -> None:
-        self._metrics = context.metrics
-        self._responses = context.responses
+    def routes(self) -> Iterator[Route]:
+        """Yield the table. Further segments of the path are ignored, as in TorchServe."""
+        yield Route("/metrics", self._show, READING, token=None, operations=(_METRICS,))
+        yield Route("/metrics/{rest:path}", self._show, READING, token=None)
 
-    @property
-    def routes(self) -> Sequence[Route]:
-        """The door's table. Further segments of the path are ignored, as in TorchServe."""
-        return [
-            Route("/metrics", self._show, READING, token=None, operations=(_METRICS,)),
-            Route("/metrics/{rest:path}", self._show, READING, token=None),
-        ]
-
-    def _show(self, request: Request, values: PathValues) -> Sent:
+    def _show(self, request: Request, values: PathValues) -> Answer:
         """Show all series, or those that the query names (``name[]``)."""
         names = {value for name, value in request.query if name == "name[]"}
-        shown = self._metrics.expose(names or None)
-        return self._responses.send(request, 200, shown, (("content-type", METRICS_TYPE),))
+        return Answer(200, self.context.metrics.expose(names or None), (("content-type", METRICS_TYPE),))
 
 
-class DescriptionDoor:
-    """Shows the OpenAPI document of one listener.
+class DescriptionDoor(Door):
+    """Shows the OpenAPI document of one listener, whose other doors have the routes ``others``."""
 
-    Args:
-        responses: Writes answers.
-        routes: The tables of the listener's other doors.
-    """
+    def __init__(self, context: DoorContext, others: Sequence[Route]) -> None:
+        super().__init__(context)
+        self._answer = json_answer(document("TorchServe APIs", described([*self.routes(), *others])))
 
-    def __init__(self, responses: Responses, routes: Sequence[Route]) -> None:
-        self._responses = responses
-        self._document = to_json(document("TorchServe APIs", described([*self.routes, *routes])))
-
-    @property
-    def routes(self) -> Sequence[Route]:
+    def routes(self) -> Iterator[Route]:
         deprecated = _SHOW._replace(id="api-description", method="GET", deprecated=True)
-        return [
-            Route("/", self._show, ("OPTIONS",), token=None, operations=(_SHOW,)),
-            Route("/api-description", self._show, token=None, operations=(deprecated,)),
-        ]
+        yield Route("/", self._show, ("OPTIONS",), token=None, operations=(_SHOW,))
+        yield Route("/api-description", self._show, token=None, operations=(deprecated,))
 
-    def _show(self, request: Request, values: PathValues) -> Sent:
-        return self._responses.send(request, 200, self._document, (JSON_TYPE,))
+    def _show(self, request: Request, values: PathValues) -> Answer:
+        return self._answer

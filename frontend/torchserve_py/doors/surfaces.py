@@ -12,18 +12,16 @@ the handler's row; on the others the query is ignored. SageMaker's paths have it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
+from torchserve_py.core.serving import Serving
 from torchserve_py.doors.failures import DoorError, bad_request, not_found
 from torchserve_py.doors.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
 from torchserve_py.doors.predictions import EXPLAIN, V1_PREDICT, InferenceDoor, Pairs
-from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.routing import AfterBody, Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.sagemaker_sessions import SageMakerSessions
 from torchserve_py.transport.http1.request import Request
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import Serving
 
 _PREDICT: Final[Pairs] = (("explain", "False"),)
 _EXPLAIN: Final[Pairs] = (("explain", "True"),)
@@ -32,38 +30,31 @@ _MODEL_NAME: Final = "model_name"
 BIDIRECTIONAL_STREAM: Final = "/invocations-bidirectional-stream"
 
 
-class InferenceSurfaces:
+class InferenceSurfaces(Door):
     """Finds the model for a path of one of these protocols, and passes the request on to the inference door."""
 
     def __init__(self, context: DoorContext) -> None:
-        self._serving = context.serving
+        super().__init__(context)
         self._predictions = InferenceDoor(context)
         self._sessions = SageMakerSessions(context)
-        self._max_body = context.settings.max_request_size
-        self._predict_route = context.settings.predict_route
 
-    @property
-    def routes(self) -> Sequence[Route]:
-        v2_explain = EXPLAIN._replace(id="v2_explanations")
-        return [
-            Route("/v1/models/{model_name}:predict", self._predict, operations=(V1_PREDICT,)),
-            Route(
-                "/v1/models/{model_name}:explain", self._explain, operations=(EXPLAIN._replace(id="v1_explanations"),)
-            ),
-            Route("/v1/models/{model_name}:{verb}", self._refuse),
-            Route("/v2/models/{model_name}/explain", self._explain, operations=(v2_explain,)),
-            Route("/models/{model_name}/invoke", self._invoke),
-            Route("/{model_name}/predict", self._predict_with_query),
-            Route("/{model_name}/{model_version}/predict", self._predict_with_query),
-            Route("/invocations", self._invocations),
-            *([Route(self._predict_route, self._predict_only)] if self._predict_route else []),
-        ]
+    def routes(self) -> Iterator[Route]:
+        yield Route("/v1/models/{model_name}:predict", self._predict, operations=(V1_PREDICT,))
+        for path, name in (("/v1/models/{model_name}:explain", "v1"), ("/v2/models/{model_name}/explain", "v2")):
+            yield Route(path, self._explain, operations=(EXPLAIN._replace(id=f"{name}_explanations"),))
+        yield Route("/v1/models/{model_name}:{verb}", self._refuse)
+        yield Route("/models/{model_name}/invoke", self._invoke)
+        yield Route("/{model_name}/predict", self._predict_with_query)
+        yield Route("/{model_name}/{model_version}/predict", self._predict_with_query)
+        yield Route("/invocations", self._invocations)
+        if self.settings.predict_route:
+            yield Route(self.settings.predict_route, self._predict_only)
 
     def _predict(self, request: Request, values: PathValues) -> Reply:
         return self._predictions.infer(request, values["model_name"], None, _PREDICT)
 
     def _predict_only(self, request: Request, values: PathValues) -> Reply:
-        name = only_startup_model(self._serving)
+        name = only_startup_model(self.serving)
         if name is None:
             raise bad_request("There is not exactly one model that was loaded at start-up: name the model in the path.")
         return self._predictions.infer(request, name, None, _PREDICT)
@@ -80,11 +71,11 @@ class InferenceSurfaces:
 
     def _run(self, request: Request, name: str, parameters: Pairs, body: bytes | None = None) -> Reply:
         """Run a model as SageMaker does: a request to a model that keeps sequences may belong to a session."""
-        model = self._serving.get(name)
+        model = self.serving.get(name)
         if not model.is_stateful or request.method == "OPTIONS":
             return self._predictions.infer(request, name, None, _PREDICT, parameters=parameters, body=body)
         if body is None:
-            return AfterBody(self._max_body, lambda body: self._run(request, name, parameters, body))
+            return AfterBody(self.max_body, lambda body: self._run(request, name, parameters, body))
         answer = self._sessions.answer(request, model, body)
         if answer is not None:
             return answer
@@ -95,16 +86,13 @@ class InferenceSurfaces:
         raise not_found()
 
     def _invocations(self, request: Request, values: PathValues) -> Reply:
-        """Run the model that the query names, else the only start-up model, else the one of a form field.
-
-        Raises DoorError: no model is named, or `InferenceDoor.infer` refuses the request.
-        """
+        """Run the model that the query names, else the only start-up model, else the one of a form field."""
         parameters = tuple(request.query)
         name = next((value for key, value in parameters if key == _MODEL_NAME and value), None)
         if name is None:
-            name = only_startup_model(self._serving)
+            name = only_startup_model(self.serving)
         if name is None and request.content_type in (FORM_TYPE, MULTIPART_TYPE):
-            return AfterBody(self._max_body, lambda body: self._invoke_named(request, parameters, body))
+            return AfterBody(self.max_body, lambda body: self._invoke_named(request, parameters, body))
         if name is None:
             raise unnamed()
         return self._run(request, name, parameters)

@@ -36,14 +36,9 @@ class TlsError(OSError):
 
 
 def server_context(settings: Settings, hosts: Iterable[str]) -> ssl.SSLContext:
-    """Return the TLS context of the https listeners.
+    """Return the TLS context of the https listeners; a certificate made for this run names ``hosts``.
 
-    Args:
-        settings: The files and the password.
-        hosts: The hosts that listeners bind to, for a certificate made for this run.
-
-    Raises:
-        TlsError: A file is missing or unusable, or a package is not installed.
+    Raises TlsError: a file is missing or unusable, or a package is not installed.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -147,9 +142,7 @@ def _load(context: ssl.SSLContext, folder: Path, key: PrivateKeyTypes, chain: li
 
     password = secrets.token_bytes(32).hex().encode()
     pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(password),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(password)
     )
     pem += b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in chain)
     with tempfile.NamedTemporaryFile(dir=folder, prefix="torchserve-tls-", delete=False) as file:  # mode 0600

@@ -45,15 +45,9 @@ class _Key:
 
 
 class TokenAuthorization:
-    """The keys of a running server.
+    """The keys of a running server; those for inference and management live ``minutes``. Tests set the clock ``now``.
 
-    Args:
-        path: The key file; for TorchServe's clients ``key_file.json`` in the server's current directory.
-        minutes: The lifetime of an inference or management key.
-        now: The clock, for tests.
-
-    Raises:
-        OSError: The key file cannot be written.
+    Raises OSError: the key file cannot be written.
     """
 
     def __init__(self, path: Path, minutes: float, now: Callable[[], datetime] = _utc_now) -> None:
@@ -65,11 +59,8 @@ class TokenAuthorization:
         self._write()
 
     def check(self, kind: TokenType, authorization: str | None) -> None:
-        """Check a request's key.
-
-        Args:
-            kind: The API that the request calls.
-            authorization: The request's ``Authorization`` header, ``Bearer <key>`` or ``Api-Key <key>``.
+        """Check a request's header ``Authorization``, ``Bearer <key>`` or ``Api-Key <key>``. Raises DoorError: the key
+        is wrong.
         """
         key = self._keys[kind]
         if not _matches(authorization, key.text) or self._now() >= key.expires_at:
@@ -78,12 +69,7 @@ class TokenAuthorization:
     def rotate(self, kind: str, authorization: str | None) -> None:
         """Replace a key by a new one, which the key file then holds; the old key expires.
 
-        Args:
-            kind: ``inference`` or ``management``.
-            authorization: ``Bearer <API key>``.
-
-        Raises:
-            DoorError: The kind or the key is wrong.
+        Raises DoorError: the kind is none of `TokenType`, or ``authorization`` has not the API key.
         """
         if kind not in TokenType.__members__ or not _matches(authorization, self._api_key):
             raise DoorError(Failure(400, "InvalidKeyException", f"Token Authentication {_REASON}"))
@@ -116,11 +102,7 @@ class TokenAuthorization:
 
 
 def read_key(kind: TokenType, path: Path) -> str:
-    """Return a key from the key file.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Return a key from the key file. Raises OSError: the file cannot be read."""
     return str(json.loads(path.read_bytes())[kind]["key"])
 
 

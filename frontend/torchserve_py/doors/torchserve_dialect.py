@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
-from torchserve_py.doors.responses import Headers, failure_body
+from torchserve_py.doors.failures import Failure
+from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
+from torchserve_py.doors.responses import Answer, Headers, failure_body
 from torchserve_py.jobs.parts import Part
-
-if TYPE_CHECKING:
-    from torchserve_py.doors.failures import Failure
 
 _STREAM_HEADER: Final = ("ts_stream_next", "true")
 
 
 class TorchServeDialect(HttpDialect):
-    """Failures are TorchServe's JSON. Answers name the sequence: the server may have chosen the id.
-
-    Args:
-        sequence_header: The name of the header with the sequence's id.
-    """
+    """Failures are TorchServe's JSON. Answers name the sequence in a header: the server may have chosen the id."""
 
     def __init__(self, sequence_header: str = "") -> None:
         self._sequence_header = sequence_header

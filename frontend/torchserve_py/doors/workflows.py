@@ -6,7 +6,7 @@ that they reach only archives that the operator has put into the server's stores
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -17,8 +17,8 @@ from torchserve_py.doors.openapi import BINARY, JSON, OBJECT, Operation, Paramet
 from torchserve_py.doors.parameters import of_query, of_query_or_json
 from torchserve_py.doors.pipeline import Exchange, HttpExchange
 from torchserve_py.doors.requests import content_type_of
-from torchserve_py.doors.responses import Responses, Sent
-from torchserve_py.doors.routing import AfterBody, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.responses import Answer, json_answer
+from torchserve_py.doors.routing import AfterBody, Door, PathValues, Reply, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -54,83 +54,61 @@ _PREDICT: Final = Operation(
 )
 
 
-class _WorkflowDoor:
-    def __init__(self, context: DoorContext) -> None:
-        self._workflows = context.workflows
-        self._responses = context.responses
-        self._max_body = context.settings.max_request_size
-
-
-class WorkflowManagementDoor(_WorkflowDoor):
+class WorkflowManagementDoor(Door):
     """Turns HTTP requests into calls of the workflow registry."""
 
-    @property
-    def routes(self) -> Sequence[Route]:
+    def routes(self) -> Iterator[Route]:
         token, one = TokenType.management, "/workflows/{workflow_name}"
-        return [
-            Route("/workflows", self._list, ("GET",), token, operations=(_LIST,)),
-            Route("/workflows", self._register, ("POST",), token, operations=(_REGISTER,)),
-            Route(one, self._describe, ("GET",), token, operations=(_DESCRIBE,)),
-            Route(one, self._unregister, ("DELETE",), token, operations=(_UNREGISTER,)),
-        ]
+        yield Route("/workflows", self._list, ("GET",), token, operations=(_LIST,))
+        yield Route("/workflows", self._register, ("POST",), token, operations=(_REGISTER,))
+        yield Route(one, self._describe, ("GET",), token, operations=(_DESCRIBE,))
+        yield Route(one, self._unregister, ("DELETE",), token, operations=(_UNREGISTER,))
 
-    def _list(self, request: Request, values: PathValues) -> Sent:
-        parameters = of_query(request, _LIST)
-        entries = [{"workflowName": each.name, "workflowUrl": each.url} for each in self._workflows.workflows()]
-        page = page_of("workflows", entries, parameters.integer("limit"), parameters.count("next_page_token", 0))
-        return self._responses.send_json(request, 200, page)
+    def _list(self, request: Request, values: PathValues) -> Answer:
+        workflows = self.context.workflows.workflows()
+        entries = [{"workflowName": each.name, "workflowUrl": each.url} for each in workflows]
+        return json_answer(page_of("workflows", entries, of_query(request, _LIST)))
 
-    async def _register(self, request: Request, values: PathValues) -> Sent:
-        parameters = await of_query_or_json(request, self._max_body, _REGISTER)
-        url = parameters.text("url")
-        if not url:
+    async def _register(self, request: Request, values: PathValues) -> Answer:
+        parameters = await of_query_or_json(request, self.max_body, _REGISTER)
+        if not parameters.text("url"):
             raise bad_request("Parameter url is required.")
-        workflow = await self._workflows.register(
-            WorkflowRequest(
-                url=url,
-                name=parameters.text("workflow_name"),
-                response_timeout=parameters.integer("response_timeout"),
-                startup_timeout=parameters.integer("startup_timeout"),
-                s3_sse_kms=parameters.boolean("s3_sse_kms", default=False),
-            )
-        )
-        return self._done(request, f"Workflow {workflow.name} has been registered and scaled successfully.")
+        given = parameters.given(_REGISTER)
+        wanted = WorkflowRequest(name=given.pop("workflow_name", None), **given)
+        workflow = await self.context.workflows.register(wanted)
+        return json_answer({"status": f"Workflow {workflow.name} has been registered and scaled successfully."})
 
-    def _describe(self, request: Request, values: PathValues) -> Sent:
-        described = [_describe(self._workflows.get(values["workflow_name"]))]
-        return self._responses.send_json(request, 200, described)
+    def _describe(self, request: Request, values: PathValues) -> Answer:
+        return json_answer([_describe(self.context.workflows.get(values["workflow_name"]))])
 
-    async def _unregister(self, request: Request, values: PathValues) -> Sent:
+    async def _unregister(self, request: Request, values: PathValues) -> Answer:
         name = values["workflow_name"]
-        await self._workflows.unregister(name)
-        return self._done(request, f'Workflow "{name}" unregistered')
-
-    def _done(self, request: Request, text: str) -> Sent:
-        return self._responses.send_json(request, 200, {"status": text})
+        await self.context.workflows.unregister(name)
+        return json_answer({"status": f'Workflow "{name}" unregistered'})
 
 
-class WorkflowInferenceDoor(_WorkflowDoor):
+class WorkflowInferenceDoor(Door):
     """Sends requests through workflows."""
 
-    @property
-    def routes(self) -> Sequence[Route]:
-        return [Route("/wfpredict/{workflow_name}", self._predict, operations=(_PREDICT,))]
+    def routes(self) -> Iterator[Route]:
+        yield Route("/wfpredict/{workflow_name}", self._predict, operations=(_PREDICT,))
 
     def _predict(self, request: Request, values: PathValues) -> Reply:
         """Send a request through a workflow, or describe how to; the query is ignored."""
-        workflow = self._workflows.get(values["workflow_name"])
+        workflow = self.context.workflows.get(values["workflow_name"])
         if request.method == "OPTIONS":
             path, operation = f"/wfpredict/{quote(workflow.name, safe='')}", _PREDICT._replace(id=workflow.name)
-            described = document(f"RESTful API for: {workflow.name}", [(path, "POST", operation)], version="1.0.0")
-            return self._responses.send_json(request, 200, described)
+            return json_answer(
+                document(f"RESTful API for: {workflow.name}", [(path, "POST", operation)], version="1.0.0")
+            )
         content_type = content_type_of(request)
 
-        def submit(body: bytes) -> WorkflowExchange:
+        def submit(body: bytes) -> HttpExchange:
             inference = InferenceRequest(request.raw_headers, body, content_type)
-            parts = self._workflows.submit(workflow, inference)
-            return WorkflowExchange(self._responses, request, workflow.name, inference, parts)
+            parts = self.context.workflows.submit(workflow, inference)
+            return HttpExchange(self.context.responses, _DIALECT, request, None, workflow.name, inference, parts)
 
-        return AfterBody(self._max_body, submit)
+        return AfterBody(self.max_body, submit)
 
 
 class WorkflowDialect(TorchServeDialect):
@@ -146,17 +124,6 @@ class WorkflowDialect(TorchServeDialect):
 
 
 _DIALECT: Final = WorkflowDialect()
-
-
-class WorkflowExchange(HttpExchange):
-    """An exchange whose answer comes from several models."""
-
-    def __init__(
-        self, responses: Responses, request: Request, name: str, inference: InferenceRequest, parts: WorkflowParts
-    ) -> None:
-        super(HttpExchange, self).__init__(_DIALECT, None, name, inference, parts)
-        self._responses, self.request = responses, request
-        request.log_fields = {"request_id": parts.job_id, "sequence_id": parts.sequence_id}
 
 
 def _describe(workflow: Workflow) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from torchserve_py.first_minute.introduction import introduction
 from torchserve_py.first_minute.served_path import ServedPath, Stamps
 from torchserve_py.server import Server, Unservable
 from torchserve_py.settings.addresses import Address
+from torchserve_py.settings.table import Settings
 
 _INTERVAL: Final = 0.1
 #: How often files are looked at, and how long they must rest after a change before they are read (seconds).
@@ -26,24 +27,14 @@ _WATCH_INTERVAL: Final = 0.3
 
 
 class Attendant:
-    """Attends to a server that serves some paths.
+    """Attends to a server that serves some paths; with ``watch`` a model whose files change is loaded again."""
 
-    Args:
-        paths: What is served.
-        workers: How many workers a model begins with.
-        watch: Whether a model whose files change is loaded again.
-        has_tokens: Whether requests need a token.
-        has_console: Whether there is a page for browsers.
-    """
-
-    def __init__(
-        self, paths: Sequence[ServedPath], workers: int, *, watch: bool, has_tokens: bool, has_console: bool
-    ) -> None:
+    def __init__(self, paths: Sequence[ServedPath], settings: Settings, *, watch: bool) -> None:
         self._paths = paths
-        self._workers = workers
         self._watch = watch
-        self._has_tokens = has_tokens
-        self._has_console = has_console
+        self._workers = settings.default_workers_per_model
+        self._has_tokens = not settings.disable_token_authorization
+        self._has_console = settings.enable_console
         self._base = ""
         #: The model at each path, by location; absent while it cannot be loaded.
         self._served: dict[str, ServedModel] = {}
@@ -54,8 +45,7 @@ class Attendant:
     async def attend(self, server: Server) -> None:
         """Attend until the server stops.
 
-        Raises:
-            Unservable: A model cannot be loaded, and no change of its files will be noticed.
+        Raises Unservable: a model cannot be loaded, and no change of its files will be noticed.
         """
         serving = server.serving
         self._base = _url(server.addresses["inference_address"])

@@ -46,18 +46,10 @@ def _body(media_type: str, body: str) -> list[str]:
 
 _MANNERS: Final = {
     TORCHSERVE: _Manner(
-        None,
-        "/predictions/{}",
-        "what its handler takes; this is a guess",
-        "/predictions/{}",
-        _body(_TEXT, _BODY),
+        None, "/predictions/{}", "what its handler takes; this is a guess", "/predictions/{}", _body(_TEXT, _BODY)
     ),
     TRUSS: _Manner(
-        "Truss",
-        "/v1/models/{}:predict",
-        "JSON, which its predict gets",
-        "/v1/models/{}:predict",
-        _body(_JSON, "{}"),
+        "Truss", "/v1/models/{}:predict", "JSON, which its predict gets", "/v1/models/{}:predict", _body(_JSON, "{}")
     ),
     MLSERVER: _Manner(
         "MLServer",

@@ -92,14 +92,7 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
         show_less()
     if arguments.watch:  # what is compiled may be older than a change of the same second that leaves the size as it is
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    attendant = Attendant(
-        paths,
-        settings.default_workers_per_model,
-        watch=arguments.watch,
-        has_tokens=not settings.disable_token_authorization,
-        has_console=settings.enable_console,
-    )
-    return run(settings, attendant.attend)
+    return run(settings, Attendant(paths, settings, watch=arguments.watch).attend)
 
 
 def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]) -> Any:

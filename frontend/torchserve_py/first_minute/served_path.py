@@ -41,8 +41,7 @@ class ServedPath:
     def of(cls, text: str, store: Path) -> ServedPath:
         """Return the path that a user has typed; an archive is linked into the model store.
 
-        Raises:
-            NoModel: There is no model there.
+        Raises NoModel: there is no model there.
         """
         path = Path(text).absolute().resolve()
         if path.is_dir() or (path.suffix == PYTHON_SUFFIX and path.is_file()):

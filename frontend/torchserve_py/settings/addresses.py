@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import Self
 
 _SYNTAX = re.compile(r"(?P<scheme>https?)://(?P<host>[^:/\s]+)(?::(?P<port>[0-9]+))?|unix:(?P<path>/.+)", re.IGNORECASE)
 _PORT_LIMIT = 65535
@@ -24,6 +25,10 @@ class Address:
     @property
     def is_tls(self) -> bool:
         return self.scheme == "https"
+
+    def shares_listener(self, other: Self) -> bool:
+        """Return whether this is the listener of another address; port 0 is another free port each time."""
+        return self == other and (self.is_unix or self.port != 0)
 
     def __str__(self) -> str:
         return f"unix:{self.path}" if self.is_unix else f"{self.scheme}://{self.host}:{self.port}"

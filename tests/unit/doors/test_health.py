@@ -17,7 +17,7 @@ async def test_ping(serving):
 
 async def test_live_whatever_the_models_do(serving):
     serving.registry.is_healthy = serving.registry.is_startup_ready = False
-    serving.doors.start_draining()
+    serving.doors.context.start_draining()
     assert (await serving.request("GET", "/live")).status == 200
 
 
@@ -46,7 +46,7 @@ async def test_not_ready_when_a_start_up_model_could_not_be_loaded(serving):
 
 
 async def test_not_ready_while_shutting_down(serving):
-    serving.doors.start_draining()
+    serving.doors.context.start_draining()
     answer = await serving.request("GET", "/ready")
     assert answer.status == 503
     assert answer.json()["reasons"] == ["The server is shutting down."]

@@ -9,7 +9,7 @@ from tests.unit.doors.fakes import FakeMetrics, make_settings
 from tests.unit.transport.http1.engine import Talk
 
 from torchserve_py.doors.failures import DoorError
-from torchserve_py.doors.responses import Responses, to_json
+from torchserve_py.doors.responses import Answer, Responses, to_json
 
 RESPONSES = Responses(make_settings(Path()), FakeMetrics())
 TOKEN = st.text("abcXYZ019-_", min_size=1, max_size=10)
@@ -24,7 +24,7 @@ def head_of(status, headers, reason):
         talk = Talk()
         talk.application.begin = requests.append
         await talk.send(HEAD)
-        RESPONSES.send_answer(requests[0], (status, b"x", headers, reason), "id")
+        RESPONSES.send(requests[0], Answer(status, b"x", headers, reason), "id")
         return bytes(talk.transport.written)
 
     requests = []

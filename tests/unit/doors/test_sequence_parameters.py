@@ -7,8 +7,7 @@ from tests.unit.doors.fake_serving import FakeModel, FakeServing
 from tests.unit.doors.fakes import make_settings
 
 from torchserve_py.doors.failures import DoorError
-from torchserve_py.doors.sequence_parameters import sequence_of
-from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.doors.sequences import SequenceHeaders, sequence_of
 from torchserve_py.jobs.inference_request import SequenceRequest
 
 ID = "ts_request_sequence_id"
@@ -20,7 +19,7 @@ ids = st.integers(1, 2**64 - 1) | st.text(usable, min_size=1).filter(lambda text
 
 
 def _sequence(headers, model, parameters):
-    return sequence_of(headers, FakeServing([model]), model.served, parameters)
+    return sequence_of(headers, FakeServing([model]), model.served, parameters, {})
 
 
 @pytest.fixture

@@ -1,34 +1,23 @@
 """The door of the console: the page, what it shows live, and requests to models that the page sends.
 
-    GET    /console/{file}                         the page; no key
-    GET    /console/api/server                     what does not change
-    GET    /console/api/overview                   events: all models, each second
-    GET    /console/api/models/{model}/{version}   events: one model version, each second
-    GET    /console/api/store                      what the model store has that is not served
-    GET    /console/api/logs/{worker}              events: the lines of a worker
-    GET    /console/api/sequences/{model}/{version}     open sequences
-    DELETE /console/api/sequences/{model}/{version}     end one
-    POST   /console/predictions/{model}/{version}  as ``/predictions`` of the inference listener
-    GET    /console/sequences/{model}/{version}    as ``/sequences`` there
-
 All but the page need the management key. The page changes models over the management API.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from torchserve_py.core.observed import SequenceOrder
-from torchserve_py.doors.console.event_stream import send_events
-from torchserve_py.doors.console.page_files import PageFiles
+from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.console.sampler import Sampler
-from torchserve_py.doors.console.views import Views
+from torchserve_py.doors.console.views import Views, send_events
 from torchserve_py.doors.failures import bad_request, not_found
 from torchserve_py.doors.live.live_session_door import LiveSessionDoor
 from torchserve_py.doors.predictions import InferenceDoor
-from torchserve_py.doors.responses import Sent
-from torchserve_py.doors.routing import READING, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.responses import Answer, json_answer
+from torchserve_py.doors.routing import READING, Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.logs.worker_tails import WorkerTails
 from torchserve_py.transport.http1.request import Request
@@ -41,98 +30,135 @@ _PREDICT: Final = (("url_path", ""), ("explain", "False"))
 _MOST_SEQUENCES: Final = 200
 #: The most locations that are proposed for a registration.
 _MOST_LOCATIONS: Final = 500
+_FOLDER: Final = Path(__file__).parent / "page"
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+#: Files of the page that lie elsewhere in the package, by the name under which the page has them.
+_FOREIGN: Final = {"live-session.js": Path(__file__).parents[2] / "client" / "live-session.js"}
+_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "worker-src 'self'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob:",
+        "media-src blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+#: What the browser may do with the page: nothing from elsewhere, no inline code, no frame around it.
+HEADERS: Final = (
+    ("content-security-policy", _POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("permissions-policy", "microphone=(self), camera=(), geolocation=()"),
+)
 
 
-class ConsoleDoor:
+class ConsoleDoor(Door):
     """Shows the page and feeds it."""
 
     def __init__(self, context: DoorContext) -> None:
-        self._context = context
-        self._serving = context.serving
-        self._responses = context.responses
-        self._is_on = context.settings.enable_console
-        if not self._is_on:
+        super().__init__(context)
+        if not self.settings.enable_console:
             return
-        self._files = PageFiles()
-        self._sampler = Sampler(context.serving)
-        self._tails = WorkerTails()
-        self._tails.attach()
-        self._views = Views(context, self._sampler, self._tails)
+        self._files = page_files()
+        sampler, tails = Sampler(context.serving), WorkerTails()
+        tails.attach()
+        self._views = Views(context, sampler, tails)
         self._inference = InferenceDoor(context)
         self._live = LiveSessionDoor(context)
-        context.on_close += [self._sampler.close, self._tails.detach]
+        context.on_close += [sampler.close, tails.detach]
 
-    @property
-    def routes(self) -> Sequence[Route]:
-        return list(self._rows()) if self._is_on else []
-
-    def _rows(self) -> Iterator[Route]:
+    def routes(self) -> Iterator[Route]:
+        if not self.settings.enable_console:
+            return
         yield Route("/console", self._page, READING, token=None)
         yield Route("/console/{file:path}", self._page, READING, token=None)
-        yield Route(f"{_API}/server", self._server, ("GET",), _MANAGEMENT)
-        yield Route(f"{_API}/overview", self._overview, ("GET",), _MANAGEMENT)
-        yield Route(f"{_API}/models/{_VERSION}", self._model, ("GET",), _MANAGEMENT)
-        yield Route(f"{_API}/logs/{{worker_id}}", self._log, ("GET",), _MANAGEMENT)
-        yield Route(f"{_API}/store", self._store, ("GET",), _MANAGEMENT)
-        yield Route(f"{_API}/sequences/{_VERSION}", self._sequences, ("GET",), _MANAGEMENT)
-        yield Route(f"{_API}/sequences/{_VERSION}", self._end_sequence, ("DELETE",), _MANAGEMENT)
-        yield Route(f"/console/predictions/{_VERSION}", self._predict, ("POST",), _MANAGEMENT)
+        for method, path, handler in (
+            ("GET", f"{_API}/server", self._server),
+            ("GET", f"{_API}/overview", self._overview),
+            ("GET", f"{_API}/models/{_VERSION}", self._model),
+            ("GET", f"{_API}/logs/{{worker_id}}", self._log),
+            ("GET", f"{_API}/store", self._store),
+            ("GET", f"{_API}/sequences/{_VERSION}", self._sequences),
+            ("DELETE", f"{_API}/sequences/{_VERSION}", self._end_sequence),
+            ("POST", f"/console/predictions/{_VERSION}", self._predict),
+        ):
+            yield Route(path, handler, (method,), _MANAGEMENT)
         yield Route(f"/console/sequences/{_VERSION}", self._open_session, ("GET",), token=None)
 
-    def _page(self, request: Request, values: PathValues) -> Sent:
+    def _page(self, request: Request, values: PathValues) -> Answer:
         path = request.target.partition("?")[0]
         if "file" not in values and not path.endswith("/"):  # relative links start from the folder
-            return self._responses.send(request, 307, b"", (("location", "console/"),))
-        found = self._files.get(values.get("file", ""))
+            return Answer(307, b"", (("location", "console/"),))
+        found = self._files.get(values.get("file", "index.html"))
         if found is None:
             raise not_found()
-        return self._responses.send(request, 200, *found)
+        return found
 
-    def _server(self, request: Request, values: PathValues) -> Sent:
-        return self._responses.send_json(request, 200, self._views.server())
+    def _server(self, request: Request, values: PathValues) -> Answer:
+        return json_answer(self._views.server())
 
-    async def _store(self, request: Request, values: PathValues) -> Sent:
-        stored = await self._serving.stored()
+    async def _store(self, request: Request, values: PathValues) -> Answer:
+        stored = await self.serving.stored()
         locations = sorted(location for every in stored.values() for location in every)
-        return self._responses.send_json(request, 200, locations[:_MOST_LOCATIONS])
+        return json_answer(locations[:_MOST_LOCATIONS])
 
-    def _overview(self, request: Request, values: PathValues) -> Coroutine[Any, Any, Sent]:
-        return send_events(self._context, request, self._views.overview())
+    def _overview(self, request: Request, values: PathValues) -> Reply:
+        return send_events(self.context, request, self._views.overview())
 
-    def _model(self, request: Request, values: PathValues) -> Coroutine[Any, Any, Sent]:
-        model = self._serving.get(values["model_name"], values["model_version"])
-        return send_events(self._context, request, self._views.model(model))
+    def _model(self, request: Request, values: PathValues) -> Reply:
+        return send_events(self.context, request, self._views.model(self._model_of(values)))
 
-    def _log(self, request: Request, values: PathValues) -> Coroutine[Any, Any, Sent]:
-        return send_events(self._context, request, self._views.log(values["worker_id"]))
+    def _log(self, request: Request, values: PathValues) -> Reply:
+        return send_events(self.context, request, self._views.log(values["worker_id"]))
 
-    async def _sequences(self, request: Request, values: PathValues) -> Sent:
-        """Show the sequences whose ids hold ``text``, in the order ``order``, ``limit`` of them at most.
-
-        Raises:
-            DoorError: A parameter is wrong.
-        """
-        model = self._serving.get(values["model_name"], values["model_version"])
+    async def _sequences(self, request: Request, values: PathValues) -> Answer:
+        """Show the sequences whose ids hold ``text``, in the order ``order``, ``limit`` of them at most."""
+        model = self._model_of(values)
         order, limit = request.parameter("order") or SequenceOrder.oldest, request.parameter("limit") or "100"
         if order not in SequenceOrder.__members__:
             raise bad_request(f"Parameter order: {order!a} is none of {', '.join(SequenceOrder)}.")
         if not limit.isdecimal() or not 1 <= int(limit) <= _MOST_SEQUENCES:
             raise bad_request(f"Parameter limit: {limit!a} is no number between 1 and {_MOST_SEQUENCES}.")
         text = request.parameter("text") or ""
-        page = await self._serving.sequences(model, text, SequenceOrder(order), int(limit))
+        page = await self.serving.sequences(model, text, SequenceOrder(order), int(limit))
         answer = {**page._asdict(), "sequences": [each._asdict() for each in page.sequences]}
-        return self._responses.send_json(request, 200, answer)._replace(is_quiet=True)
+        return json_answer(answer)._replace(is_quiet=True)
 
-    def _end_sequence(self, request: Request, values: PathValues) -> Sent:
-        model = self._serving.get(values["model_name"], values["model_version"])
+    def _end_sequence(self, request: Request, values: PathValues) -> Answer:
+        model = self._model_of(values)
         sequence_id = request.parameter("id")
         if not sequence_id:
             raise bad_request("Parameter id is required: the sequence to end.")
-        self._serving.end_sequence(model, sequence_id)
-        return self._responses.send_json(request, 200, {"status": f'Sequence "{sequence_id}" ends'})
+        self.serving.end_sequence(model, sequence_id)
+        return json_answer({"status": f'Sequence "{sequence_id}" ends'})
 
     def _predict(self, request: Request, values: PathValues) -> Reply:
         return self._inference.infer(request, values["model_name"], values["model_version"], _PREDICT)
 
     def _open_session(self, request: Request, values: PathValues) -> Reply:
         return self._live.open(request, values, _MANAGEMENT)
+
+    def _model_of(self, values: PathValues) -> ServedModel:
+        return self.serving.get(values["model_name"], values["model_version"])
+
+
+def page_files() -> dict[str, Answer]:
+    """Return the answers to requests for the files of the page. These hold no data, so that they need no key."""
+    found = {str(path.relative_to(_FOLDER)): path for path in _FOLDER.rglob("*") if path.suffix in _TYPES}
+    return {
+        name: Answer(200, path.read_bytes(), (("content-type", _TYPES[path.suffix]), *HEADERS))
+        for name, path in {**found, **_FOREIGN}.items()
+    }

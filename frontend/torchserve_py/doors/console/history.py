@@ -32,7 +32,8 @@ COLUMNS: Final = (
 #: Columns that have a sum over all models.
 _SUMMED: Final = frozenset({"answers", "failures", "queued", "running", "workers", "sequences", "memory"})
 _SECONDS: Final = 300
-_COARSE: Final = 10
+#: Seconds of a point of the coarse ring.
+COARSE: Final = 10
 _COARSE_POINTS: Final = 360
 _MINUTE: Final = 60
 _MINUTES: Final = 61
@@ -48,6 +49,7 @@ class Ring:
         self.interval = interval
         self._length = length
         self._columns = [array("f", [math.nan]) * length for _ in COLUMNS]
+        self.last: Point = [math.nan] * len(COLUMNS)
         self._tick: int | None = None
 
     def add(self, tick: int, point: Point) -> None:
@@ -56,7 +58,7 @@ class Ring:
         for each in range(tick - missed, tick + 1):
             for column, value in zip(self._columns, point, strict=True):
                 column[each % self._length] = value
-        self._tick = tick
+        self._tick, self.last = tick, point
 
     def latest(self, column: str, count: int) -> list[float]:
         """Return the last points of a column, oldest first."""
@@ -82,19 +84,7 @@ class History:
 
     def __init__(self) -> None:
         self.seconds = Ring(1, _SECONDS)
-        self.coarse = Ring(_COARSE, _COARSE_POINTS)
-        self.last: Point = [math.nan] * len(COLUMNS)
-        self.last_coarse: Point = self.last
-
-    def add(self, tick: int, point: Point) -> None:
-        """Add the point of a second."""
-        self.seconds.add(tick, point)
-        self.last = point
-
-    def add_coarse(self, tick: int, point: Point) -> None:
-        """Add the point of ten seconds; ``tick`` counts seconds."""
-        self.coarse.add(tick // _COARSE, point)
-        self.last_coarse = point
+        self.coarse = Ring(COARSE, _COARSE_POINTS)
 
     def as_json(self) -> dict[str, Any]:
         """Return both rings."""
@@ -102,13 +92,7 @@ class History:
 
 
 class ModelHistory(History):
-    """The history of one model version, from samples of its activity.
-
-    Args:
-        tick: The second in which the history begins.
-        activity: The activity then.
-        at: When that was (seconds of a steady clock).
-    """
+    """The history of one model version, from samples of its activity; ``at`` counts seconds of a steady clock."""
 
     def __init__(self, tick: int, activity: Activity, at: float) -> None:
         super().__init__()
@@ -117,14 +101,14 @@ class ModelHistory(History):
         self._coarse_activity, self._coarse_at = activity, at
         #: Failures and batches as they were at each minute of the last hour, oldest first.
         self._minutes = deque([(activity.failures, activity.batches)], maxlen=_MINUTES)
-        self.add(tick, point_between(activity, activity, 1.0))
+        self.seconds.add(tick, point_between(activity, activity, 1.0))
 
     def sample(self, tick: int, activity: Activity, at: float) -> None:
         """Add a sample, one for each tick."""
-        self.add(tick, point_between(self.activity, activity, at - self._at))
+        self.seconds.add(tick, point_between(self.activity, activity, at - self._at))
         self.activity, self._at = activity, at
         if ends_coarse(tick):
-            self.add_coarse(tick, point_between(self._coarse_activity, activity, at - self._coarse_at))
+            self.coarse.add(tick // COARSE, point_between(self._coarse_activity, activity, at - self._coarse_at))
             self._coarse_activity, self._coarse_at = activity, at
         if tick % _MINUTE == 0:
             before, counted = self._minutes[-1], (activity.failures, activity.batches)
@@ -145,7 +129,7 @@ class ModelHistory(History):
 
 def ends_coarse(tick: int) -> bool:
     """Return whether ten seconds are over with this tick."""
-    return tick % _COARSE == 0
+    return tick % COARSE == 0
 
 
 def sum_of(points: Iterable[Point]) -> Point:

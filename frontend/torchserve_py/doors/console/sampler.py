@@ -6,13 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torchserve_py.core.errors import ModelError
-from torchserve_py.doors.console.history import History, ModelHistory, ends_coarse, short, sum_of
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
+from torchserve_py.core.serving import ServedModel, Serving
+from torchserve_py.doors.console.history import COARSE, History, ModelHistory, ends_coarse, short, sum_of
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +24,20 @@ _SPARK: Final = 60
 Row = dict[str, Any]
 
 
-class Sampler:
-    """The histories of all model versions, and the rows of the table of models.
+def about(model: ServedModel) -> Row:
+    """Return what does not change of a model version."""
+    return {
+        "id": model.id,
+        "name": model.name,
+        "version": model.version,
+        "contract": model.contract.name,
+        "stateful": model.is_stateful,
+        "durable": model.is_durable,
+    }
 
-    Args:
-        serving: The models.
-    """
+
+class Sampler:
+    """The histories of all model versions, and the rows of the table of models."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
@@ -103,9 +109,10 @@ class Sampler:
         for key in self._rows.keys() - seen:
             del self._rows[key], self._changed[key]
             self.histories.pop(key, None)
-        self.totals.add(tick, sum_of(each.last for each in self.histories.values()))
+        self.totals.seconds.add(tick, sum_of(each.seconds.last for each in self.histories.values()))
         if ends_coarse(tick):
-            self.totals.add_coarse(tick, sum_of(each.last_coarse for each in self.histories.values()))
+            points = [each.coarse.last for each in self.histories.values()]
+            self.totals.coarse.add(tick // COARSE, sum_of(points))
 
     def _versions(self, default: ServedModel) -> Iterable[ServedModel]:
         try:
@@ -121,13 +128,8 @@ class Sampler:
         elif len(self.histories) < MOST_HISTORIES:
             history = self.histories[model.id] = ModelHistory(tick, activity, at)
         row: Row = {
-            "id": model.id,
-            "name": model.name,
-            "version": model.version,
+            **about(model),
             "default": is_default,
-            "contract": model.contract.name,
-            "stateful": model.is_stateful,
-            "durable": model.is_durable,
             "workers": activity.workers,
             "wanted": activity.workers_wanted,
             "failing": self._serving.fails_to_load(model),
@@ -137,7 +139,7 @@ class Sampler:
             "memory": activity.memory,
             "succeeded": activity.succeeded,
             "failed": activity.failed,
-            "last": None if history is None else short(history.last),
+            "last": None if history is None else short(history.seconds.last),
         }
         if row != self._rows.get(model.id):
             self._rows[model.id] = row

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import orjson
 
 from torchserve_py.core.errors import ModelError
-from torchserve_py.doors.console.event_stream import Event
+from torchserve_py.core.serving import ServedModel, WorkerStatus
 from torchserve_py.doors.console.history import COLUMNS, ends_coarse, short
+from torchserve_py.doors.console.sampler import Sampler, about
+from torchserve_py.doors.failures import DoorError
+from torchserve_py.doors.responses import EVENTS_TYPE, Answer, Sent
+from torchserve_py.doors.routing import DoorContext
+from torchserve_py.doors.server_doors import SHUTTING_DOWN, not_loaded
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.logs.worker_tails import WorkerTails
 from torchserve_py.metrics.catalog import BATCH_BOUNDS
-from torchserve_py.settings.model_spec import fallback_name
+from torchserve_py.transport.http1.errors import ReaderStalled
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.version import __version__
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, WorkerStatus
-    from torchserve_py.doors.console.sampler import Sampler
-    from torchserve_py.doors.routing import DoorContext
-    from torchserve_py.logs.worker_tails import WorkerTails
 
 #: Seconds between two looks for new lines, and looks without a line before the connection is kept alive.
 _LOOK: Final = 0.25
 _QUIET_LOOKS: Final = 60
+_EVENT_HEADERS: Final = (EVENTS_TYPE, ("x-accel-buffering", "no"))
+
+#: The name of an event, and its data; None keeps the connection alive.
+Event = tuple[str, Any] | None
 
 
 class Views:
-    """Makes what the page shows.
-
-    Args:
-        context: The models, and the settings.
-        sampler: The histories.
-        tails: The last lines of workers.
-    """
+    """Makes what the page shows."""
 
     def __init__(self, context: DoorContext, sampler: Sampler, tails: WorkerTails) -> None:
         self._context = context
@@ -67,28 +70,21 @@ class Views:
 
     def _second(self) -> dict[str, Any]:
         totals = self._sampler.totals
-        second: dict[str, Any] = {"point": short(totals.last), "problems": self._problems()}
+        second: dict[str, Any] = {"point": short(totals.seconds.last), "problems": self._problems()}
         if ends_coarse(self._sampler.tick):
-            second["coarse"] = short(totals.last_coarse)
+            second["coarse"] = short(totals.coarse.last)
         return second
 
     def _problems(self) -> list[str]:
-        names = [spec.name or fallback_name(spec.location) for spec in self._serving.not_loaded]
-        problems = [f'The start-up model "{name}" could not be loaded; the log says why.' for name in names]
-        return [*problems, *(["The server is shutting down."] if self._context.is_draining else [])]
+        return [*not_loaded(self._serving), *([SHUTTING_DOWN] if self._context.is_draining else [])]
 
     async def model(self, model: ServedModel) -> AsyncGenerator[Event, None]:
         """Yield a model version with its history, and each second what it does; end once it is unregistered."""
         history = self._sampler.histories.get(model.id)
         config = {key: value for key, value in asdict(model.config).items() if value not in (None, "")}
         whole: dict[str, Any] = {
-            "id": model.id,
-            "name": model.name,
-            "version": model.version,
+            **about(model),
             "url": model.url,
-            "contract": model.contract.name,
-            "stateful": model.is_stateful,
-            "durable": model.is_durable,
             "config": config,
             "history": None if history is None else history.as_json(),
         }
@@ -103,7 +99,7 @@ class Views:
         history, status = self._sampler.histories.get(model.id), self._serving.status(model)
         activity = self._serving.activity(model)
         second: dict[str, Any] = {
-            "point": None if history is None else short(history.last),
+            "point": None if history is None else short(history.seconds.last),
             "versions": [each.version for each in self._serving.versions(model.name)],
             "default": self._serving.get(model.name).version,
             "workers": [_worker(each) for each in status.workers],
@@ -119,7 +115,7 @@ class Views:
             "batches": activity.batches if history is None else history.batches,
         }
         if history is not None and ends_coarse(self._sampler.tick):
-            second["coarse"] = short(history.last_coarse)
+            second["coarse"] = short(history.coarse.last)
         return second
 
     async def log(self, worker_id: str) -> AsyncGenerator[Event, None]:
@@ -137,3 +133,36 @@ class Views:
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:
     return {**asdict(worker), "launched_at": (worker.launched_at or worker.started_at).timestamp()}
+
+
+async def send_events(context: DoorContext, request: Request, events: AsyncGenerator[Event, None]) -> Sent:
+    """Answer with events, until the page leaves, its key expires, or the server closes its doors."""
+    sent = context.responses.start_stream(request, Answer(200, b"", _EVENT_HEADERS, is_quiet=True))
+    async with contextlib.aclosing(events):
+        with contextlib.suppress(ReaderStalled):
+            async for event in events:
+                if not _may_go_on(context, request):
+                    request.send([_encoded(("expired", None))], last=True)
+                    return sent
+                request.send([_encoded(event)])
+                if request.is_reader_slow:
+                    await request.drained()
+            request.send((), last=True)
+    return sent
+
+
+def _may_go_on(context: DoorContext, request: Request) -> bool:
+    if context.tokens is None:
+        return True
+    try:
+        context.tokens.check(TokenType.management, request.headers.get("Authorization"))
+    except DoorError:
+        return False
+    return True
+
+
+def _encoded(event: Event) -> tuple[bytes, ...]:
+    if event is None:
+        return (b":\n\n",)
+    name, data = event
+    return (b"event: ", name.encode(), b"\ndata: ", orjson.dumps(data, default=str), b"\n\n")

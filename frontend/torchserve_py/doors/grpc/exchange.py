@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+from torchserve_py.core.serving import ServedModel, Serving
+from torchserve_py.doors.grpc.refusals import Refusal
 from torchserve_py.doors.pipeline import Dialect, Exchange
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Part
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http2.call import Call
 from torchserve_py.transport.http2.methods import LATER
 from torchserve_py.transport.turns import running_turns
 
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.doors.grpc.refusals import Refusal
-    from torchserve_py.jobs.inference_request import InferenceRequest
-    from torchserve_py.jobs.parts import Part
-    from torchserve_py.scheduling.effects import Cause
-    from torchserve_py.transport.http2.call import Call
 
-
-class GrpcDialect(Dialect, Protocol):
+class GrpcDialect(Dialect, ABC):
     """How one API speaks over gRPC. Unless a class says otherwise, messages are the bytes that the worker made."""
 
+    @abstractmethod
     def refusal(self, error: Exception) -> Refusal:
         """Return the status of a call that fails with ``error``."""
 
     def answer(self, exchange: GrpcExchange, part: Part) -> Any:
         """Return the only message of the answer that begins with ``part``, or a coroutine that gives the message.
 
-        Raises:
-            DoorError: The answer is not one message; awaiting the coroutine may raise this, too.
+        Raises DoorError: the answer is not one message; awaiting the coroutine may raise this, too.
         """
         return part.body
 
@@ -66,8 +65,7 @@ class GrpcExchange(Exchange):
     async def stream(self) -> None:
         """Answer with a message for each part.
 
-        Raises:
-            DoorError: The job failed; the parts before its failure have been written.
+        Raises DoorError: the job failed; the parts before its failure have been written.
         """
         try:
             await self.relay(await self.next())

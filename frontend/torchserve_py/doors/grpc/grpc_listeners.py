@@ -8,9 +8,10 @@ import os
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import grpc
+from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
@@ -27,26 +28,15 @@ from torchserve_py.doors.grpc.protos import (
 )
 from torchserve_py.doors.grpc.torchserve_inference import InferenceService
 from torchserve_py.doors.grpc.torchserve_management import ManagementService
+from torchserve_py.doors.grpc.two_way import TwoWayCall
 from torchserve_py.doors.http_listeners import ListenError
-from torchserve_py.doors.management_calls import ManagementCalls
+from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.tls import TlsError, use_files
-from torchserve_py.doors.token_authorization import TokenAuthorization
 from torchserve_py.settings.addresses import Address
-from torchserve_py.settings.table import default_of
-from torchserve_py.transport.admission import Admission, ConnectionBudget
+from torchserve_py.settings.table import Settings, default_of
 from torchserve_py.transport.http2.grpc_messages import LARGEST
 from torchserve_py.transport.http2.grpc_server import Age, GrpcServer
 from torchserve_py.transport.http2.methods import Limits
-from torchserve_py.transport.request_budget import RequestBudgets
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import FileDescriptor
-
-    from torchserve_py.core.serving import Serving
-    from torchserve_py.doors.grpc.two_way import TwoWayCall
-    from torchserve_py.doors.open_inference.repository import Repository
-    from torchserve_py.doors.open_inference.shared_memory import SharedMemory
-    from torchserve_py.settings.table import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -65,50 +55,30 @@ _STOP_SECONDS: Final = 5.0
 
 
 class GrpcDoors:
-    """The open gRPC doors of a running server."""
+    """The open gRPC doors of a running server, with the keys, the repository and the limits of its HTTP doors."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        serving: Serving,
-        tokens: TokenAuthorization | None,
-        repository: Repository,
-        memory: SharedMemory,
-        budget: ConnectionBudget,
-        request_budgets: RequestBudgets,
-    ) -> None:
+    def __init__(self, context: DoorContext) -> None:
         #: Setting name (``grpc_inference_port``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
-        self._settings = settings
-        self._serving = serving
-        self._tokens = tokens
-        self._budget = budget
-        self._request_budgets = request_budgets
+        self.context = context
         self._servers: list[GrpcServer] = []
         self._health: list[HealthService] = []
         self._open_calls: set[TwoWayCall] = set()
-        self._open_inference = OpenInferenceService(settings, serving, repository, self._open_calls, memory)
-        open_inference = self._open_inference.methods
-        #: The definitions that each port serves, and their methods.
-        self._inference = [
-            (inference_pb2, InferenceService(settings, serving, self._open_calls).methods),
+
+    async def open(self) -> None:
+        """Listen. Raises ListenError, TlsError: see `start_grpc_doors`."""
+        settings = self.context.settings
+        tls = _tls_context(settings) if settings.enable_grpc_ssl else None
+        inference = InferenceService(settings, self.context.serving, self._open_calls).methods
+        open_inference = OpenInferenceService(self.context, self._open_calls).methods
+        inference_services = [
+            (inference_pb2, inference),
             (open_inference_pb2, open_inference),
             (open_inference_torchserve_pb2, open_inference),
             (open_inference_repository_pb2, open_inference),
         ]
-        self._management = [(management_pb2, ManagementService(ManagementCalls(settings, serving)).methods)]
-
-    async def open(self) -> None:
-        """Listen. Raises ListenError: an address cannot be used; TlsError: the TLS files cannot be used."""
-        context = _tls_context(self._settings) if self._settings.enable_grpc_ssl else None
-        await self._serve("inference", self._inference, context)
-        await self._serve("management", self._management, context)
-
-    def start_draining(self) -> None:
-        """Let health checks say "not serving" from now on; everything else goes on."""
-        self._open_inference.draining = True
-        for each in self._health:
-            each.start_draining()
+        await self._serve("inference", inference_services, tls)
+        await self._serve("management", [(management_pb2, ManagementService(self.context.calls).methods)], tls)
 
     async def close(self) -> None:
         """Accept no more calls, give answers that are being written a few seconds, and end every call."""
@@ -126,9 +96,8 @@ class GrpcDoors:
         for definition, methods in services:
             for service in definition.DESCRIPTOR.services_by_name.values():
                 names.append(service.full_name)
-                limit = _tensor_limit(self._settings)
-                add_service(server, service, methods, self._tokens, limit, is_logged=self._settings.access_log)
-        state = HealthService(self._serving, names)
+                add_service(server, service, methods, self.context, _tensor_limit(self.context.settings))
+        state = HealthService(self.context, names)
         registrar = cast("grpc.aio.Server", server)  # which has the methods that generated code calls
         health_pb2_grpc.add_HealthServicer_to_server(state, registrar)
         definitions = [health_pb2, reflection_pb2, *(definition for definition, _ in services)]
@@ -140,28 +109,18 @@ class GrpcDoors:
         self._health.append(state)
 
     def _server(self, kind: str) -> GrpcServer:
-        settings = self._settings
-        limits = Limits(
-            settings.max_request_size,
-            settings.grpc_max_concurrent_streams,
-            float(settings.default_response_timeout),
-        )
+        settings = self.context.settings
+        stall = float(settings.default_response_timeout)
+        limits = Limits(settings.max_request_size, settings.grpc_max_concurrent_streams, stall)
         age = Age(
             _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_ms")),
             _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_grace_ms")),
         )
-        admission = Admission(
-            self._budget,
-            settings.max_connections,
-            settings.max_connections_per_client,
-            is_reserved=kind == "management",
-        )
-        budgets = self._request_budgets
-        return GrpcServer(limits, age, admission, budgets.operators if kind == "management" else budgets.inference)
+        return GrpcServer(limits, age, *self.context.limits(for_operators=kind == "management"))
 
     async def _listen(self, kind: str, server: GrpcServer, context: ssl.SSLContext | None) -> None:
-        setting = f"grpc_{kind}_port"
-        host, port = getattr(self._settings, f"grpc_{kind}_address"), getattr(self._settings, setting)
+        setting, settings = f"grpc_{kind}_port", self.context.settings
+        host, port = getattr(settings, f"grpc_{kind}_address"), getattr(settings, setting)
         try:
             used = await server.listen(host, port, context)
         except OSError as error:
@@ -174,38 +133,12 @@ class GrpcDoors:
         logger.info("%s: listening at %s", setting, address)
 
 
-async def start_grpc_doors(
-    settings: Settings,
-    serving: Serving,
-    tokens: TokenAuthorization | None,
-    repository: Repository,
-    memory: SharedMemory,
-    budget: ConnectionBudget | None = None,
-    request_budgets: RequestBudgets | None = None,
-) -> GrpcDoors:
+async def start_grpc_doors(context: DoorContext) -> GrpcDoors:
     """Open the gRPC doors.
 
-    Args:
-        settings: Hosts, ports, limits, TLS files.
-        tokens: The keys that clients must know; None while token authorization is off.
-        repository: Loads and unloads models; the REST door uses the same.
-        memory: The shared memory that clients have registered; the REST door uses the same.
-        budget: The number of connections that all listeners of the process share; None for a number of their own.
-        request_budgets: What all requests of the process share; None for one of their own.
-
-    Raises:
-        ListenError: An address cannot be used; no door is open then.
-        TlsError: The TLS files cannot be used.
+    Raises ListenError: an address cannot be used; TlsError: the TLS files cannot be used. No door is open then.
     """
-    doors = GrpcDoors(
-        settings,
-        serving,
-        tokens,
-        repository,
-        memory,
-        budget or ConnectionBudget.of_process(),
-        request_budgets or RequestBudgets(),
-    )
+    doors = GrpcDoors(context)
     try:
         await doors.open()
     except BaseException:

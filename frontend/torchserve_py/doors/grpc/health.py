@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grpc import StatusCode
+from grpc.aio import ServicerContext
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from torchserve_py.doors.routing import DoorContext
 from torchserve_py.transport.turns import running_turns
-
-if TYPE_CHECKING:
-    from grpc.aio import ServicerContext
-
-    from torchserve_py.core.serving import Serving
 
 #: The service name that stands for the whole server.
 _SERVER: Final = ""
@@ -26,31 +23,22 @@ _Status = health_pb2.HealthCheckResponse
 
 
 class HealthService(health_pb2_grpc.HealthServicer):
-    """The state of the services of one server, which is the same for all services.
+    """The state of the services of one server, which is the same for all services."""
 
-    Args:
-        serving: The models, which must be ready.
-        services: The full names of the services.
-    """
-
-    def __init__(self, serving: Serving, services: Collection[str]) -> None:
-        self._serving = serving
+    def __init__(self, context: DoorContext, services: Collection[str]) -> None:
+        self._context = context
         self._services = {_SERVER, *services}
-        self._is_draining = self._is_closed = False
+        self._is_closed = False
         #: Futures of clients that wait for a change, and whether the server was ready at the latest check.
         self._watchers: set[asyncio.Future[None]] = set()
         self._was_ready = False
         self._timer: asyncio.TimerHandle | None = None
-
-    def start_draining(self) -> None:
-        """Report all services as not serving from now on."""
-        self._is_draining = True
-        self._wake()
+        context.on_drain.append(self._wake)
 
     def close(self) -> None:
-        """End all watches."""
+        """Report all services as not serving from now on, and end all watches."""
         self._is_closed = True
-        self.start_draining()
+        self._wake()
 
     async def Check(self, request: Any, context: ServicerContext[Any, Any]) -> Any:
         """Return whether a service should get traffic."""
@@ -85,7 +73,7 @@ class HealthService(health_pb2_grpc.HealthServicer):
 
     def _look(self) -> None:
         self._timer = None
-        is_ready = self._serving.startup_ready()
+        is_ready = self._context.serving.startup_ready()
         if is_ready != self._was_ready:
             self._was_ready = is_ready
             self._wake()
@@ -101,7 +89,7 @@ class HealthService(health_pb2_grpc.HealthServicer):
     def _status(self, service: str) -> Any:
         if service not in self._services:
             return _Status.SERVICE_UNKNOWN
-        if self._is_draining or not self._serving.startup_ready():
+        if self._is_closed or self._context.is_draining or not self._context.serving.startup_ready():
             return _Status.NOT_SERVING
         return _Status.SERVING
 

@@ -9,23 +9,21 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grpc import StatusCode
 
 from torchserve_py.doors.failures import HANDLER_ERROR, failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
+from torchserve_py.doors.grpc.open_inference_requests import OpenRequest
 from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
 from torchserve_py.doors.grpc.refusals import CAUSE_KEY, INVALID_KEY, Refusal, code_of
 from torchserve_py.doors.management_calls import ModelApiDisabledError
 from torchserve_py.doors.open_inference.answers import only_response
+from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
 from ts.open_inference.protos.infer_pb2 import InferParameter, ModelInferResponse
 from ts.open_inference.wire_fields import varint
-
-if TYPE_CHECKING:
-    from torchserve_py.doors.grpc.open_inference_requests import OpenRequest
-    from torchserve_py.jobs.parts import Part
 
 logger = logging.getLogger(__name__)
 
@@ -98,14 +96,10 @@ DIALECT: Final = OpenInferenceMessages()
 
 
 class EnvelopedMessages(OpenInferenceMessages):
-    """The messages for one request: each says whether it is the last, and a failure is one of them.
+    """The messages for one request: each says whether it is the last, and a failure is one of them, or ends the call.
 
     A model may end without a further response. So each response is held back until it is known whether another follows,
-    unless the client wants a message of its own for the end.
-
-    Args:
-        request: The request; None if it could not be read.
-        wants_status: Whether a failure is to end the call with a status.
+    unless the client wants a message of its own for the end. ``request`` is None if it could not be read.
     """
 
     def __init__(self, request: OpenRequest | None, *, wants_status: bool) -> None:

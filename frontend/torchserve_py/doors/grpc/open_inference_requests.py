@@ -6,27 +6,24 @@ A request is large and the door needs little of it: the door reads the head and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from torchserve_py.core.serving import ServedModel, Serving
 from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
 from torchserve_py.doors.grpc.protos.open_inference_head_pb2 import RequestHead
 from torchserve_py.doors.open_inference.answers import refuse_if_failing
 from torchserve_py.doors.open_inference.infer_endpoints import TIMEOUT, seconds_of
-from torchserve_py.doors.sequence_parameters import ID, sequence_of
-from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.doors.sequences import ID, SequenceHeaders, sequence_of
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.settings.table import Settings
+from torchserve_py.transport.http2.call import Call
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import OPEN_INFERENCE_GRPC
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.settings.table import Settings
-    from torchserve_py.transport.http2.call import Call
 
 _EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
 
@@ -45,13 +42,7 @@ _NUMBERS: Final = 2**64
 
 
 class OpenRequest(NamedTuple):
-    """A request.
-
-    Attributes:
-        head: The name and the version of the model, the id and the parameters.
-        parameters: The parameters as Python values.
-        body: The serialized message.
-    """
+    """A request: its head, its parameters as Python values, and the serialized message."""
 
     head: RequestHead
     parameters: Mapping[str, Any]
@@ -132,7 +123,7 @@ class OpenInferenceJobs:
     """Finds models and submits requests to them."""
 
     def __init__(self, settings: Settings, serving: Serving) -> None:
-        self._serving = serving
+        self.serving = serving
         self._headers = SequenceHeaders(settings)
 
     def model(self, request: OpenRequest) -> ServedModel:
@@ -140,11 +131,7 @@ class OpenInferenceJobs:
 
         Raises ModelNotFound: no such model; ModelVersionNotFound: no such version of it.
         """
-        return self._serving.get_latest(request.head.model_name, request.version)
-
-    def declared(self, model: ServedModel) -> Mapping[str, Any]:
-        """Return what a model declares."""
-        return self._serving.declared(model)
+        return self.serving.get_latest(request.head.model_name, request.version)
 
     def submit(
         self,
@@ -158,11 +145,10 @@ class OpenInferenceJobs:
     ) -> GrpcExchange:
         """Make a job of a request; with ``more_input`` further inputs follow.
 
-        Raises:
-            DoorError: The sequence, the time limit or the priority of the request is invalid, or the sequence of a
-                request to a stateful model is missing; or the workers of the model fail to start.
+        Raises DoorError: the sequence, the time limit or the priority of the request is invalid, or the sequence of a
+        request to a stateful model is missing; or the workers of the model fail to start.
         """
-        refuse_if_failing(self._serving, model)
+        refuse_if_failing(self.serving, model)
         version = request.version
         sequence = self._sequence(model, request, metadata) if model.is_stateful else None
         inference = InferenceRequest(
@@ -175,15 +161,11 @@ class OpenInferenceJobs:
             expires_in=seconds_of(request.parameters.get(TIMEOUT)),
             more_input=more_input,
         )
-        return GrpcExchange(call, dialect, self._serving, model, inference, version)
+        return GrpcExchange(call, dialect, self.serving, model, inference, version)
 
     def _sequence(self, model: ServedModel, request: OpenRequest, metadata: Any) -> SequenceRequest:
-        """Return the sequence that the parameters name, or else TorchServe's headers in the metadata."""
         sequence_id = request.parameters.get(ID)
-        if sequence_id is None:
-            named = self._headers.in_metadata(metadata)
-            if named is not None:
-                return named
         if type(sequence_id) is int:  # a negative number stands for the unsigned one of the same bits
             sequence_id %= _NUMBERS
-        return sequence_of(self._headers, self._serving, model, {**request.parameters, ID: sequence_id})
+        sent = {name: value for name, value in metadata if isinstance(value, str)}
+        return sequence_of(self._headers, self.serving, model, {**request.parameters, ID: sequence_id}, sent)

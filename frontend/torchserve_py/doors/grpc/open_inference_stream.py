@@ -14,21 +14,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from grpc.aio import EOF
 
+from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.failures import DoorError, bad_request
+from torchserve_py.doors.grpc.exchange import GrpcExchange
 from torchserve_py.doors.grpc.open_inference_dialect import DIALECT, EnvelopedMessages, OpenInferenceMessages
-from torchserve_py.doors.grpc.open_inference_requests import OpenRequest, is_from_triton, read_request
+from torchserve_py.doors.grpc.open_inference_requests import (
+    OpenInferenceJobs,
+    OpenRequest,
+    is_from_triton,
+    read_request,
+)
 from torchserve_py.doors.grpc.two_way import REQUEST_ERRORS, CarriedRequest, TwoWayCall
-from torchserve_py.doors.sequence_parameters import ID
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel
-    from torchserve_py.doors.grpc.exchange import GrpcExchange
-    from torchserve_py.doors.grpc.open_inference_requests import OpenInferenceJobs
-    from torchserve_py.transport.http2.call import Call
+from torchserve_py.doors.sequences import ID
+from torchserve_py.transport.http2.call import Call
 
 _AUTO: Final = "auto"
 _TRITON: Final = "triton"
@@ -42,13 +44,7 @@ _STREAMED: Final = (":endpoint", "infer_stream")
 
 
 class InferStream(TwoWayCall):
-    """One call.
-
-    Args:
-        jobs: Where requests become jobs.
-        call, open_calls, max_request_size: See `TwoWayCall`.
-        envelope: The messages for clients without the metadata: ``auto``, ``triton`` or ``mlserver``.
-    """
+    """One call; ``envelope`` says what clients without the metadata read: ``auto``, ``triton`` or ``mlserver``."""
 
     def __init__(
         self, jobs: OpenInferenceJobs, call: Call, open_calls: set[TwoWayCall], max_request_size: int, envelope: str
@@ -70,7 +66,7 @@ class InferStream(TwoWayCall):
         if not are_enveloped:
             request = read_request(body)
             model = self._jobs.model(request)
-            if self._jobs.declared(model).get("streams_in"):
+            if self._jobs.serving.declared(model).get("streams_in"):
                 await self._run_one_job(model, request)
                 return
         while body is not EOF:
@@ -81,7 +77,7 @@ class InferStream(TwoWayCall):
         request = _IndependentRequest(body, self._jobs, self._call, self._metadata)
         if are_enveloped:
             request.dialect = EnvelopedMessages(request.message, wants_status=self._wants_status)
-        if request.model is None or not self._jobs.declared(request.model).get("decoupled"):
+        if request.model is None or not self._jobs.serving.declared(request.model).get("decoupled"):
             request.join_order(self._last)
             self._last = request
         self._take(request)
@@ -115,12 +111,7 @@ class InferStream(TwoWayCall):
 
 
 class _IndependentRequest(CarriedRequest):
-    """A request that is a job of its own.
-
-    Attributes:
-        message: The request; None if it cannot be read.
-        dialect: How the client is answered.
-    """
+    """A request that is a job of its own; ``message`` is None if the request cannot be read."""
 
     def __init__(self, body: bytes, jobs: OpenInferenceJobs, call: Call, metadata: Any) -> None:
         super().__init__(len(body))

@@ -54,13 +54,8 @@ _JAVA_PACKAGES: Final = {
 
 
 class Refusal(NamedTuple):
-    """A status.
-
-    Attributes:
-        code: The status code.
-        message: The message for people.
-        reason: The second line of the description; may be empty.
-        cause: The cause that tells failures with the same message apart; may be empty.
+    """A status; ``reason`` is the second line of its description, and ``cause`` tells failures with the same message
+    apart.
     """
 
     code: StatusCode

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from torchserve_py.bounded_json import MAX_PARSED
 from torchserve_py.doors.failures import bad_request
+from torchserve_py.doors.grpc.exchange import GrpcExchange
 from torchserve_py.doors.grpc.open_inference_dialect import OpenInferenceMessages
 from torchserve_py.doors.grpc.open_inference_requests import values_of
 from torchserve_py.doors.open_inference.shared_memory import Place, SharedMemory
 from torchserve_py.doors.open_inference.shared_tensors import OFFSET, REGION, SIZE, Places, place_of
+from torchserve_py.jobs.parts import Part
 from ts.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 from ts.open_inference.wire_fields import fields_of
-
-if TYPE_CHECKING:
-    from torchserve_py.doors.grpc.exchange import GrpcExchange
-    from torchserve_py.jobs.parts import Part
-
 
 _RAW_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 #: How many fields (tensors, parameters) a message may have.
@@ -63,12 +60,7 @@ def _take(memory: SharedMemory, what: str, parameters: Any) -> Place | None:
 
 
 class SharedMemoryMessages(OpenInferenceMessages):
-    """The answer to a request that wants outputs in shared memory.
-
-    Args:
-        memory: The regions.
-        outputs: The places for outputs.
-    """
+    """The answer to a request that wants outputs in shared memory."""
 
     def __init__(self, memory: SharedMemory, outputs: Places) -> None:
         self._memory = memory

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any, Final
 
 from grpc import StatusCode
 from grpc.aio import EOF
 
 from torchserve_py.core.errors import ModelError
+from torchserve_py.core.serving import ServedModel, Serving
 from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import DoorError, bad_request, failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
@@ -23,17 +24,12 @@ from torchserve_py.doors.grpc.two_way import CarriedRequest, TwoWayCall
 from torchserve_py.doors.sequences import SequenceHeaders, is_marked
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.settings.table import Settings
+from torchserve_py.transport.http2.call import Call
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import REQUEST_ID
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.jobs.parts import Part
-    from torchserve_py.settings.table import Settings
-    from torchserve_py.transport.http2.call import Call
 
 #: How many entries a large message may have.
 _MAX_FIELDS: Final = 10_000

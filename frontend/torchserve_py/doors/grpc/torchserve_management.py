@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+from google.protobuf.message import Message
 from grpc import StatusCode
 
 from torchserve_py.core.errors import NotEnoughDevices, WorkersFailed
-from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.doors.failures import bad_request, failure_of
+from torchserve_py.doors.failures import failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect
 from torchserve_py.doors.grpc.method_table import GrpcMethod
 from torchserve_py.doors.grpc.protos import management_pb2 as messages
 from torchserve_py.doors.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
-from torchserve_py.doors.management_calls import ManagementCalls, ModelApiDisabledError
+from torchserve_py.doors.management_calls import Done, ManagementCalls, ModelApiDisabledError
+from torchserve_py.doors.management_door import register_request
+from torchserve_py.doors.parameters import Parameters
 from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.transport.http2.call import Call
 
-if TYPE_CHECKING:
-    from torchserve_py.transport.http2.call import Call
+#: A response as JSON.
+_Response = dict[str, Any]
 
-_DEFAULT_MIN_WORKERS: Final = 1
 #: Codes that differ from those of predictions. (TorchServe's is UNKNOWN.)
 _CODES: Final = {408: StatusCode.DEADLINE_EXCEEDED, 409: StatusCode.ALREADY_EXISTS}
 
@@ -51,87 +53,48 @@ class ManagementService:
 
     @property
     def methods(self) -> Mapping[str, GrpcMethod]:
-        token = TokenType.management
-        return {
-            "DescribeModel": GrpcMethod(self.describe_model, DIALECT, token),
-            "ListModels": GrpcMethod(self.list_models, DIALECT, token),
-            "RegisterModel": GrpcMethod(self.register_model, DIALECT, token),
-            "ScaleWorker": GrpcMethod(self.scale_worker, DIALECT, token),
-            "SetDefault": GrpcMethod(self.set_default, DIALECT, token),
-            "UnregisterModel": GrpcMethod(self.unregister_model, DIALECT, token),
+        serve: dict[str, Callable[..., Any]] = {
+            "DescribeModel": self._describe,
+            "ListModels": self._list,
+            "RegisterModel": self._register,
+            "ScaleWorker": self._scale,
+            "SetDefault": self._set_default,
+            "UnregisterModel": self._unregister,
         }
+        return {name: GrpcMethod(each, DIALECT, TokenType.management) for name, each in serve.items()}
 
-    async def describe_model(self, request: messages.DescribeModelRequest, call: Call) -> messages.ManagementResponse:
-        """Describe one version or all, in JSON."""
-        described = await self._calls.describe(
-            request.model_name, request.model_version or None, customized=request.customized
-        )
-        return _json(described)
+    async def _describe(self, request: messages.DescribeModelRequest, call: Call) -> _Response:
+        name, version = request.model_name, request.model_version or None
+        return _json(await self._calls.describe(name, version, customized=request.customized))
 
-    def list_models(self, request: messages.ListModelsRequest, call: Call) -> messages.ManagementResponse:
-        """List the default versions, in JSON."""
-        start = _count("next_page_token", request.next_page_token)
-        return _json(self._calls.page(request.limit if request.HasField("limit") else None, start))
+    def _list(self, request: messages.ListModelsRequest, call: Call) -> _Response:
+        return _json(self._calls.page(_given(request)))
 
-    async def register_model(self, request: messages.RegisterModelRequest, call: Call) -> messages.ManagementResponse:
+    async def _register(self, request: messages.RegisterModelRequest, call: Call) -> _Response:
         """Register a model; unlike over HTTP, without waiting for its workers unless the request says so."""
         self._calls.check_model_api()
-        delay = request.max_batch_delay if request.HasField("max_batch_delay") else -1
-        workers = request.initial_workers if request.HasField("initial_workers") else -1
-        register = RegisterRequest(
-            url=_required("url", request.url),
-            model_name=request.model_name or None,
-            handler=request.handler or None,
-            runtime=request.runtime or None,
-            batch_size=_positive(request.batch_size),
-            max_batch_delay=delay if delay >= 0 else None,
-            initial_workers=workers if workers >= 0 else None,
-            synchronous=request.synchronous,
-            response_timeout=_positive(request.response_timeout),
-            startup_timeout=_positive(request.startup_timeout),
-            s3_sse_kms=request.s3_sse_kms,
-        )
-        return messages.ManagementResponse(msg=(await self._calls.register(register)).text)
+        for field, value in request.ListFields():
+            if type(value) is int and value < 0:  # not given, as in TorchServe
+                request.ClearField(field.name)
+        return _done(await self._calls.register(register_request(_given(request), synchronous=False)))
 
-    async def scale_worker(self, request: messages.ScaleWorkerRequest, call: Call) -> messages.ManagementResponse:
-        """Change the number of workers."""
-        given = request.HasField("min_worker")
-        min_workers = _count("min_worker", request.min_worker) if given else _DEFAULT_MIN_WORKERS
-        given = request.HasField("max_worker")
-        max_workers = _count("max_worker", request.max_worker) if given else min_workers
-        done = await self._calls.scale(
-            request.model_name, request.model_version or None, min_workers, max_workers, synchronous=request.synchronous
-        )
-        return messages.ManagementResponse(msg=done.text)
+    async def _scale(self, request: messages.ScaleWorkerRequest, call: Call) -> _Response:
+        return _done(await self._calls.scale(request.model_name, request.model_version or None, _given(request)))
 
-    def set_default(self, request: messages.SetDefaultRequest, call: Call) -> messages.ManagementResponse:
-        """Set the default version."""
-        done = self._calls.set_default(request.model_name, request.model_version)
-        return messages.ManagementResponse(msg=done.text)
+    def _set_default(self, request: messages.SetDefaultRequest, call: Call) -> _Response:
+        return _done(self._calls.set_default(request.model_name, request.model_version))
 
-    async def unregister_model(
-        self, request: messages.UnregisterModelRequest, call: Call
-    ) -> messages.ManagementResponse:
-        """Unregister a version."""
-        done = await self._calls.unregister(request.model_name, request.model_version or None)
-        return messages.ManagementResponse(msg=done.text)
+    async def _unregister(self, request: messages.UnregisterModelRequest, call: Call) -> _Response:
+        return _done(await self._calls.unregister(request.model_name, request.model_version or None))
 
 
-def _json(value: Any) -> messages.ManagementResponse:
-    return messages.ManagementResponse(msg=json.dumps(value, indent=2, ensure_ascii=False))
+def _given(request: Message) -> Parameters:
+    return Parameters({field.name: value for field, value in request.ListFields()})
 
 
-def _required(name: str, value: str) -> str:
-    if not value:
-        raise bad_request(f"Parameter {name} is required.")
-    return value
+def _done(done: Done) -> _Response:
+    return {"msg": done.text}
 
 
-def _count(name: str, value: int) -> int:
-    if value < 0:
-        raise bad_request(f"Parameter {name}: '{value}' is not an integer of at least 0.")
-    return value
-
-
-def _positive(value: int) -> int | None:
-    return value if value > 0 else None
+def _json(value: Any) -> _Response:
+    return {"msg": json.dumps(value, indent=2, ensure_ascii=False)}

@@ -12,16 +12,14 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torchserve_py.core.errors import ModelError
+from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.failures import DoorError, failure_of_job
 from torchserve_py.doors.grpc.exchange import GrpcExchange, send
 from torchserve_py.scheduling.effects import Cause
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel
-    from torchserve_py.transport.http2.call import Call
+from torchserve_py.transport.http2.call import Call
 
 #: How many requests of one call may be unanswered, and how many of the largest size.
 MAX_REQUESTS: Final = 64
@@ -34,10 +32,8 @@ REQUEST_ERRORS: Final = (DoorError, ModelError)
 class CarriedRequest(ABC):
     """A request of a two-way call, as its API has read it.
 
-    Args:
-        size: The request's size in bytes.
-
     Attributes:
+        size: The request's size in bytes.
         model: The model that the request names; None if there is no such model, for which `submit` raises an error.
         sequence: The key of the request's sequence among those of the call; None if the request belongs to none.
         exchange: The request as a job, after `submit`.
@@ -113,10 +109,7 @@ class _OpenSequence:
 class TwoWayCall(ABC):
     """One call. One task reads requests, others answer them; if one of the tasks fails, all end.
 
-    Args:
-        call: The call as the transport has it.
-        open_calls: Where the call is entered while it runs.
-        max_request_size: The call holds `MAX_LARGEST_REQUESTS` times as many bytes of requests.
+    It is in ``open_calls`` while it runs, and holds up to `MAX_LARGEST_REQUESTS` times ``max_request_size`` bytes.
     """
 
     def __init__(self, call: Call, open_calls: set[TwoWayCall], max_request_size: int) -> None:

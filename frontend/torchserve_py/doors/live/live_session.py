@@ -1,66 +1,63 @@
-"""One live session: the client numbers the steps of a sequence, and may come back to it."""
+"""One live session: the client numbers the steps of a sequence, and may come back to it.
+
+A client resumes a session of a stored sequence at any server that uses the same store. The id of the sequence is a
+digest of its resume token, so a server finds the sequence of a token without storing tokens. The number of a step is
+its request id, under which the store keeps the step's answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Final
 
-from torchserve_py.doors.failures import DoorError
-from torchserve_py.doors.live.live_steps import ENDED, Goodbye, StepExchange, Terms, end_of
-from torchserve_py.doors.live.message_forms import LAST_STEP, POLICY_VIOLATION, Form, Step, UnusableMessage
-from torchserve_py.doors.live.resuming import new_token, resume, sequence_of
-from torchserve_py.doors.live.socket_session import SocketSession
+from torchserve_py.doors.failures import HANDLER_ERROR, DoorError, Failure, failure_of_job
+from torchserve_py.doors.live.live_steps import ENDED, GONE, Goodbye, StepExchange, Terms, try_again
+from torchserve_py.doors.live.message_forms import LAST_STEP, POLICY_VIOLATION, Form, Resume, Step, UnusableMessage
+from torchserve_py.doors.live.socket_session import StepSession
+from torchserve_py.jobs.parts import Part
+from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.websocket import Message, WebSocket
 
-if TYPE_CHECKING:
-    from torchserve_py.jobs.parts import Part
+_TOKEN_BYTES: Final = 24
 
 
-class LiveSession(SocketSession):
+class LiveSession(StepSession):
     """A session, from the upgrade to the close.
 
-    Args:
-        socket: The socket, whose handshake is accepted.
-        form: How messages are written.
-        terms: What all its steps share.
-        adopted: Called when the session has taken over a sequence, with the id of its previous one.
+    ``adopted`` is called when the session has taken over a sequence, with the id of its previous one.
     """
 
     def __init__(
         self, socket: WebSocket, form: Form, terms: Terms, adopted: Callable[[LiveSession, str], None]
     ) -> None:
         super().__init__(socket, terms, is_text=form.is_text)
-        self.form = form
+        self._form = form
         self._adopted = adopted
         self._token = ""
-        #: The last step that was sent, or was applied before the session was resumed.
-        self.last = 0
-        self._is_begun = False
-        self.adopt(new_token())
+        self._adopt(secrets.token_urlsafe(_TOKEN_BYTES))
 
-    def adopt(self, token: str) -> None:
-        """Take over the sequence that belongs to a resume token."""
+    def _adopt(self, token: str) -> None:
+        """Take over the sequence that belongs to a resume token; the token cannot be computed from its id."""
         before = self.sequence_id
-        self._token, self.sequence_id = token, sequence_of(token)
+        self._token, self.sequence_id = token, f"live-{hashlib.sha256(token.encode()).hexdigest()[:40]}"
         self._adopted(self, before)
 
     async def greet(self) -> None:
-        """Send the message that describes the session."""
         token = self._token if self.terms.durable else None
         told = {"sequence": self.sequence_id, "resume": token, "last": self.last}
         terms = {"window": self.terms.window, "max_message_size": self.terms.max_message_size}
-        await self.send(self.form.session({**told, **terms}))
+        await self.send(self._form.session({**told, **terms}))
 
     async def take(self, message: Message) -> Goodbye | None:
-        """Submit a step, or resume an earlier session."""
-        read = self.form.read(message)
+        read = self._form.read(message)
         if not isinstance(read, Step):
-            return await resume(self, read)
+            return await self._resume(read)
         await self.wait_for_room()
-        exchange = self._submit(read)
-        self.put(partial(self._relay, exchange), exchange)
+        self.put_step(self._submit(read))
         return None
 
     def _submit(self, step: Step) -> StepExchange:
@@ -69,36 +66,60 @@ class LiveSession(SocketSession):
             reason = f"Step {self.last} was the last one; a session has no more numbers."
             raise UnusableMessage(POLICY_VIOLATION, reason)
         if number > self.last:
-            starts = self.is_idle and not self._is_begun
-            exchange = self.terms.submit(self.sequence_id, number, step, self._send_part, starts=starts)
+            step, send = step._replace(number=number), partial(self._send_part, number)
+            exchange = self.terms.submit(self.sequence_id, step, send, starts=self.is_idle and not self.is_begun)
             self.last = number
             return exchange
         if self.terms.durable:
-            return self.ask(number)
+            return self._ask(number)
         reason = f"Step {number} was sent before; the next one is {self.last + 1}."
         raise UnusableMessage(POLICY_VIOLATION, reason)
 
-    def ask(self, number: int) -> StepExchange:
+    def _ask(self, number: int) -> StepExchange:
         """Ask for the answer to a step that was sent before."""
-        return self.terms.submit(self.sequence_id, number, Step(number, b""), self._send_part, only_ask=True)
-
-    async def resumed(self, *, has_ended: bool) -> Goodbye | None:
-        """Continue after the last applied step; return why the session closes, if the sequence has ended."""
-        self._is_begun = self.last > 0
-        self.active_at = asyncio.get_running_loop().time()
-        await self.greet()
-        return ENDED if has_ended else None
-
-    async def _relay(self, step: StepExchange) -> Goodbye | None:
-        """Send the answer to a step, or its failure; return why the session closes, if it does."""
-        try:
-            await step.relay(await step.next())
-        except DoorError as error:
-            await self.send(self.form.failure(step.number, error.failure))
-            return end_of(error.failure)
-        self._is_begun = True
-        return ENDED if step.ends else None
+        return self.terms.submit(self.sequence_id, Step(number, b""), partial(self._send_part, number), only_ask=True)
 
     async def _send_part(self, number: int, part: Part) -> None:
-        for message in self.form.part(number, part):
+        for message in self._form.part(number, part):
             await self.send(message)
+
+    async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
+        await self.send(self._form.failure(step.number, failure))
+
+    async def _resume(self, asked: Resume) -> Goodbye | None:
+        """Continue an earlier session, and send the answers that its client has missed."""
+        if self.last:
+            return Goodbye(POLICY_VIOLATION, "A session is resumed before its first step.")
+        if len(asked.unanswered) > self.terms.window:
+            return Goodbye(POLICY_VIOLATION, f"unanswered: up to {self.terms.window} steps.")
+        if not self.terms.durable:
+            return await self._tell_lost()
+        self._adopt(asked.resume)
+        applied: StepExchange | None = None
+        for number in sorted({asked.after, *asked.unanswered} - {0}):
+            step = self._ask(number)
+            try:
+                first = await step.next()
+                applied, self.last = step, number
+                if number != asked.after:
+                    await step.relay(first)
+            except DoorError as error:
+                failure = error.failure
+                if failure.cause == HANDLER_ERROR:  # the step was applied, and its answer was too large to be kept
+                    applied, self.last = step, number
+                elif failure.cause == Cause.not_applied:
+                    if number == asked.after:
+                        return await self._tell_lost()
+                    continue
+                await self.tell_failure(step, failure)
+                if failure.cause != HANDLER_ERROR:
+                    return try_again(failure)
+        self.is_begun = self.last > 0
+        self.active_at = asyncio.get_running_loop().time()
+        await self.greet()
+        return ENDED if applied is not None and applied.ends else None
+
+    async def _tell_lost(self) -> Goodbye:
+        lost = failure_of_job(Cause.sequence_lost, self.terms.model.name, self.terms.version, self.sequence_id)
+        await self.send(self._form.failure(0, lost))
+        return Goodbye(GONE, lost.cause)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from torchserve_py.core.serving import ServedModel, Serving
 from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.live.message_forms import Step
 from torchserve_py.doors.pipeline import Dialect, Exchange
+from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.settings.table import Settings
 from ts.protocol.messages import ended_sequences
 
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.jobs.parts import Part
-
 #: The most steps of a session that may be without an answer; the model's `maxSequenceJobQueueSize` may allow fewer.
-MOST_STEPS: Final = 32
-#: Sends a part of the answer to a step, and waits for a client that reads slowly.
-SendPart = Callable[[int, "Part"], Awaitable[None]]
+_MOST_STEPS: Final = 32
+SendPart = Callable[["Part"], Awaitable[None]]
 
 
 class Goodbye(NamedTuple):
@@ -40,41 +40,38 @@ GONE: Final = 4410
 
 
 class Terms(NamedTuple):
-    """What all steps of a session share.
-
-    Attributes:
-        serving: The models.
-        model: The model.
-        version: The model's version as the client named it, if it did.
-        request: The headers, the content type and the priority.
-        sequence: Returns the sequence of a step: id, whether the step begins it, whether it ends it, its number in it.
-        end_header: The name, in lower case, of the response header with which a handler ends sequences.
-        window: How many steps may be without an answer.
-        max_message_size: Bytes allowed in a message, and in all steps without an answer together if there are several.
-        max_idle: Seconds without a step after which the sequence expires.
-        read_limit: Seconds within which a client must have read what it was sent.
-    """
+    """What all steps of a session share; ``request`` has their headers, content type and priority."""
 
     serving: Serving
+    settings: Settings
+    headers: SequenceHeaders
     model: ServedModel
     version: str | None
     request: InferenceRequest
-    sequence: Callable[[str, bool, bool, int], SequenceRequest]
-    end_header: str
-    window: int
-    max_message_size: int
-    max_idle: float
-    read_limit: float
 
     @property
     def durable(self) -> bool:
         """Whether a store keeps the states of sequences, and the answers to their last steps."""
         return self.model.is_durable
 
+    @property
+    def window(self) -> int:
+        """How many steps may be without an answer."""
+        return min(_MOST_STEPS, self.model.config.max_sequence_job_queue_size)
+
+    @property
+    def max_message_size(self) -> int:
+        """Bytes allowed in a message, and in all steps without an answer together if there are several."""
+        return self.settings.max_request_size
+
+    @property
+    def max_idle(self) -> float:
+        """Seconds without a step after which the sequence expires."""
+        return self.model.config.sequence_max_idle_ms / 1000 or math.inf
+
     def submit(
         self,
         sequence_id: str,
-        number: int,
         step: Step,
         send: SendPart,
         *,
@@ -86,16 +83,14 @@ class Terms(NamedTuple):
         """Submit a step.
 
         Args:
-            sequence_id: Its sequence.
-            number: Its number, by which a repetition of the step is recognized.
-            step: What the client sent.
-            send: Sends parts of the answer.
+            step: What the client sent; by its number a repetition of the step is recognized.
+            send: Sends a part of the answer, and waits for a client that reads slowly.
             starts: Whether it is the sequence's first step.
             only_ask: Whether only to ask for the answer that the step had before, without running it.
             once: Whether the step is refused if the sequence has ended, instead of beginning it anew.
             headers: Further headers that the handler gets.
         """
-        sequence = self.sequence(sequence_id, starts, step.ends, number)._replace(once=once)
+        sequence = self.headers.of_step(sequence_id, starts, step.ends, step.number)._replace(once=once)
         inference = self.request._replace(
             headers=(*self.request.headers, *headers, *sequence.headers),
             body=step.body,
@@ -103,51 +98,45 @@ class Terms(NamedTuple):
             sequence=sequence,
             only_ask=only_ask,
         )
-        return StepExchange(self, inference, number, send)
+        return StepExchange(self, inference, sequence, step.number, send)
 
 
-class _Dialect(Dialect):
-    """Words failures as all APIs do."""
-
-
-_DIALECT: Final = _Dialect()
+_DIALECT: Final = Dialect()
 
 
 class StepExchange(Exchange):
     """A submitted step; each part of its answer is sent as a message."""
 
-    __slots__ = ("_end_header", "_send", "_sequence_id", "ends", "number", "size")
+    __slots__ = ("_end_header", "_send", "ends", "number", "sequence_id", "size")
 
-    def __init__(self, terms: Terms, inference: InferenceRequest, number: int, send: SendPart) -> None:
+    def __init__(
+        self, terms: Terms, inference: InferenceRequest, sequence: SequenceRequest, number: int, send: SendPart
+    ) -> None:
         parts = terms.serving.submit(terms.model, inference)
         super().__init__(_DIALECT, terms.model, terms.model.name, inference, parts, terms.version)
         self.number = number
         self.size = len(inference.body)
         #: Whether the sequence ends with this step, as the client or the handler says.
-        self.ends = inference.sequence is not None and inference.sequence.ends
-        self._sequence_id = "" if inference.sequence is None else inference.sequence.id
-        self._end_header = terms.end_header
+        self.ends = sequence.ends
+        self.sequence_id = sequence.id
+        self._end_header = terms.headers.end_name.lower()
         self._send = send
 
     async def write(self, parts: Sequence[Part]) -> None:
         """Send parts; waits for a client that reads slowly."""
         for part in parts:
             self._note_end(part)
-            await self._send(self.number, part)
+            await self._send(part)
 
     def usable(self, outcome: Part | Cause) -> Part:
-        """Return the outcome if it is a part without an error; note of every part whether the sequence ends with it.
-
-        Raises:
-            DoorError: The outcome is a cause, or a part with an error.
-        """
+        """Return the outcome as `Exchange.usable` does; note of every part whether the sequence ends with it."""
         if not isinstance(outcome, Cause):
             self._note_end(outcome)
         return super().usable(outcome)
 
     def _note_end(self, part: Part) -> None:
         if part.headers:
-            self.ends |= self._sequence_id in ended_sequences(part.headers, self._end_header)
+            self.ends |= self.sequence_id in ended_sequences(part.headers, self._end_header)
 
 
 def end_of(failure: Failure) -> Goodbye | None:
@@ -156,6 +145,11 @@ def end_of(failure: Failure) -> Goodbye | None:
         return ENDED
     if failure.cause in (Cause.sequence_lost, Cause.sequence_expired):
         return Goodbye(GONE, failure.cause)
+    return going_after(failure)
+
+
+def going_after(failure: Failure) -> Goodbye | None:
+    """Return why a session closes after this failure if the server or the model goes, or None."""
     if failure.cause in (Cause.draining, Cause.unregistered):
         return Goodbye(GOING.code, failure.message)
     return None

@@ -67,8 +67,7 @@ class Form(ABC):
     def read(self, message: Message) -> Step | Resume:
         """Return the step, or the request to resume, that a message holds.
 
-        Raises:
-            UnusableMessage: The message is not of this form.
+        Raises UnusableMessage: the message is not of this form.
         """
         if (message.kind is Kind.text) is not self.is_text:
             kind = "text" if self.is_text else "binary"

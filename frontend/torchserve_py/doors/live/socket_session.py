@@ -11,9 +11,11 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
-from torchserve_py.doors.live.live_steps import BROKEN, GOING, GONE, SILENT, Goodbye, StepExchange, Terms
+from torchserve_py.doors.failures import DoorError, Failure
+from torchserve_py.doors.live.live_steps import BROKEN, ENDED, GOING, GONE, SILENT, Goodbye, StepExchange, Terms, end_of
 from torchserve_py.doors.live.message_forms import UnusableMessage
 from torchserve_py.transport.http1.errors import ReaderStalled
 from torchserve_py.transport.http1.websocket import Kind, Message, WebSocket
@@ -33,20 +35,15 @@ Answer = Callable[[], Awaitable[Goodbye | None]]
 
 
 class SocketSession(ABC):
-    """A session, from the upgrade to the close.
-
-    Args:
-        socket: The socket, whose handshake is accepted.
-        terms: What all its steps share.
-        is_text: Whether its messages are text messages.
-    """
+    """A session, from the upgrade to the close; ``is_text``: whether its messages are text messages."""
 
     def __init__(self, socket: WebSocket, terms: Terms, *, is_text: bool) -> None:
         self._socket = socket
         self.terms = terms
         self._is_text = is_text
-        #: The sequence that the next step belongs to.
+        #: The sequence that the next step belongs to, and the number of its last step.
         self.sequence_id = ""
+        self.last = 0
         #: Answers that wait for their turn. (Not `asyncio.Queue`, which would be a tenth of an idle session's memory.)
         self._queue = deque[tuple[StepExchange | None, Answer]]()
         self._answer_comes: asyncio.Future[None] | None = None
@@ -58,16 +55,14 @@ class SocketSession(ABC):
         self._heard_at = self.active_at = asyncio.get_running_loop().time()
         self._sent = 0  # messages since the client was heard
 
-    @abstractmethod
-    async def greet(self) -> None:
-        """Send what a client is told first."""
+    async def greet(self) -> None:  # noqa: B027 - most APIs override it
+        """Send what a client is told first: nothing, unless an API says otherwise."""
 
     @abstractmethod
     async def take(self, message: Message) -> Goodbye | None:
         """Take a message of the client; return why the session is over, if it is.
 
-        Raises:
-            UnusableMessage: The session closes, because the message is none of this API.
+        Raises UnusableMessage: the session closes, because the message is none of this API.
         """
 
     async def run(self) -> None:
@@ -194,7 +189,7 @@ class SocketSession(ABC):
         if self._socket.is_reader_slow or (self._room_comes is not None and not self._room_comes.done()):
             self._heard_at = loop.time()
         elif self._sent > _READ_AHEAD:
-            give_up_after = max(give_up_after, self.terms.read_limit)
+            give_up_after = max(give_up_after, self.terms.settings.default_response_timeout)
         idle, silent = loop.time() - self.active_at, loop.time() - self._heard_at
         if not self._count and idle >= max_idle:
             self.tell(Goodbye(GONE, f"sequence_expired: no step for {max_idle:g} seconds"))
@@ -205,6 +200,30 @@ class SocketSession(ABC):
                 self._socket.ping()
             seconds = min(_PING_AFTER / 2, max_idle - (0.0 if self._count else idle))
             self._timer = loop.call_later(seconds, self._check)
+
+
+class StepSession(SocketSession):
+    """A session whose messages are steps; each has its answer, or a message that tells why there is none."""
+
+    #: Whether a step of the sequence was applied.
+    is_begun = False
+
+    @abstractmethod
+    async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
+        """Tell the client why a step has no answer, or not all of it."""
+
+    def put_step(self, step: StepExchange) -> None:
+        """Let the answer to a step be sent once those before it are."""
+        self.put(partial(self._relay, step), step)
+
+    async def _relay(self, step: StepExchange) -> Goodbye | None:
+        try:
+            await step.relay(await step.next())
+        except DoorError as error:
+            await self.tell_failure(step, error.failure)
+            return end_of(error.failure)
+        self.is_begun = True
+        return ENDED if step.ends else None
 
 
 async def _going() -> Goodbye:

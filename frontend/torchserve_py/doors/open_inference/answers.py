@@ -1,4 +1,4 @@
-"""Bodies of Open Inference answers: compact JSON, errors, compression."""
+"""What Open Inference answers have in common: compact JSON, errors, compression, refusals."""
 
 from __future__ import annotations
 
@@ -6,42 +6,21 @@ import asyncio
 import gzip
 import json
 import zlib
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache, partial
+from typing import Any, Final
 
-from torchserve_py.doors.failures import UNAVAILABLE, DoorError, Failure
+from torchserve_py.core.serving import ServedModel, Serving
+from torchserve_py.doors.failures import UNAVAILABLE, DoorError, Failure, unsupported
+from torchserve_py.doors.pipeline import Exchange
 from torchserve_py.doors.requests import DEFLATE, GZIP
-from torchserve_py.doors.responses import JSON_TYPE, Responses, Sent
+from torchserve_py.doors.responses import Headers
+from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.request import Request
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.doors.pipeline import Exchange
-    from torchserve_py.doors.responses import Headers
-    from torchserve_py.jobs.parts import Part
 
 _LEVEL: Final = 1
 #: Bodies above this size are compressed in a thread, so that other requests do not wait for them.
 _LARGE: Final = 64 * 1024
-
-
-class Answers:
-    """Writes the server's own answers.
-
-    Args:
-        responses: Writes answers.
-        compress_from: JSON of so many bytes or more is compressed, if the client accepts that.
-    """
-
-    def __init__(self, responses: Responses, compress_from: int) -> None:
-        self._responses = responses
-        self._compress_from = compress_from
-
-    async def json(self, request: Request, value: Any, status: int = 200) -> Sent:
-        """Answer with JSON of the server's own."""
-        body, added = await compressed_for(request, to_json(value), self._compress_from)
-        return self._responses.send(request, status, body, (JSON_TYPE, *added))
 
 
 def to_json(value: Any) -> bytes:
@@ -58,10 +37,7 @@ def error_body(message: str, status: int) -> bytes:
 
 
 def refuse_if_failing(serving: Serving, model: ServedModel) -> None:
-    """Refuse a request to a model that none of its workers could load at the last attempt.
-
-    Raises DoorError: the workers fail to start.
-    """
+    """Raise DoorError if none of the model's workers could load it at the last attempt."""
     if serving.fails_to_load(model):
         message = f"Model {model.name} is not ready: its workers fail to start."
         raise DoorError(Failure(503, UNAVAILABLE, message, Cause.no_worker.value))
@@ -95,30 +71,16 @@ async def compressed_for(request: Request, body: bytes | bytearray, min_size: in
     encoding = encoding_for(request, body, min_size)
     if encoding is None:
         return body, ()
-    return await compressed(body, encoding), (("content-encoding", encoding), ("vary", "accept-encoding"))
-
-
-async def compressed(body: bytes | bytearray, encoding: str) -> bytes:
-    """Compress a body."""
-    if len(body) > _LARGE:
-        return await asyncio.to_thread(_compress, body, encoding)
-    return _compress(body, encoding)
-
-
-def _compress(body: bytes | bytearray, encoding: str) -> bytes:
-    return gzip.compress(body, _LEVEL, mtime=0) if encoding == GZIP else zlib.compress(body, _LEVEL)
+    compress = partial(gzip.compress, mtime=0) if encoding == GZIP else zlib.compress
+    compressed = await asyncio.to_thread(compress, body, _LEVEL) if len(body) > _LARGE else compress(body, _LEVEL)
+    return compressed, (("content-encoding", encoding), ("vary", "accept-encoding"))
 
 
 async def only_response(exchange: Exchange, part: Part, endpoint: str, stream: str) -> Part:
     """Return the only response of a model that may give several, with the headers that were set last.
 
-    Args:
-        part: The first part of the answer.
-        endpoint: What the client has called, for the message of the error …
-        stream: The endpoint for any number of responses.
-
-    Raises:
-        DoorError: The model has given no response, or a second one.
+    Raises DoorError: the model has given no response, or a second one; the message names ``stream``, the endpoint for
+    any number of responses.
     """
     found = [part] if part.body else []
     headers = part.headers
@@ -131,4 +93,4 @@ async def only_response(exchange: Exchange, part: Part, endpoint: str, stream: s
         return found[0]._replace(headers=headers)
     count = "several responses" if found else "no response"
     message = f"Model {exchange.name} has {count} to this request, and {endpoint} has one. Use {stream}."
-    raise DoorError(Failure(501, "NotImplementedException", message))
+    raise unsupported(message)

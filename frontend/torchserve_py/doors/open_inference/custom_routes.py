@@ -8,25 +8,21 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
+from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import bad_request, method_not_allowed
 from torchserve_py.doors.open_inference.rest_dialect import CUSTOM_DIALECT
 from torchserve_py.doors.path_templates import PathTemplate, read_template, shown
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.requests import request_line
-from torchserve_py.doors.responses import Responses
-from torchserve_py.doors.routing import AfterBody, Reply
+from torchserve_py.doors.routing import AfterBody, DoorContext, Reply
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import CUSTOM
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.settings.table import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +50,9 @@ class CustomRoute(NamedTuple):
 class CustomRoutes:
     """Finds the models' own routes and runs requests on them."""
 
-    def __init__(self, settings: Settings, serving: Serving, responses: Responses) -> None:
-        self._serving = serving
-        self._responses = responses
-        self._max_body = settings.max_request_size
+    def __init__(self, context: DoorContext) -> None:
+        self._context = context
+        self._serving = context.serving
         #: Each model's declaration, and the routes read from the declaration.
         self._read: WeakKeyDictionary[ServedModel, tuple[Any, tuple[DeclaredRoute, ...]]] = WeakKeyDictionary()
 
@@ -78,13 +73,9 @@ class CustomRoutes:
     def find_instead(self, request: Request, *, refuses: bool) -> CustomRoute | None:
         """Return a model's route for a path that the server has too, or None if the server answers.
 
-        The server answers if no model declares the path, or if the query names a model without such a route.
-
-        Args:
-            refuses: Whether a request is refused if several models declare the path; otherwise the server answers.
-
-        Raises:
-            DoorError: Several models have the path, and the query's ``model_name`` is not one of them.
+        The server answers if no model declares the path, or if the query names a model without such a route; and,
+        unless ``refuses``, if several models declare the path. Raises DoorError: several models have the path, and the
+        query's ``model_name`` is not one of them.
         """
         found, _ = self._all(request)
         if found and request.parameter(_MODEL_NAME):
@@ -143,9 +134,9 @@ class CustomRoutes:
                 priority=priorities.of_request(request),
                 unbatched=route.model.is_stateful,
             )
-            return HttpExchange(self._responses, CUSTOM_DIALECT, request, self._serving, route.model, inference)
+            return self._context.submit(request, CUSTOM_DIALECT, route.model, inference)
 
-        return AfterBody(self._max_body, submit)
+        return AfterBody(self._context.settings.max_request_size, submit)
 
 
 def _refuse(found: Sequence[CustomRoute]) -> NoReturn:
@@ -162,13 +153,9 @@ def segments_of(target: str) -> list[str]:
 
 
 def read_routes(declared: Any) -> tuple[DeclaredRoute, ...]:
-    """Read the routes that a worker declares.
+    """Read the routes that a worker declares: a list of ``[path, methods, endpoint]``, or None.
 
-    Args:
-        declared: A list of ``[path, methods, endpoint]``, or None.
-
-    Raises:
-        ValueError: The declaration is malformed; the message names the entry and what would be right.
+    Raises ValueError: the declaration is malformed; the message names the entry and what would be right.
     """
     if declared is None:
         return ()

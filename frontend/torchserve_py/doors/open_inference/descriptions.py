@@ -6,13 +6,11 @@ Plain values with the names of the protocol's JSON; the gRPC door makes its mess
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from torchserve_py.core.serving import ServedModel, Serving
+from torchserve_py.settings.table import Settings
 from torchserve_py.version import __version__
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.settings.table import Settings
 
 SERVER_NAME: Final = "torchserve-py"
 _BATCH: Final = -1  # a leading dimension of any size

@@ -6,14 +6,12 @@ import html
 import json
 from collections.abc import Iterable, Mapping
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from torchserve_py.doors.openapi import EVENTS, JSON, Described, Operation, Schema, described, document
+from torchserve_py.doors.routing import Route
 from ts.open_inference.datatypes import DATATYPES
-
-if TYPE_CHECKING:
-    from torchserve_py.doors.routing import Route
 
 _DOCUMENT: Final = "open inference"
 _OBJECT: Final[Schema] = {"type": "object", "additionalProperties": True}
@@ -88,12 +86,7 @@ def server_document(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def model_document(metadata: Mapping[str, Any], version: str | None) -> dict[str, Any]:
-    """Return the document of one model: its endpoints, with the tensors that it has declared as an example.
-
-    Args:
-        metadata: What `descriptions.model_metadata` says.
-        version: The version that the client named, if it named one.
-    """
+    """Return the document of one model: its endpoints, with the tensors that it has declared as an example."""
     name = metadata["name"]
     prefix = f"/v2/models/{quote(name, safe='')}"
     if version is not None:

@@ -6,29 +6,22 @@ sequence of a stateful model, a time limit or a priority.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torchserve_py.bounded_json import UnreadableJson, read_member
+from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.doors.open_inference.answers import refuse_if_failing
 from torchserve_py.doors.open_inference.rest_dialect import EventsDialect, SharedMemoryDialect, WholeDialect
-from torchserve_py.doors.open_inference.shared_memory import SharedMemory
-from torchserve_py.doors.open_inference.shared_tensors import REGION_MEMBER, BinaryRequest, with_binary_tensors
+from torchserve_py.doors.open_inference.shared_tensors import REGION_MEMBER, with_binary_tensors
 from torchserve_py.doors.pipeline import HttpExchange
-from torchserve_py.doors.requests import body_refusal, decompressed
-from torchserve_py.doors.responses import Responses
-from torchserve_py.doors.routing import AfterBody
-from torchserve_py.doors.sequence_parameters import ID, sequence_of
-from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.doors.requests import decompressed
+from torchserve_py.doors.routing import AfterBody, DoorContext
+from torchserve_py.doors.sequences import SequenceHeaders, sequence_of
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.transport.http1.errors import BodyError
 from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import OPEN_INFERENCE_REST
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving
-    from torchserve_py.settings.table import Settings
 
 INFER: Final = "infer"
 INFER_STREAM: Final = "infer_stream"
@@ -45,8 +38,7 @@ _ENDPOINT_HEADERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 }
 _PARAMETERS: Final = "parameters"
 TIMEOUT: Final = "timeout"
-_TIMEOUT_MEMBER: Final = b'"timeout"'
-_PRIORITY_MEMBER: Final = f'"{priorities.PARAMETER}"'.encode()
+_URGENT_MEMBERS: Final = (b'"timeout"', f'"{priorities.PARAMETER}"'.encode())
 _LOOKED_INTO: Final = 64 * 1024
 _LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 _LENGTH_NAME: Final = _LENGTH_HEADER.lower().encode()
@@ -54,36 +46,22 @@ _MAX_DIGITS: Final = 20
 
 
 class OpenInferenceCalls:
-    """Runs requests on models.
+    """Runs requests on models."""
 
-    Args:
-        settings: Limits, and the names of the headers of sequences.
-        responses: Writes answers.
-        memory: Where tensors may be that are not sent.
-    """
-
-    def __init__(self, settings: Settings, serving: Serving, responses: Responses, memory: SharedMemory) -> None:
-        self._serving = serving
-        self._memory = memory
-        self._responses = responses
-        self._sequences = SequenceHeaders(settings)
-        self._max_body = settings.max_request_size
-        compress_from = settings.response_compression_min_size
+    def __init__(self, context: DoorContext) -> None:
+        self._context = context
+        self._serving = context.serving
+        self._memory = context.shared_memory
+        self._sequences = SequenceHeaders(context.settings)
+        self._max_body = context.settings.max_request_size
+        compress_from = context.settings.response_compression_min_size
         self._dialects = {
             name: (EventsDialect if name in _STREAMS else WholeDialect)(name, compress_from, is_text=name in _TEXT)
             for name in ENDPOINTS
         }
 
     def begin(self, request: Request, model: ServedModel, version: str | None, endpoint: str) -> AfterBody:
-        """Run a request.
-
-        Args:
-            version: The version that the client named, or None.
-            endpoint: One of `ENDPOINTS`.
-
-        Raises:
-            DoorError: The model cannot be run.
-        """
+        """Run a request; ``version`` is the one that the client named, ``endpoint`` one of `ENDPOINTS`."""
         refuse_if_failing(self._serving, model)
         encoding = request.headers.get("Content-Encoding")
 
@@ -99,19 +77,18 @@ class OpenInferenceCalls:
         self, request: Request, model: ServedModel, version: str | None, endpoint: str, body: bytes
     ) -> HttpExchange:
         headers: tuple[Any, ...] = request.raw_headers + _ENDPOINT_HEADERS[endpoint]
-        length = request.headers.get(_LENGTH_HEADER)
         dialect = self._dialects[endpoint]
-        if endpoint == INFER and self._memory.is_enabled:
-            in_memory = self._in_memory(request, body)
+        size = _json_size(body, request.headers.get(_LENGTH_HEADER))
+        if endpoint == INFER and self._memory.is_enabled and body.find(REGION_MEMBER, 0, size) >= 0:
+            in_memory = with_binary_tensors(self._memory, body, size, request.hold)
             if in_memory is not None:
-                body, json_size, outputs = in_memory
-                length = str(json_size)
+                body, size, outputs = in_memory
                 headers = tuple(pair for pair in headers if pair[0].lower() != _LENGTH_NAME)
-                headers += ((_LENGTH_NAME, length.encode()),)
+                headers += ((_LENGTH_NAME, str(size).encode()),)
                 dialect = SharedMemoryDialect(endpoint, self._memory, outputs) if outputs else dialect
-        expires_in, priority = _urgency(body, length)
+        expires_in, priority = _urgency(body, size)
         priority = priority or priorities.of_request(request)
-        sequence = self._sequence(request, model, body, length) if model.is_stateful else None
+        sequence = self._sequence(request, model, body, size) if model.is_stateful else None
         if sequence is not None:
             headers += sequence.headers
         inference = InferenceRequest(
@@ -123,48 +100,23 @@ class OpenInferenceCalls:
             priority=priority,
             expires_in=expires_in,
         )
-        return HttpExchange(self._responses, dialect, request, self._serving, model, inference, version)
+        return self._context.submit(request, dialect, model, inference, version)
 
-    def _in_memory(self, request: Request, body: bytes) -> BinaryRequest | None:
-        """Return the request with its tensors of shared memory; None if it has none.
-
-        Raises DoorError: they are not there, or the server has no memory for them now.
-        """
-        json_size = _json_size(body, request.headers.get(_LENGTH_HEADER))
-        if body.find(REGION_MEMBER, 0, json_size) < 0:
-            return None
+    def _sequence(self, request: Request, model: ServedModel, body: bytes, size: int) -> SequenceRequest:
         try:
-            return with_binary_tensors(self._memory, body, json_size, request.hold)
-        except BodyError as error:
-            raise body_refusal(error) from error
-
-    def _sequence(self, request: Request, model: ServedModel, body: bytes, length: str | None) -> SequenceRequest:
-        """Return the sequence that the parameters of a request name, or else TorchServe's headers."""
-        in_headers = self._sequences.are_in(request)
-        try:
-            parameters = _parameters(body, length)
+            parameters = _parameters(body, size)
         except DoorError:
-            if not in_headers:
+            if self._sequences.id_name not in request.headers:
                 raise
             parameters = {}
-        if parameters.get(ID) is None and in_headers:
-            return self._sequences.read(request)
-        return sequence_of(self._sequences, self._serving, model, parameters)
+        return sequence_of(self._sequences, self._serving, model, parameters, request.headers)
 
 
-def _urgency(body: bytes, length: str | None) -> tuple[float | None, int]:
-    """How many seconds a request may wait for a worker, and its priority, if its parameters say so; only small JSON is
-    looked into.
-
-    Raises DoorError: what they say is no time, or no priority.
-    """
-    size = _json_size(body, length)
-    if size > _LOOKED_INTO:
+def _urgency(body: bytes, size: int) -> tuple[float | None, int]:
+    """Return how many seconds a request may wait for a worker, and its priority; only small JSON is looked into."""
+    if size > _LOOKED_INTO or not any(body.find(member, 0, size) >= 0 for member in _URGENT_MEMBERS):
         return None, 0
-    head = body[:size]
-    if _TIMEOUT_MEMBER not in head and _PRIORITY_MEMBER not in head:
-        return None, 0
-    parameters = _parameters(body, length)
+    parameters = _parameters(body, size)
     return seconds_of(parameters.get(TIMEOUT)), priorities.of_parameter(parameters.get(priorities.PARAMETER))
 
 
@@ -180,16 +132,14 @@ def seconds_of(value: Any) -> float | None:
     return value / 1e6 or None
 
 
-def _parameters(body: bytes, length: str | None) -> dict[str, Any]:
-    """Return the parameters of a request.
+def _parameters(body: bytes, size: int) -> dict[str, Any]:
+    """Return the parameters of a request, whose JSON has ``size`` bytes.
 
-    Raises:
-        DoorError: They cannot be read; the worker would not read them either, or they are too large to be looked for.
+    Raises DoorError: they cannot be read: the worker would not read them either, or they are too large.
     """
     from ts.open_inference.json_objects import read_parameters  # few requests need it
     from ts.runtimes.errors import Failure as WorkerFailure
 
-    size = _json_size(body, length)
     if size == 0:
         return {}
     try:

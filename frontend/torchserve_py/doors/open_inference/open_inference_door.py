@@ -5,27 +5,24 @@ Refusals have the protocol's shape. The door ignores ``Content-Type``: clients i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from torchserve_py.doors.failures import DoorError, Failure, bad_request
+from torchserve_py.core.serving import ServedModel
+from torchserve_py.doors.failures import bad_request, unsupported
 from torchserve_py.doors.open_inference import descriptions, documents, statistics
-from torchserve_py.doors.open_inference.answers import Answers
+from torchserve_py.doors.open_inference.answers import compressed_for, to_json
 from torchserve_py.doors.open_inference.custom_routes import CustomRoutes
 from torchserve_py.doors.open_inference.infer_endpoints import ENDPOINTS, INFER, OpenInferenceCalls
 from torchserve_py.doors.open_inference.rest_dialect import CUSTOM_DIALECT
-from torchserve_py.doors.open_inference.shared_memory_routes import SharedMemoryRoutes
 from torchserve_py.doors.parameters import read_object
 from torchserve_py.doors.predictions import V2_PREDICT, InferenceDoor, predict_document
 from torchserve_py.doors.requests import read_small_body
-from torchserve_py.doors.responses import Sent
-from torchserve_py.doors.routing import ANY_PATH, READING, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.responses import JSON_TYPE, Answer
+from torchserve_py.doors.routing import ANY_PATH, READING, Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.transport.http1.request import Request
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel
 
 #: The envelope under which TorchServe serves ``infer`` itself, in its own way.
 _KSERVE_V2: Final = "kservev2"
@@ -50,40 +47,66 @@ _UNSUPPORTED: Final = {
     ),
 }
 
-_Serve = Callable[[Request, PathValues], Coroutine[Any, Any, Sent]]
+_SHARED_MEMORY: Final = "/v2/systemsharedmemory"
+_REGION: Final = f"{_SHARED_MEMORY}/region/{{region}}"
 
 
-class OpenInferenceDoor:
+class OpenInferenceDoor(Door):
     """Answers requests under ``/v2``, and on the routes that models declare."""
 
     def __init__(self, context: DoorContext) -> None:
-        self._context = context
-        self._settings = settings = context.settings
-        self._serving = context.serving
-        self._responses = context.responses
+        super().__init__(context)
         self._repository = context.repository
+        self._memory = context.shared_memory
         self._predictions = InferenceDoor(context)
-        self._answers = Answers(self._responses, settings.response_compression_min_size)
-        self._shared_memory = SharedMemoryRoutes(context, self._answers)
-        self._calls = OpenInferenceCalls(settings, self._serving, self._responses, context.shared_memory)
-        self._custom = CustomRoutes(settings, self._serving, self._responses)
-        self._kserve_v2 = settings.service_envelope == _KSERVE_V2
+        self._calls = OpenInferenceCalls(context)
+        self._custom = CustomRoutes(context)
+        self._kserve_v2 = self.settings.service_envelope == _KSERVE_V2
 
-    @property
-    def routes(self) -> Sequence[Route]:
-        return [row._replace(dialect=CUSTOM_DIALECT) for row in self._rows()]
+    def routes(self) -> Iterator[Route]:
+        return (row._replace(dialect=CUSTOM_DIALECT) for row in self._rows())
 
     def _rows(self) -> Iterator[Route]:
         for path in (_INVOCATIONS, "/ping"):
             # A model may declare these paths of the server. The server keeps all its other paths: a model that took
             # one would get requests for other models.
             yield Route(path, self._serve_instead, applies=self._has_custom)
-        for path, serve in self._server().items():
+        yield from self._server_rows()
+        yield from self._model_rows()
+        for base in ("/v2", _MODEL, _VERSION):
+            yield Route(f"{base}/docs", self._page, READING)
+            yield Route(f"{base}/docs/{_DOCUMENT}", self._document, READING)
+        for base in (_SHARED_MEMORY, _REGION):
+            yield Route(f"{base}/status", self._regions, READING)
+            yield Route(f"{base}/unregister", self._unregister_region, ("POST",))
+        yield Route(f"{_REGION}/register", self._register_region, ("POST",))
+        for path, why in _UNSUPPORTED.items():
+            yield Route(path, partial(self._refuse, why))
+        yield Route("/v2/{rest:path}", self._pass_on)
+        yield Route(ANY_PATH, self._serve_custom, applies=self._has_custom)
+
+    def _server_rows(self) -> Iterator[Route]:
+        for path, serve in (
+            ("/v2", self._metadata),
+            ("/v2/health/live", self._live),
+            ("/v2/health/ready", self._ready),
+            ("/v2/models/stats", self._statistics),
+            ("/v2/repository/index", self._index),
+            ("/v2/repository/models/{model_name}/load", self._load),
+            ("/v2/repository/models/{model_name}/unload", self._unload),
+        ):
             token = TokenType.management if "/repository/" in path else TokenType.inference
             methods = ("POST",) if token is TokenType.management else READING
             yield Route(path, serve, methods, token, operations=(documents.SERVER[path],))
         yield Route("/v2/repository/{repository}/index", self._index, ("POST",), TokenType.management)
-        for path, describe in self._model().items():
+
+    def _model_rows(self) -> Iterator[Route]:
+        for path, describe in (
+            ("", self._model_metadata),
+            ("/ready", self._model_ready),
+            ("/config", self._model_config),
+            ("/stats", self._statistics),
+        ):
             operation = documents.MODEL[path]
             yield Route(f"{_MODEL}{path}", describe, READING, operations=(operation,))
             yield Route(f"{_VERSION}{path}", describe, READING, operations=(documents.of_version(operation),))
@@ -92,33 +115,11 @@ class OpenInferenceDoor:
             operations = (operation, V2_PREDICT) if endpoint == INFER else (operation,)
             yield Route(f"{_MODEL}{path}", infer, _INFERRING, operations=operations)
             yield Route(f"{_VERSION}{path}", infer, _INFERRING, operations=(documents.of_version(operation),))
-        for base in ("/v2", _MODEL, _VERSION):
-            yield Route(f"{base}/docs", self._page, READING)
-            yield Route(f"{base}/docs/{_DOCUMENT}", self._document, READING)
-        yield from self._shared_memory.rows()
-        for path, why in _UNSUPPORTED.items():
-            yield Route(path, partial(self._refuse, why))
-        yield Route("/v2/{rest:path}", self._pass_on)
-        yield Route(ANY_PATH, self._serve_custom, applies=self._has_custom)
 
-    def _server(self) -> dict[str, _Serve]:
-        return {
-            "/v2": self._metadata,
-            "/v2/health/live": self._live,
-            "/v2/health/ready": self._ready,
-            "/v2/models/stats": self._statistics,
-            "/v2/repository/index": self._index,
-            "/v2/repository/models/{model_name}/load": self._load,
-            "/v2/repository/models/{model_name}/unload": self._unload,
-        }
-
-    def _model(self) -> dict[str, _Serve]:
-        return {
-            "": self._model_metadata,
-            "/ready": self._model_ready,
-            "/config": self._model_config,
-            "/stats": self._statistics,
-        }
+    async def _json(self, request: Request, value: Any, status: int = 200) -> Answer:
+        """Return an answer with JSON of the server's own, compressed if the client accepts that."""
+        body, added = await compressed_for(request, to_json(value), self.settings.response_compression_min_size)
+        return Answer(status, body, (JSON_TYPE, *added))
 
     # Models' own routes, and unknown paths.
 
@@ -127,8 +128,7 @@ class OpenInferenceDoor:
 
     def _serve_instead(self, request: Request, values: PathValues) -> Reply | None:
         """Serve a path of the server that a model has declared, or pass the request on."""
-        is_invocations = request.target.startswith(_INVOCATIONS)
-        route = self._custom.find_instead(request, refuses=is_invocations)
+        route = self._custom.find_instead(request, refuses=request.target.startswith(_INVOCATIONS))
         return None if route is None else self._custom.run(request, route)
 
     def _serve_custom(self, request: Request, values: PathValues) -> Reply | None:
@@ -138,89 +138,105 @@ class OpenInferenceDoor:
     def _pass_on(self, request: Request, values: PathValues) -> None:
         """Pass unknown paths on to the models' routes; this door's dialect words the refusal."""
 
-    async def _refuse(self, message: str, request: Request, values: PathValues) -> Sent:
-        raise DoorError(Failure(501, "NotImplementedException", message))
+    def _refuse(self, message: str, request: Request, values: PathValues) -> Reply:
+        raise unsupported(message)
 
     # Inference.
 
     def _infer(self, endpoint: str, request: Request, values: PathValues) -> Reply:
         name, version = values["model_name"], values.get("model_version")
-        model = self._serving.get_latest(name, version)
+        model = self.serving.get_latest(name, version)
         if request.method == "OPTIONS":  # as on TorchServe's own paths
-            return self._answers.json(request, predict_document(name))
+            return self._json(request, predict_document(name))
         if self._kserve_v2 and endpoint == INFER and version is None and model.contract.envelopes:
             return self._predictions.infer(request, name, None, _PREDICT)  # the envelope decodes the request
         return self._calls.begin(request, model, version, endpoint)
 
     # The server.
 
-    async def _metadata(self, request: Request, values: PathValues) -> Sent:
-        metadata = descriptions.server_metadata(self._settings)
-        if self._settings.ts_open_inference_protocol:  # TorchServe's answer, whose misspelt key is part of its API
+    def _metadata(self, request: Request, values: PathValues) -> Reply:
+        metadata = descriptions.server_metadata(self.settings)
+        if self.settings.ts_open_inference_protocol:  # TorchServe's answer, whose misspelt key is part of its API
             metadata |= {"name": "Torchserve", "extenstion": ["kserve", "kubeflow"]}
-        return await self._answers.json(request, metadata)
+        return self._json(request, metadata)
 
-    async def _live(self, request: Request, values: PathValues) -> Sent:
-        return await self._answers.json(request, {"live": True})
+    def _live(self, request: Request, values: PathValues) -> Reply:
+        return self._json(request, {"live": True})
 
-    async def _ready(self, request: Request, values: PathValues) -> Sent:
-        ready = not self._context.is_draining and self._serving.startup_ready()
-        return await self._answers.json(request, {"ready": ready}, 200 if ready else 400)
+    def _ready(self, request: Request, values: PathValues) -> Reply:
+        ready = not self.context.is_draining and self.serving.startup_ready()
+        return self._json(request, {"ready": ready}, 200 if ready else 400)
 
-    async def _index(self, request: Request, values: PathValues) -> Sent:
+    async def _index(self, request: Request, values: PathValues) -> Answer:
         ready = (await self._members(request)).get("ready")
         if ready is not None and not isinstance(ready, bool):
             raise bad_request(f'The member "ready" must be true or false, it is {ready!r}.')
-        return await self._answers.json(request, await self._repository.index(ready_only=bool(ready)))
+        return await self._json(request, await self._repository.index(ready_only=bool(ready)))
 
-    async def _load(self, request: Request, values: PathValues) -> Sent:
+    async def _load(self, request: Request, values: PathValues) -> Answer:
         parameters = (await self._members(request)).get("parameters") or {}
         if not isinstance(parameters, dict):
             raise bad_request('The member "parameters" must be an object.')
         await self._repository.load(values["model_name"], parameters)
-        return self._responses.send(request, 200, b"")
+        return Answer(200)
 
-    async def _unload(self, request: Request, values: PathValues) -> Sent:
+    async def _unload(self, request: Request, values: PathValues) -> Answer:
         await self._members(request)
         await self._repository.unload(values["model_name"])
-        return self._responses.send(request, 200, b"")
+        return Answer(200)
 
     async def _members(self, request: Request) -> dict[str, Any]:
         """Return the JSON object in a body; an empty object without a body."""
-        body = await read_small_body(request, self._settings.max_request_size)
+        body = await read_small_body(request, self.max_body)
         return read_object(body) if body.strip() else {}
+
+    # Regions of shared memory.
+
+    def _regions(self, request: Request, values: PathValues) -> Reply:
+        return self._json(request, self._memory.status(values.get("region", "")))
+
+    async def _register_region(self, request: Request, values: PathValues) -> Answer:
+        self._memory.check_enabled()
+        given = read_object(await read_small_body(request, self.max_body))
+        self._memory.register(values["region"], given.get("key"), given.get("offset", 0), given.get("byte_size"))
+        return Answer(200)
+
+    async def _unregister_region(self, request: Request, values: PathValues) -> Answer:
+        self._memory.check_enabled()
+        await read_small_body(request, self.max_body)
+        self._memory.unregister(values.get("region", ""))
+        return Answer(200)
 
     # One model.
 
-    async def _model_metadata(self, request: Request, values: PathValues) -> Sent:
+    def _model_metadata(self, request: Request, values: PathValues) -> Reply:
         name, version = values["model_name"], values.get("model_version")
-        return await self._answers.json(request, descriptions.model_metadata(self._serving, name, version))
+        return self._json(request, descriptions.model_metadata(self.serving, name, version))
 
-    async def _model_ready(self, request: Request, values: PathValues) -> Sent:
-        ready = await descriptions.model_ready(self._serving, self._model_of(values))
-        return await self._answers.json(request, {"name": values["model_name"], "ready": ready}, 200 if ready else 400)
+    async def _model_ready(self, request: Request, values: PathValues) -> Answer:
+        ready = await descriptions.model_ready(self.serving, self._model_of(values))
+        return await self._json(request, {"name": values["model_name"], "ready": ready}, 200 if ready else 400)
 
-    async def _model_config(self, request: Request, values: PathValues) -> Sent:
-        return await self._answers.json(request, descriptions.model_config(self._serving, self._model_of(values)))
+    def _model_config(self, request: Request, values: PathValues) -> Reply:
+        return self._json(request, descriptions.model_config(self.serving, self._model_of(values)))
 
-    async def _statistics(self, request: Request, values: PathValues) -> Sent:
-        described = statistics.of_models(self._serving, values.get("model_name"), values.get("model_version"))
-        return await self._answers.json(request, {"model_stats": described})
+    def _statistics(self, request: Request, values: PathValues) -> Reply:
+        described = statistics.of_models(self.serving, values.get("model_name"), values.get("model_version"))
+        return self._json(request, {"model_stats": described})
 
-    async def _document(self, request: Request, values: PathValues) -> Sent:
-        return await self._answers.json(request, self._described(values))
+    def _document(self, request: Request, values: PathValues) -> Reply:
+        return self._json(request, self._described(values))
 
-    async def _page(self, request: Request, values: PathValues) -> Sent:
+    def _page(self, request: Request, values: PathValues) -> Answer:
         described = self._described(values)
         location = f"{request.target.partition('?')[0].rstrip('/')}/{_DOCUMENT}"
-        shown = documents.page(described["info"]["title"], described, location)
-        return self._responses.send(request, 200, shown, (_HTML,))
+        return Answer(200, documents.page(described["info"]["title"], described, location), (_HTML,))
 
     def _described(self, values: PathValues) -> dict[str, Any]:
         if not values:
             return documents.server_document(self._rows())
         name, version = values["model_name"], values.get("model_version")
-        return documents.model_document(descriptions.model_metadata(self._serving, name, version), version)
+        return documents.model_document(descriptions.model_metadata(self.serving, name, version), version)
 
     def _model_of(self, values: PathValues) -> ServedModel:
-        return self._serving.get_latest(values["model_name"], values.get("model_version"))
+        return self.serving.get_latest(values["model_name"], values.get("model_version"))

@@ -7,18 +7,16 @@ this interface. Loading and unloading need ``enable_model_api``, like registerin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from torchserve_py.archive.errors import ArchiveNotFound
 from torchserve_py.core.errors import ModelNotFound
-from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.doors.failures import DoorError, Failure
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving, WorkerStatus
-    from torchserve_py.doors.management_calls import ManagementCalls
-    from torchserve_py.settings.schemas.versions import SavedModel
+from torchserve_py.core.serving import RegisterRequest, ServedModel, Serving, WorkerStatus
+from torchserve_py.doors.failures import DoorError, Failure, unsupported
+from torchserve_py.doors.management_calls import ManagementCalls
+from torchserve_py.settings.schemas.versions import SavedModel
 
 READY: Final = "READY"
 UNAVAILABLE: Final = "UNAVAILABLE"
@@ -29,11 +27,7 @@ _HEALTH_LIMIT: Final = 5.0
 
 
 class Repository:
-    """Loads and unloads models by name, for all doors of a server.
-
-    Args:
-        calls: Registers and unregisters.
-    """
+    """Loads and unloads models by name, for all doors of a server."""
 
     def __init__(self, serving: Serving, calls: ManagementCalls) -> None:
         self._serving = serving
@@ -65,8 +59,8 @@ class Repository:
         self._calls.check_model_api()
         for key, value in parameters.items():
             if value is not None:
-                raise _unsupported(f"Model {name!r} cannot be loaded with the parameter {key!r}, only as it is stored.")
-        with _Change(self._changing, name, LOADING):
+                raise unsupported(f"Model {name!r} cannot be loaded with the parameter {key!r}, only as it is stored.")
+        with self._change(name, LOADING):
             served = [saved for saved in self._serving.saved_models() if saved.name == name]
             await self._load_again(served or self._unloaded.get(name, []), is_served=bool(served))
             if not served and name not in self._unloaded:
@@ -80,8 +74,7 @@ class Repository:
     async def _load_again(self, versions: Sequence[SavedModel], *, is_served: bool) -> None:
         """Load versions that were loaded before. Served versions whose files are gone are unloaded.
 
-        Raises:
-            ArchiveNotFound: The files of all versions are gone; nothing has changed.
+        Raises ArchiveNotFound: the files of all versions are gone; nothing has changed.
         """
         gone: list[SavedModel] = []
         missing: list[ArchiveNotFound] = []
@@ -108,10 +101,22 @@ class Repository:
         self._calls.check_model_api()
         self._serving.get(name)
         saved = [each for each in self._serving.saved_models() if each.name == name]
-        with _Change(self._changing, name, UNLOADING):
+        with self._change(name, UNLOADING):
             if saved:
                 self._unloaded[name] = saved
             await self._calls.unload(name)
+
+    @contextlib.contextmanager
+    def _change(self, name: str, state: str) -> Iterator[None]:
+        """Mark a model while it is being loaded or unloaded. Raises DoorError: another change of it is under way."""
+        if name in self._changing:
+            message = f"Model {name!r} is {self._changing[name].lower()} already."
+            raise DoorError(Failure(409, "ConflictStatusException", message))
+        self._changing[name] = state
+        try:
+            yield
+        finally:
+            del self._changing[name]
 
     async def _served(self, model: ServedModel) -> dict[str, str]:
         state, reason = self._changing.get(model.name, ""), ""
@@ -133,27 +138,6 @@ class Repository:
         return await self._serving.stored(unloaded)
 
 
-class _Change:
-    """Marks a name while it is being loaded or unloaded; only one change at a time.
-
-    Raises DoorError: another change of the model is under way.
-    """
-
-    def __init__(self, changing: dict[str, str], name: str, state: str) -> None:
-        self._changing = changing
-        self._name = name
-        self._state = state
-
-    def __enter__(self) -> None:
-        if self._name in self._changing:
-            state = self._changing[self._name].lower()
-            raise DoorError(Failure(409, "ConflictStatusException", f"Model {self._name!r} is {state} already."))
-        self._changing[self._name] = self._state
-
-    def __exit__(self, *exception: object) -> None:
-        del self._changing[self._name]
-
-
 def _state_without_worker(workers: Sequence[WorkerStatus]) -> tuple[str, str]:
     if not workers:
         return UNAVAILABLE, "it has no workers"
@@ -161,7 +145,3 @@ def _state_without_worker(workers: Sequence[WorkerStatus]) -> tuple[str, str]:
     if all(worker.gave_up for worker in workers):
         return UNAVAILABLE, f"its workers do not start: {failure}"
     return LOADING, f"the last attempt failed: {failure}" if failure else ""
-
-
-def _unsupported(message: str) -> DoorError:
-    return DoorError(Failure(501, "NotImplementedException", message))

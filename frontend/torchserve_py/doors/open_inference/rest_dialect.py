@@ -8,21 +8,17 @@ error is a whole answer with its status; later it is a last event ``{"error": â€
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.doors.failures import Failure, failure_of
 from torchserve_py.doors.open_inference.answers import compressed_for, encoding_for, error_body, only_response
-from torchserve_py.doors.open_inference.shared_tensors import without_shared_outputs
-from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
-from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE
+from torchserve_py.doors.open_inference.shared_memory import SharedMemory
+from torchserve_py.doors.open_inference.shared_tensors import Places, without_shared_outputs
+from torchserve_py.doors.pipeline import Exchange, HttpDialect, HttpExchange
+from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE, Answer, Sent
+from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
-
-if TYPE_CHECKING:
-    from torchserve_py.doors.open_inference.shared_memory import SharedMemory
-    from torchserve_py.doors.open_inference.shared_tensors import Places
-    from torchserve_py.doors.responses import Sent
-    from torchserve_py.jobs.parts import Part
 
 #: Causes for which the protocol's clients expect another status than TorchServe's.
 _STATUSES: Final = {Cause.worker_died: 503, Cause.response_timeout: 504}
@@ -70,13 +66,7 @@ CUSTOM_DIALECT: Final = CustomDialect()
 
 
 class WholeDialect(CustomDialect):
-    """An endpoint with one response.
-
-    Args:
-        endpoint: The endpoint's name.
-        compress_from: Responses of so many bytes or more are compressed, if the client accepts that.
-        is_text: Whether the endpoint is one of the ``generate`` endpoints.
-    """
+    """An endpoint with one response; ``is_text``: whether it is one of the ``generate`` endpoints."""
 
     def __init__(self, endpoint: str, compress_from: int, *, is_text: bool) -> None:
         self._endpoint = endpoint
@@ -88,11 +78,9 @@ class WholeDialect(CustomDialect):
         return failure._replace(status=429) if self._is_text and cause in _OVERLOADED else failure
 
     def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
-        """Return None: the endpoint has no streams."""
         return None
 
     def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
-        """Return the only response."""
         if part.more or not part.body or encoding_for(exchange.request, part.body, self._compress_from) is not None:
             return self._only(exchange, part)
         return Answer(part.status, part.body, part.headers, part.reason)
@@ -104,10 +92,9 @@ class WholeDialect(CustomDialect):
 
 
 class EventsDialect(WholeDialect):
-    """An endpoint that answers with events. Parts without a body are not sent."""
+    """An endpoint that answers with events, even where there is one. Parts without a body are not sent."""
 
     def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
-        """Send a stream, even of a single event."""
         return exchange.stream(first)
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
@@ -115,22 +102,14 @@ class EventsDialect(WholeDialect):
         return Answer(200, b"", (EVENTS_TYPE, *kept))
 
     def frame(self, body: bytes | bytearray) -> Sequence[bytes | bytearray]:
-        """Return an event; nothing for a part without a body."""
         return (b"data: ", body, b"\n\n") if body else ()
 
     def last_frame(self, failure: Failure) -> Sequence[bytes | bytearray]:
-        """Return the event for a failure."""
         return self.frame(error_body(failure.message, failure.status))
 
 
 class SharedMemoryDialect(WholeDialect):
-    """The answer to a request that wants outputs in shared memory: the data goes there, and the rest to the client.
-
-    Args:
-        endpoint: The endpoint's name.
-        memory: The regions.
-        outputs: Where the client wants outputs.
-    """
+    """The answer to a request that wants outputs in shared memory: the data goes there, and the rest to the client."""
 
     def __init__(self, endpoint: str, memory: SharedMemory, outputs: Places) -> None:
         super().__init__(endpoint, 0, is_text=False)
@@ -138,7 +117,6 @@ class SharedMemoryDialect(WholeDialect):
         self._outputs = outputs
 
     def answer(self, exchange: HttpExchange, part: Part) -> Coroutine[Any, Any, Answer]:
-        """Return the only response."""
         return self._only(exchange, part)
 
     async def _only(self, exchange: HttpExchange, part: Part) -> Answer:

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from torchserve_py.doors.failures import DoorError, Failure, bad_request
+from torchserve_py.doors.failures import DoorError, Failure, bad_request, unsupported
 
 #: Where Linux has POSIX shared memory objects.
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - the objects are clients', and which are used is checked
@@ -46,12 +46,9 @@ class _Region:
 
 
 class SharedMemory:
-    """The regions of a server.
+    """The regions of a server; ``keys`` are shell patterns of those that clients may register.
 
-    Args:
-        keys: Shell patterns of the keys that clients may register.
-        most: Bytes allowed in the inputs of one request.
-        folder: Where the objects are.
+    The inputs of one request have up to ``most`` bytes.
     """
 
     def __init__(self, keys: Sequence[str], most: int, folder: Path = FOLDER) -> None:
@@ -69,7 +66,7 @@ class SharedMemory:
         """Raise DoorError if no region can be registered."""
         if not self._keys:
             message = "Shared memory is off: the setting shared_memory_keys names no keys. Send tensors in the message."
-            raise DoorError(Failure(501, "NotImplementedException", message))
+            raise unsupported(message)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """Describe one region, or with an empty name all.

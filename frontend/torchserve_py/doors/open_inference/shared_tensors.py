@@ -47,15 +47,8 @@ def with_binary_tensors(
 ) -> BinaryRequest | None:
     """Return a request with its inputs in shared memory as binary tensors; None if its JSON is malformed.
 
-    The worker refuses malformed JSON.
-
-    Args:
-        memory: The regions.
-        json_size: The size of its JSON.
-        hold: Counts bytes that the server holds for the request.
-
-    Raises:
-        DoorError: The JSON is large, or a place does not exist or has become shorter.
+    The worker refuses malformed JSON. ``hold`` counts bytes that the server holds for the request. Raises DoorError:
+    the JSON is large, or a place does not exist or has become shorter.
     """
     if json_size > MAX_PARSED:
         raise bad_request(f"A request with tensors in shared memory may have {MAX_PARSED} bytes of JSON.")
@@ -94,13 +87,9 @@ def with_binary_tensors(
 def without_shared_outputs(
     memory: SharedMemory, body: bytes | bytearray, json_size: int, outputs: Places
 ) -> tuple[bytes, int]:
-    """Write the requested outputs to shared memory; return the answer without their data.
+    """Write the requested outputs to shared memory; return the answer without their data, and the size of its JSON.
 
-    Returns:
-        The body, and the size of its JSON.
-
-    Raises:
-        DoorError: An output cannot be written to its place.
+    Raises DoorError: an output cannot be written to its place.
     """
     view = memoryview(body)
     document = orjson.loads(view[:json_size])

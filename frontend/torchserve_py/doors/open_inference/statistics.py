@@ -10,24 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel, Serving, Statistics
+from torchserve_py.core.serving import ServedModel, Serving, Statistics
 
 _NEVER: Final = {"count": 0, "ns": 0}
 
 
 def of_models(serving: Serving, name: str | None, version: str | None) -> list[dict[str, Any]]:
-    """Return the statistics of one version, of all versions of a model, or of all models.
+    """Return the statistics of one version, of all versions of a model (None), or of all models (None).
 
-    Args:
-        name: The model; None for all.
-        version: Its version; None for all.
-
-    Raises:
-        ModelNotFound: No such model.
-        ModelVersionNotFound: No such version of it.
+    Raises ModelNotFound: no such model; ModelVersionNotFound: no such version of it.
     """
     if name is None:
         return [entry for each in serving.models() for entry in of_models(serving, each.name, None)]

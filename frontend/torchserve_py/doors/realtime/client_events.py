@@ -11,13 +11,7 @@ _MAX_ID: Final = 512
 
 
 class BadEvent(Exception):
-    """An event that cannot be carried out.
-
-    Args:
-        message: What is wrong, and what would be right.
-        code: The error's code.
-        param: The member of the event that is wrong, if it is one.
-    """
+    """An event that cannot be carried out; ``param`` is the member of the event that is wrong, if it is one."""
 
     def __init__(self, message: str, code: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -45,11 +39,7 @@ _NAMES: Final = msgspec.json.Decoder(_Named)
 
 
 def read_event(data: bytes) -> ClientEvent:
-    """Return the event of a message.
-
-    Raises:
-        BadEvent: The message is none.
-    """
+    """Return the event of a message. Raises BadEvent: the message is none."""
     try:
         event = _EVENTS.decode(data)
     except msgspec.ValidationError as error:
@@ -71,11 +61,7 @@ def id_in(data: bytes) -> str | None:
 
 
 def audio_in(event: ClientEvent) -> bytes:
-    """Return the audio of an ``input_audio_buffer.append``.
-
-    Raises:
-        BadEvent: It has none.
-    """
+    """Return the audio of an ``input_audio_buffer.append``. Raises BadEvent: it has none."""
     if event.audio is None:
         raise BadEvent("The event has no audio: bytes in base64.", "missing_required_parameter", "audio")
     try:

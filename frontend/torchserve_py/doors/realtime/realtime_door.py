@@ -7,28 +7,20 @@ It is a WebSocket. vLLM's clients use the same path without the query; what they
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torchserve_py.doors.failures import DoorError, Failure, bad_request
-from torchserve_py.doors.live.handshakes import (
-    SUBPROTOCOL,
-    admit,
-    first_known,
-    socket_of,
-)
-from torchserve_py.doors.live.open_sessions import OpenSessions
+from torchserve_py.doors.live.live_steps import Terms
+from torchserve_py.doors.live.session_door import SUBPROTOCOL, SessionDoor, first_known
 from torchserve_py.doors.openai import DIALECT
 from torchserve_py.doors.realtime.client_events import BadEvent
 from torchserve_py.doors.realtime.realtime_session import RealtimeSession
 from torchserve_py.doors.realtime.session_config import SessionConfig
 from torchserve_py.doors.responses import Sent
-from torchserve_py.doors.routing import DoorContext, PathValues, Route
-
-if TYPE_CHECKING:
-    from torchserve_py.doors.live.live_steps import Terms
-    from torchserve_py.transport.http1.request import Request
+from torchserve_py.doors.routing import PathValues, Route
+from torchserve_py.transport.http1.request import Request
 
 #: Subprotocols of OpenAI's browser clients: that of the API, the beta, and the beginning of the one with the key.
 _REALTIME: Final = "realtime"
@@ -38,26 +30,14 @@ _BETA_HEADER: Final = "OpenAI-Beta"
 _TRANSCRIPTION: Final = "transcription"
 
 
-class RealtimeDoor:
+class RealtimeDoor(SessionDoor):
     """Opens sessions of the realtime API."""
 
-    def __init__(self, context: DoorContext) -> None:
-        self._context = context
-        self._serving = context.serving
-        self._sessions = OpenSessions(context)
-
-    @property
-    def routes(self) -> Sequence[Route]:
-        """The door's table; the door itself checks keys, which browsers cannot send in a header."""
-        return [Route("/v1/realtime", self._open, ("GET",), token=None, dialect=DIALECT)]
+    def routes(self) -> Iterator[Route]:
+        yield Route("/v1/realtime", self._open, ("GET",), token=None, dialect=DIALECT)
 
     def _open(self, request: Request, values: PathValues) -> Coroutine[Any, Any, Sent]:
-        """Open a session.
-
-        Raises:
-            DoorError: The key is wrong, the request is no handshake, no model transcribes, …
-        """
-        offered = admit(self._context, request, key_prefix=_KEY)
+        offered = self.admit(request, key_prefix=_KEY)
         intent = request.parameter("intent") or _TRANSCRIPTION
         if intent != _TRANSCRIPTION:
             raise bad_request(f"intent={intent!a}: this server has sessions with intent=transcription.")
@@ -70,31 +50,25 @@ class RealtimeDoor:
     def open(self, request: Request, name: str, offered: Sequence[str] = ()) -> Coroutine[Any, Any, Sent]:
         """Open a session that begins with this model, whose client offers these subprotocols.
 
-        Raises:
-            DoorError: The request is no handshake, no subprotocol is known, the server shuts down, …
+        Raises DoorError: the request is no handshake, no subprotocol is known, the server shuts down, …
         """
-        socket = socket_of(self._context, request, self._serving.get(name))
+        socket = self.socket_of(request, self.serving.get(name))
         beta = _BETA in offered or "realtime=v1" in request.headers.get(_BETA_HEADER, "")
         answered = [(SUBPROTOCOL, first_known(offered, (_REALTIME, _BETA)))] if offered else []
-        terms = self._terms(request, name)
 
-        def make() -> RealtimeSession:
-            return RealtimeSession(
-                socket, SessionConfig(name), terms, partial(self._terms, request), self._named, beta=beta
-            )
+        def terms_of(name: str) -> Terms:
+            return self.terms(request, self.serving.get(name))
 
-        return self._sessions.serve(request, socket, make, answered)
-
-    def _terms(self, request: Request, name: str) -> Terms:
-        return self._sessions.terms(request, self._serving.get(name))
+        terms, config = terms_of(name), SessionConfig(name)
+        make = partial(RealtimeSession, socket, config, terms, terms_of, self._named, beta=beta)
+        return self.serve(request, socket, make, answered)
 
     def _named(self, name: str | None) -> str:
         """Return the model that a client means by a name; the only one, whatever the name is.
 
-        Raises:
-            BadEvent: There is none.
+        Raises BadEvent: there is none.
         """
-        names = [model.name for model in self._serving.models() if model.config.realtime]
+        names = [model.name for model in self.serving.models() if model.config.realtime]
         if name in names:
             return str(name)
         if names and (name is None or len(names) == 1):

@@ -7,25 +7,22 @@ handler has not heard all of it, the item fails when it is committed.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from torchserve_py.doors.failures import DoorError, Failure
-from torchserve_py.doors.live.live_steps import GOING, Goodbye, StepExchange, Terms
+from torchserve_py.doors.failures import DoorError, Failure, handler_failure
+from torchserve_py.doors.live.live_steps import Goodbye, SendPart, StepExchange, Terms, going_after
 from torchserve_py.doors.live.message_forms import Step
 from torchserve_py.doors.live.socket_session import SocketSession
 from torchserve_py.doors.realtime.client_events import BadEvent, ClientEvent, audio_in, id_in, read_event
-from torchserve_py.doors.realtime.items import Item
 from torchserve_py.doors.realtime.server_events import Event, OpenAIEvents, VllmEvents
+from torchserve_py.doors.realtime.session_config import SessionConfig
+from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
-
-if TYPE_CHECKING:
-    from torchserve_py.doors.realtime.session_config import SessionConfig
-    from torchserve_py.jobs.parts import Part
-    from torchserve_py.transport.http1.websocket import Message, WebSocket
+from torchserve_py.transport.http1.websocket import Message, WebSocket
 
 _APPEND: Final = "append"
 _COMMIT: Final = "commit"
@@ -35,18 +32,49 @@ _OVER: Final = (Cause.sequence_lost, Cause.sequence_expired)
 _LOSSES: Final = (Cause.worker_died, Cause.response_timeout)
 #: What the content type of every step is; its headers tell the encoding.
 _AUDIO: Final = "audio/pcm"
+_BAD_REQUEST: Final = 400
+#: The response header by which a handler says that its text is the whole transcript.
+_WHOLE: Final = "realtime_whole_transcript"
+
+
+class _Item:
+    """The audio from one commit to the next, and its transcript, or why it has none."""
+
+    __slots__ = ("_said", "failure", "id", "seconds")
+
+    def __init__(self) -> None:
+        self.id = f"item_{secrets.token_hex(12)}"
+        self.seconds = 0.0
+        self.failure: Failure | None = None
+        self._said: list[str] = []
+
+    def heard(self, part: Part) -> str:
+        """Take a part of what the handler says; return what the client is told of it now.
+
+        Raises DoorError: the handler has set an error status.
+        """
+        text = bytes(part.body).decode("utf-8", "replace")
+        if part.status >= _BAD_REQUEST:
+            raise DoorError(handler_failure(part.status, text))
+        if self.failure is not None:
+            return ""
+        if any(name.lower() == _WHOLE for name, _ in part.headers):
+            self._said = [text]
+            return ""
+        self._said.append(text)
+        return text
+
+    @property
+    def transcript(self) -> str:
+        """All that the handler has said, or what it has said last if that replaces the rest."""
+        return "".join(self._said)
 
 
 class RealtimeSession(SocketSession):
     """A session, from the upgrade to the close.
 
-    Args:
-        socket: The socket, whose handshake is accepted.
-        config: The settings that it begins with.
-        terms: What its steps have in common.
-        terms_of: Returns the terms of a session with another model.
-        named: Returns the model that a client means by a name, and raises `BadEvent` if there is none.
-        beta: Whether the client expects the beta.
+    ``terms_of`` returns the terms of a session with another model. ``named`` returns the model that a client means by a
+    name, and raises `BadEvent` if there is none.
     """
 
     def __init__(
@@ -64,7 +92,7 @@ class RealtimeSession(SocketSession):
         self._terms_of = terms_of
         self._named = named
         self._events = OpenAIEvents(beta=beta)
-        self._item = Item()
+        self._item = _Item()
         self._previous: str | None = None
         #: The first byte of a sample whose second one has not arrived.
         self._half = b""
@@ -72,8 +100,7 @@ class RealtimeSession(SocketSession):
 
     def _new_sequence(self) -> None:
         self.sequence_id = f"realtime-{secrets.token_hex(16)}"
-        #: The steps that the sequence has had; their numbers tell a store which of them it knows.
-        self._steps = 0
+        self.last = 0
 
     async def greet(self) -> None:
         """Tell the client of its session."""
@@ -118,7 +145,7 @@ class RealtimeSession(SocketSession):
         if config.format != self._config.format and (self._item.seconds or self._half):
             raise BadEvent("The format changes only when all audio is committed or cleared.", "invalid_value", "format")
         if config.model != self._config.model:
-            if self._steps:
+            if self.last:
                 raise BadEvent("The session has begun with another model.", "invalid_value", "transcription.model")
             self.terms = self._terms_of(config.model)
         self._config = config
@@ -151,19 +178,19 @@ class RealtimeSession(SocketSession):
         item = self._item
         if not item.seconds:
             raise BadEvent("Error committing input audio buffer: it has no audio.", "input_audio_buffer_commit_empty")
-        self._item, previous, self._previous = Item(), self._previous, item.id
+        self._item, previous, self._previous = _Item(), self._previous, item.id
         step = self._submit(_COMMIT, b"", partial(self._heard, item))
         self.put(partial(self._relay_commit, step, item, previous), step)
 
     def _clear(self, event: ClientEvent) -> None:
-        item, self._item, self._half = self._item, Item(), b""
+        item, self._item, self._half = self._item, _Item(), b""
         if item.seconds:
             step = self._submit(_CLEAR, b"", _drop)
             self.put(partial(self._relay_clear, step, event.event_id), step)
         else:
             self._put_events(self._events.cleared())
 
-    def _submit(self, kind: str, body: bytes, send: Callable[[Part], Awaitable[None]]) -> StepExchange:
+    def _submit(self, kind: str, body: bytes, send: SendPart) -> StepExchange:
         config = self._config
         headers = (
             ("realtime_event", kind),
@@ -171,33 +198,32 @@ class RealtimeSession(SocketSession):
             ("realtime_rate", str(config.format.rate)),
             ("realtime_transcription", msgspec.json.encode(config.hints).decode()),
         )
-        self._steps += 1
+        self.last += 1
         return self.terms.submit(
             self.sequence_id,
-            self._steps,
-            Step(self._steps, body, _AUDIO),
-            lambda _, part: send(part),
-            starts=self._steps == 1,
+            Step(self.last, body, _AUDIO),
+            send,
+            starts=self.last == 1,
             once=False,  # a handler may end its sequence at a commit, and the next item has arrived already
             headers=headers,
         )
 
     # Transcripts.
 
-    async def _heard(self, item: Item, part: Part) -> None:
+    async def _heard(self, item: _Item, part: Part) -> None:
         """Pass on what the handler says of an item."""
         if text := item.heard(part):
             await self._tell(self._events.delta(item.id, text))
 
-    async def _relay_append(self, step: StepExchange, item: Item, event_id: str | None) -> Goodbye | None:
+    async def _relay_append(self, step: StepExchange, item: _Item, event_id: str | None) -> Goodbye | None:
         failure = await self._relay(step)
         if failure is None:
             return None
         item.failure = item.failure or failure
         await self._tell(self._events.step_failed(failure, event_id))
-        return _goodbye(failure)
+        return going_after(failure)
 
-    async def _relay_commit(self, step: StepExchange, item: Item, previous: str | None) -> Goodbye | None:
+    async def _relay_commit(self, step: StepExchange, item: _Item, previous: str | None) -> Goodbye | None:
         await self._tell(*self._events.committed(item.id, previous))
         failure = await self._relay(step)
         item.failure = item.failure or failure
@@ -205,14 +231,14 @@ class RealtimeSession(SocketSession):
             await self._tell(self._events.failed(item.id, item.failure))
         else:
             await self._tell(self._events.completed(item.id, item.transcript, item.seconds))
-        return _goodbye(failure)
+        return None if failure is None else going_after(failure)
 
     async def _relay_clear(self, step: StepExchange, event_id: str | None) -> Goodbye | None:
         failure = await self._relay(step)
         if failure is not None:
             await self._tell(self._events.step_failed(failure, event_id))
         await self._tell(self._events.cleared())
-        return _goodbye(failure)
+        return None if failure is None else going_after(failure)
 
     async def _relay(self, step: StepExchange) -> Failure | None:
         """Pass the answer to a step on; return why there is none, if so."""
@@ -224,8 +250,7 @@ class RealtimeSession(SocketSession):
             step.cancel()  # the handler may have answered with an error status, and go on
         # Steps behind an end by the handler begin the sequence anew under its id; those after them belong to that.
         is_over = step.ends and self._count == 1 if failure is None else self._is_lost(failure)
-        sequence = step.inference.sequence
-        if is_over and sequence is not None and sequence.id == self.sequence_id:
+        if is_over and step.sequence_id == self.sequence_id:
             self._new_sequence()
         return failure
 
@@ -242,10 +267,3 @@ class RealtimeSession(SocketSession):
 
 async def _drop(part: Part) -> None:
     """Take no notice of an answer."""
-
-
-def _goodbye(failure: Failure | None) -> Goodbye | None:
-    """Return why the session is over after this failure, if it is."""
-    if failure is not None and failure.cause in (Cause.draining, Cause.unregistered):
-        return Goodbye(GOING.code, failure.message)
-    return None

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.realtime.client_events import BadEvent
-
-if TYPE_CHECKING:
-    from torchserve_py.doors.failures import Failure
-    from torchserve_py.doors.realtime.session_config import SessionConfig
+from torchserve_py.doors.realtime.session_config import SessionConfig
 
 Event = dict[str, Any]
 

@@ -71,13 +71,7 @@ class _BetaSession(msgspec.Struct):
 
 
 class SessionConfig(NamedTuple):
-    """The settings of a session.
-
-    Attributes:
-        model: The name of the model.
-        format: The encoding of the audio.
-        hints: What the client says of the transcription: ``language``, ``prompt``, …; the handler gets it.
-    """
+    """The settings of a session; ``hints`` is what the client says of the transcription, such as its language."""
 
     model: str
     format: AudioFormat = AudioFormat("pcm16", _OPENAI_RATE)
@@ -86,13 +80,7 @@ class SessionConfig(NamedTuple):
     def updated(self, given: msgspec.Raw, *, beta: bool, named: Callable[[str], str]) -> SessionConfig:
         """Return these settings with those that a client gives; what it does not give stays as it is.
 
-        Args:
-            given: The member ``session`` of the event.
-            beta: Whether it has the shape of the beta.
-            named: Returns the model that the client means by a name, and raises `BadEvent` if there is none.
-
-        Raises:
-            BadEvent: A setting is wrong.
+        ``named`` returns the model that the client means by a name. Raises BadEvent: a setting is wrong.
         """
         try:
             return self._updated(given, beta=beta, named=named)

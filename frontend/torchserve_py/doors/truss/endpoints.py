@@ -30,7 +30,7 @@ class Endpoint(Enum):
 
 
 _READING: Final = frozenset(
-    {Endpoint.websocket, Endpoint.metrics, Endpoint.ready, Endpoint.loaded, Endpoint.schema, Endpoint.openapi},
+    {Endpoint.websocket, Endpoint.metrics, Endpoint.ready, Endpoint.loaded, Endpoint.schema, Endpoint.openapi}
 )
 #: The paths of the methods that have endpoints of their own, below ``/v1``.
 ALIASES: Final[Mapping[str, Endpoint]] = {

@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from torchserve_py.doors.failures import RETRY_AFTER, Failure
-from torchserve_py.doors.pipeline import Answer, Exchange, HttpDialect, HttpExchange
-from torchserve_py.doors.responses import JSON_TYPE
+from torchserve_py.doors.pipeline import Exchange, HttpDialect, HttpExchange
+from torchserve_py.doors.responses import JSON_TYPE, Answer
 from torchserve_py.scheduling.effects import Cause
 
 _SOURCE: Final = ("X-BASETEN-ERROR-SOURCE", "04")
@@ -59,8 +59,7 @@ TRUSS_DIALECT: Final = TrussDialect()
 
 
 def error_answer(status: int, message: str, code: ErrorCode, headers: Sequence[tuple[str, str]] = ()) -> Answer:
-    """Return an error."""
-    return json_answer({"error": message}, status, (_SOURCE, (_CODE_HEADER, code), *headers))
+    return truss_answer({"error": message}, status, (_SOURCE, (_CODE_HEADER, code), *headers))
 
 
 def not_ready(name: str) -> Answer:
@@ -68,6 +67,6 @@ def not_ready(name: str) -> Answer:
     return error_answer(503, f"Model with name {name} is not ready.", ErrorCode.model, (RETRY_AFTER,))
 
 
-def json_answer(value: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Answer:
+def truss_answer(value: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Answer:
     """Return a value as Truss's own server writes it."""
     return Answer(status, json.dumps(value).encode(), (JSON_TYPE, *headers))

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.openapi import JSON, Content, Described, Operation, Schema, document
 from torchserve_py.doors.truss.endpoints import ALIASES, Endpoint
-
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel
 
 _ANY: Final[Schema] = {}
 _MSGPACK: Final[Content] = {
@@ -36,13 +34,7 @@ _READING: Final = {
 
 
 def document_of(model: ServedModel, declared: Mapping[str, Any], name: str, *, alone: bool) -> dict[str, Any]:
-    """Describe a loaded model.
-
-    Args:
-        declared: What the model declares.
-        name: The model's name in paths.
-        alone: Whether the paths of aliases name no model, as on a Truss's own server.
-    """
+    """Describe a loaded model; ``alone``: whether the paths of aliases name no model, as on a Truss's own server."""
     schemas: dict[str, Any] = {}
     schema = declared.get("schema") or {}
     endpoints = declared.get("endpoints", ())

@@ -5,55 +5,92 @@ Trusses share some paths with models of other contracts; a route applies only if
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
+from torchserve_py.core.errors import ModelNotFound
+from torchserve_py.core.serving import ServedModel, Serving
 from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import not_found
-from torchserve_py.doors.pipeline import Answer, HttpDialect, HttpExchange
-from torchserve_py.doors.requests import request_line
-from torchserve_py.doors.responses import Sent
-from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
+from torchserve_py.doors.requests import model_in, request_line
+from torchserve_py.doors.responses import JSON_TYPE, Answer
+from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, Door, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.server_doors import METRICS_TYPE
 from torchserve_py.doors.surfaces import BIDIRECTIONAL_STREAM
-from torchserve_py.doors.truss import probes, truss_document
+from torchserve_py.doors.truss import truss_document
 from torchserve_py.doors.truss.endpoints import ALIASES, PATHS, Endpoint, method_of
-from torchserve_py.doors.truss.truss_dialect import TRUSS_DIALECT, ErrorCode, error_answer, json_answer, not_ready
-from torchserve_py.doors.truss.trusses import ONLY_NAME, Trusses, name_in
+from torchserve_py.doors.truss.truss_dialect import (
+    MODEL_FAILED,
+    TRUSS_DIALECT,
+    ErrorCode,
+    error_answer,
+    not_ready,
+    truss_answer,
+)
 from torchserve_py.doors.truss.websocket import WebSocketDialect
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.websocket import WebSocket
 from ts.protocol.messages import TRUSS
 
-if TYPE_CHECKING:
-    from torchserve_py.core.serving import ServedModel
-    from torchserve_py.settings.addresses import Address
-
 _MODEL_NAME: Final = "model_name"
 _GET: Final = ("GET",)
+#: What a Truss's own server calls its one model.
+_ONLY_NAME: Final = "model"
+#: Seconds within which a model must say whether it is healthy; Truss waits for ever, and a prober gives up.
+_HEALTH_LIMIT: Final = 30.0
+#: Seconds within which its metrics must be collected; Prometheus waits for 10 seconds.
+_METRICS_LIMIT: Final = 10.0
 #: Endpoints whose body may name the model if the path does not, as OpenAI's clients do.
 _NAMED_IN_BODY: Final = frozenset(ALIASES.values())
 
 
-class TrussDoor:
-    """Answers requests for Trusses."""
+class Trusses:
+    """The registered models that are Trusses, in their default versions."""
 
-    def __init__(self, context: DoorContext) -> None:
-        settings = context.settings
-        self._serving = context.serving
-        self._trusses = Trusses(context.serving)
-        self._responses = context.responses
-        self._max_body = settings.max_request_size
-        self._has_metrics = not settings.enable_metrics_api or not _are_shared(
-            settings.metrics_address, settings.inference_address
-        )
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
 
     @property
-    def routes(self) -> Sequence[Route]:
-        return list(self._rows())
+    def all(self) -> Sequence[ServedModel]:
+        """All Trusses, sorted by name."""
+        return [model for model in self._serving.models() if model.contract.truss_api]
 
-    def _rows(self) -> Iterator[Route]:
+    @property
+    def only(self) -> ServedModel | None:
+        """The only Truss; None if the server has no Truss or several. Models of other contracts do not count."""
+        trusses = self.all
+        return trusses[0] if len(trusses) == 1 else None
+
+    @property
+    def serve_alone(self) -> bool:
+        """Whether every registered model is a Truss, and there is at least one."""
+        models = self._serving.models()
+        return bool(models) and all(model.contract.truss_api for model in models)
+
+    def named(self, name: str) -> ServedModel | None:
+        """Return the Truss of that name, or None; the name ``model`` also means the only Truss."""
+        try:
+            model = self._serving.get(name)
+        except ModelNotFound:
+            return self.only if name == _ONLY_NAME else None
+        return model if model.contract.truss_api else None
+
+    def is_other(self, name: str) -> bool:
+        """Return whether a model of that name is served and is not a Truss."""
+        return any(model.name == name and not model.contract.truss_api for model in self._serving.models())
+
+
+class TrussDoor(Door):
+    """Answers requests for Trusses. Probes do not wait for running requests, and the access log leaves them out."""
+
+    def __init__(self, context: DoorContext) -> None:
+        super().__init__(context)
+        self._trusses = Trusses(context.serving)
+
+    def routes(self) -> Iterator[Route]:
         for path, endpoint in PATHS:
             serve, is_meant = partial(self._serve, endpoint), partial(self._is_meant, endpoint)
             yield Route(path, serve, (method_of(endpoint),), dialect=TRUSS_DIALECT, applies=is_meant)
@@ -61,8 +98,9 @@ class TrussDoor:
         yield Route(BIDIRECTIONAL_STREAM, stream, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone)
         yield Route("/ping", self._ping, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone)
         yield Route("/", self._live, _GET, None, TRUSS_DIALECT, applies=self._is_root)
-        if self._has_metrics:  # otherwise the path shows the server's metrics
-            has_one = partial(self._is_meant, Endpoint.metrics)
+        settings = self.settings
+        if not (settings.enable_metrics_api and settings.metrics_address.shares_listener(settings.inference_address)):
+            has_one = partial(self._is_meant, Endpoint.metrics)  # otherwise the path shows the server's metrics
             yield Route("/metrics", self._metrics, _GET, dialect=TRUSS_DIALECT, applies=has_one)
         yield Route(ANY_PATH, self._unknown, ANY_METHOD, None, TRUSS_DIALECT, applies=self._serve_alone)
 
@@ -102,83 +140,95 @@ class TrussDoor:
         if model is not None and (self._trusses.serve_alone or endpoint not in _NAMED_IN_BODY or name):
             return self._answer(request, model, endpoint, name)
         if name is not None:
-            return self._send(request, error_answer(404, f"There is no model {name!r}.", ErrorCode.client))
+            return error_answer(404, f"There is no model {name!r}.", ErrorCode.client)
         if endpoint not in _NAMED_IN_BODY:
-            return self._refuse_unnamed(request)
-        return AfterBody(self._max_body, lambda body: self._serve_named(request, endpoint, body))
+            return self._refuse_unnamed()
+        return AfterBody(self.max_body, lambda body: self._serve_named(request, endpoint, body))
 
     def _serve_named(self, request: Request, endpoint: Endpoint, body: bytes) -> Reply | None:
         """Serve a request whose body may name its model; None if that model is not a Truss."""
-        name = name_in(body)
+        name = model_in(body)
         if name is not None and self._trusses.is_other(name):
             return None
         model = (self._trusses.named(name) if name is not None else None) or self._trusses.only
-        return self._refuse_unnamed(request) if model is None else self._answer(request, model, endpoint, None, body)
+        return self._refuse_unnamed() if model is None else self._answer(request, model, endpoint, None, body)
 
-    def _ping(self, request: Request, values: PathValues) -> Sent:
+    def _ping(self, request: Request, values: PathValues) -> Answer:
         """Answer ``/ping`` of a server with Trusses alone: whether they are loaded."""
         trusses = self._trusses.all
-        missing = next((model for model in trusses if not self._serving.is_loaded(model)), trusses[0])
-        return self._send(request, probes.loaded(self._serving, missing, self._called(missing)), is_quiet=True)
+        missing = next((model for model in trusses if not self.serving.is_loaded(model)), trusses[0])
+        return self._loaded(missing, self._called(missing))
 
-    def _live(self, request: Request, values: PathValues) -> Sent:
-        return self._send(request, probes.LIVE, is_quiet=True)
+    def _live(self, request: Request, values: PathValues) -> Answer:
+        return Answer(200, b"true", (JSON_TYPE,), is_quiet=True)
 
     def _metrics(self, request: Request, values: PathValues) -> Reply:
         """Answer ``/metrics/`` with the metrics of the only Truss's own code."""
         if not request.target.partition("?")[0].endswith("/"):
-            return self._responses.send(request, 307, b"", (("location", "/metrics/"),))
+            return Answer(307, b"", (("location", "/metrics/"),))
         return self._serve(Endpoint.metrics, request, values)
 
-    def _unknown(self, request: Request, values: PathValues) -> Sent:
+    def _unknown(self, request: Request, values: PathValues) -> Reply:
         raise not_found()
 
-    def _refuse_unnamed(self, request: Request) -> Sent:
+    def _refuse_unnamed(self) -> Answer:
         names = ", ".join(model.name for model in self._trusses.all)
         message = (
             f'There are several models ({names}): name one of them as "model" in a JSON body,'
             " or in the path as in /v1/models/{model}/v1/chat/completions."
         )
-        return self._send(request, error_answer(404, message, ErrorCode.client))
+        return error_answer(404, message, ErrorCode.client)
 
     def _answer(
         self, request: Request, model: ServedModel, endpoint: Endpoint, named: str | None, body: bytes | None = None
     ) -> Reply:
-        name = named or self._called(model)
+        name, is_loaded = named or self._called(model), self.serving.is_loaded(model)
         match endpoint:
             case Endpoint.ready:
-                return self._wait(request, probes.ready(self._serving, model, name))
+                return self._ready(model, name)
             case Endpoint.loaded:
-                return self._send(request, probes.loaded(self._serving, model, name), is_quiet=True)
+                return self._loaded(model, name)
             case Endpoint.schema:
-                return self._send(request, probes.schema(self._serving, model, name))
-            case Endpoint.openapi if self._serving.is_loaded(model):
-                described = truss_document.document_of(model, self._serving.declared(model), name, alone=named is None)
-                return self._send(request, json_answer(described))
-            case Endpoint.websocket if self._serving.is_loaded(model):
-                socket = WebSocket(request, self._max_body)
+                return self._schema(model) if is_loaded else not_ready(name)
+            case Endpoint.openapi if is_loaded:
+                declared = self.serving.declared(model)
+                return truss_answer(truss_document.document_of(model, declared, name, alone=named is None))
+            case Endpoint.websocket if is_loaded:
+                socket = WebSocket(request, self.max_body)
                 if not socket.is_possible:
                     raise not_found()
-                intervals = self._serving.declared(model).get("websocket") or {}
+                intervals = self.serving.declared(model).get("websocket") or {}
                 return self._run(request, model, endpoint, b"", WebSocketDialect(socket, intervals))
             case Endpoint.hot_reload if (refusal := self._why_not_reloaded(model)) is not None:
-                return self._send(request, error_answer(*refusal, ErrorCode.client))
-            case Endpoint.metrics if self._serving.is_loaded(model):
-                return self._wait(request, probes.metrics(self._serving, model))
+                return error_answer(*refusal, ErrorCode.client)
+            case Endpoint.metrics if is_loaded:
+                return self._metrics_of(model)
 
         def run(body: bytes) -> Reply:
-            if not self._serving.is_loaded(model):
-                return self._send(request, not_ready(name))
-            return self._run(request, model, endpoint, body)
+            return self._run(request, model, endpoint, body) if self.serving.is_loaded(model) else not_ready(name)
 
-        return AfterBody(self._max_body, run) if body is None else run(body)
+        return AfterBody(self.max_body, run) if body is None else run(body)
 
-    async def _wait(self, request: Request, answer: Coroutine[Any, Any, Answer]) -> Sent:
-        return self._send(request, await answer, is_quiet=True)
+    def _loaded(self, model: ServedModel, name: str) -> Answer:
+        """Return whether a worker has loaded the model, well or not."""
+        return (truss_answer({}) if self.serving.is_loaded(model) else not_ready(name))._replace(is_quiet=True)
 
-    def _send(self, request: Request, answer: Answer, *, is_quiet: bool = False) -> Sent:
-        """Send an answer; ``is_quiet`` keeps it out of the access log, as a probe's."""
-        return self._responses.send_answer(request, answer)._replace(is_quiet=is_quiet)
+    async def _ready(self, model: ServedModel, name: str) -> Answer:
+        """Return whether the model has been loaded and says that it is well."""
+        is_well = self.serving.is_loaded(model) and await self.serving.check_health(model, _HEALTH_LIMIT)
+        return (truss_answer({}) if is_well else not_ready(name))._replace(is_quiet=True)
+
+    def _schema(self, model: ServedModel) -> Answer:
+        """Return what the model takes and gives, as far as its annotations say."""
+        schema = self.serving.declared(model).get("schema")
+        return error_answer(404, "No schema found", ErrorCode.model) if schema is None else truss_answer(schema)
+
+    async def _metrics_of(self, model: ServedModel) -> Answer:
+        """Return what the model's code counts itself, in all workers."""
+        text = await self.serving.expose_metrics(model, _METRICS_LIMIT)
+        if text is None:
+            return error_answer(500, MODEL_FAILED, ErrorCode.model)._replace(is_quiet=True)
+        return Answer(200, text.encode(), (("content-type", METRICS_TYPE),), is_quiet=True)
 
     def _run(
         self,
@@ -188,10 +238,7 @@ class TrussDoor:
         body: bytes,
         dialect: HttpDialect = TRUSS_DIALECT,
     ) -> HttpExchange:
-        """Run a request on a model; pseudo headers pass the request line to the worker.
-
-        Raises DoorError: the priority is invalid.
-        """
+        """Run a request on a model; pseudo headers pass the request line to the worker."""
         is_socket = endpoint is Endpoint.websocket
         inference = InferenceRequest(
             request.raw_headers + request_line(request, endpoint.value, "ws" if is_socket else "http"),
@@ -202,22 +249,17 @@ class TrussDoor:
             priority=priorities.of_request(request),
             more_input=is_socket,
         )
-        return HttpExchange(self._responses, dialect, request, self._serving, model, inference)
+        return self.context.submit(request, dialect, model, inference)
 
     def _called(self, model: ServedModel) -> str:
         """Return the name of a model that the request does not name."""
-        return ONLY_NAME if self._trusses.only is model else model.name
+        return _ONLY_NAME if self._trusses.only is model else model.name
 
     def _why_not_reloaded(self, model: ServedModel) -> tuple[int, str] | None:
         """Return the status and the text of a refusal to reload the code of a model, None if it may be reloaded."""
-        if self._serving.is_loaded(model) and not self._serving.declared(model).get("hot_reload"):
+        if self.serving.is_loaded(model) and not self.serving.declared(model).get("hot_reload"):
             return 404, "Hot reload is off. It is on with truss: {hotReload: true} in the model's model-config.yaml."
-        most = self._serving.status(model).max_workers
+        most = self.serving.status(model).max_workers
         if most > 1:
             return 409, f"Only one worker could be reloaded, but the model may have {most}."
         return None
-
-
-def _are_shared(one: Address, other: Address) -> bool:
-    """Return whether two settings name the same listener; port 0 is another free port each time."""
-    return one == other and (one.is_unix or one.port != 0)

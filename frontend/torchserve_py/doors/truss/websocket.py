@@ -37,9 +37,7 @@ _CLOSE_LIMIT: Final = 5.0
 class WebSocketDialect(TrussDialect):
     """Answers the client of a socket as Truss does, and in frames once the model has accepted the handshake.
 
-    Args:
-        socket: The socket, whose handshake is as it should be.
-        intervals: What the model declares of pings and their limits.
+    ``intervals`` is what the model declares of pings and their limits.
     """
 
     def __init__(self, socket: WebSocket, intervals: Mapping[str, Any]) -> None:

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 from grpc import aio
 from tests.unit.doors.fake_serving import FakeServing
-from tests.unit.doors.fakes import make_settings
+from tests.unit.doors.fakes import FakeMetrics, make_settings
 
 from torchserve_py.doors.grpc.grpc_listeners import GrpcDoors, start_grpc_doors
 from torchserve_py.doors.grpc.protos import inference_pb2_grpc, management_pb2_grpc
-from torchserve_py.doors.management_calls import ManagementCalls
-from torchserve_py.doors.open_inference.repository import Repository
-from torchserve_py.doors.open_inference.shared_memory import SharedMemory
+from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.token_authorization import TokenAuthorization
 
 
@@ -56,9 +54,8 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         registry = registry or FakeServing()
         settings = {"grpc_inference_port": 0, "grpc_management_port": 0, **settings}
         known = make_settings(tmp_path, **settings)
-        repository = Repository(registry, ManagementCalls(known, registry))  # type: ignore[arg-type]
-        memory = SharedMemory(known.shared_memory_keys, known.max_request_size)
-        doors = await start_grpc_doors(known, registry, tokens, repository, memory)  # type: ignore[arg-type]
+        context = DoorContext(known, registry, None, FakeMetrics(), tokens)  # type: ignore[arg-type]
+        doors = await start_grpc_doors(context)
         opened.append(GrpcServing(doors, registry))
         return opened[-1]
 

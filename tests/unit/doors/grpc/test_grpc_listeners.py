@@ -153,7 +153,7 @@ async def test_health_while_draining(serving):
     health = health_pb2_grpc.HealthStub(serving.inference_channel)
     watch = health.Watch(health_pb2.HealthCheckRequest(service=INFERENCE))
     assert (await watch.read()).status == SERVING
-    serving.doors.start_draining()
+    serving.doors.context.start_draining()
     assert (await watch.read()).status == NOT_SERVING
     assert (await health.Check(health_pb2.HealthCheckRequest())).status == NOT_SERVING
     serving.registry.model.behave = echo

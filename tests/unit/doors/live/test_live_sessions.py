@@ -303,7 +303,7 @@ async def test_sessions_of_stored_sequences_move_when_the_server_drains_and_othe
     moves = Session(await open_socket(doors, JSON), stored)
     stays = Session(await open_socket(doors, JSON, name="volatile"), volatile)
     await stays.socket.recv()
-    doors.doors.start_draining()
+    doors.doors.context.start_draining()
     assert await moves.closed() == (1012, "The server is shutting down.")
     await stays.send(body="a")
     assert (await stays.receive())["step"] == 1

@@ -38,7 +38,7 @@ async def test_readiness(serving):
 
 
 async def test_a_server_that_drains_is_not_ready(serving):
-    serving.doors.start_draining()
+    serving.doors.context.start_draining()
     assert (await serving.request("GET", "/v2/health/ready")).status == 400
     assert (await serving.request("GET", "/v2/health/live")).status == 200
 

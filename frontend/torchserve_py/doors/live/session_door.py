@@ -1,0 +1,148 @@
+"""What the doors of live sessions share: the checks of a handshake, and a session from its upgrade to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from torchserve_py.core.serving import ServedModel
+from torchserve_py.doors import priorities
+from torchserve_py.doors.failures import DoorError, Failure, bad_request, failure_of_job
+from torchserve_py.doors.live.live_steps import Terms
+from torchserve_py.doors.live.socket_session import SocketSession
+from torchserve_py.doors.responses import Sent, allows_other_origins
+from torchserve_py.doors.routing import Door, DoorContext
+from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.request import Request
+from torchserve_py.transport.http1.websocket import WebSocket
+
+SUBPROTOCOL: Final = "Sec-WebSocket-Protocol"
+_BEARER: Final = "bearer."
+#: The beginnings of the handshake's headers that are not passed on with steps.
+_OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-length")
+
+
+class SessionDoor(Door):
+    """Opens sessions, and closes them when the server shuts down.
+
+    Its routes need no token: the door itself checks keys, which browsers cannot send in a header.
+    """
+
+    def __init__(self, context: DoorContext) -> None:
+        super().__init__(context)
+        self._headers = SequenceHeaders(context.settings)
+        self._open_sessions: set[SocketSession] = set()
+        context.on_close.append(lambda: self.close_sessions(lambda session: True))
+
+    def admit(
+        self, request: Request, token: TokenType = TokenType.inference, key_prefix: str = _BEARER
+    ) -> Sequence[str]:
+        """Check the client's key and its page's origin, and return the subprotocols that it offers.
+
+        A browser, which cannot set headers, sends its key in the subprotocol that begins with ``key_prefix``. Raises
+        DoorError: the key is wrong, or the page is of another origin.
+        """
+        offered = [name.strip() for name in request.headers.get(SUBPROTOCOL, "").split(",") if name.strip()]
+        if self.context.tokens is not None:
+            key = next((name.removeprefix(key_prefix) for name in offered if name.startswith(key_prefix)), None)
+            given = request.headers.get("Authorization", None if key is None else f"Bearer {key}")
+            self.context.tokens.check(token, given)
+        self._check_origin(request)
+        return [name for name in offered if not name.startswith(key_prefix)]
+
+    def _check_origin(self, request: Request) -> None:
+        """Refuse pages of other origins, for which browsers do not ask before they open a WebSocket."""
+        origin = request.headers.get("Origin")
+        if origin is None or ((host := _host_of(origin)) and host == request.headers.get("Host")):
+            return
+        if not (allows_other_origins(self.settings) and self.settings.cors_allowed_origin in ("*", origin)):
+            message = f"Pages of {origin!a} may not open sessions; see cors_allowed_origin."
+            raise DoorError(Failure(403, "OriginNotAllowedException", message))
+
+    def socket_of(self, request: Request, model: ServedModel, version: str | None = None) -> WebSocket:
+        """Return the WebSocket of a session with a model.
+
+        Raises DoorError: the model keeps no sequences, the server shuts down, or the request is no handshake.
+        """
+        if not model.is_stateful:
+            message = f'Model "{model.name}" keeps no sequences; set sequenceBatching: true in its model-config.yaml.'
+            raise bad_request(message)
+        if self.context.is_draining:
+            raise DoorError(failure_of_job(Cause.draining, model.name, version))
+        socket = WebSocket(request, self.max_body, compress=False)
+        if not socket.is_possible:
+            raise bad_request(f"GET {request.target.partition('?')[0]} is the handshake of a WebSocket (version 13).")
+        return socket
+
+    def terms(self, request: Request, model: ServedModel, version: str | None = None) -> Terms:
+        """Return what the steps of a session share; they have the headers of the handshake.
+
+        Raises DoorError: the content type or the priority is unusable.
+        """
+        content_type = request.headers.get("Content-Type") or request.parameter("content_type")
+        if content_type and not (content_type.isascii() and content_type.isprintable()):
+            raise bad_request(
+                f"Content type: {content_type!a} holds other characters than the printable ones of ASCII."
+            )
+        headers = tuple(pair for pair in request.raw_headers if not pair[0].lower().startswith(_OF_HANDSHAKE))
+        common = InferenceRequest(
+            (*headers, ("url_path", ""), ("explain", "False")),
+            b"",
+            content_type,
+            by_default=version is None,
+            priority=priorities.of_request(request),
+        )
+        return Terms(self.serving, self.settings, self._headers, model, version, common)
+
+    async def serve(
+        self,
+        request: Request,
+        socket: WebSocket,
+        make: Callable[[], SocketSession],
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> Sent:
+        """Accept a handshake with these headers, and serve the session to its end."""
+        session = make()
+        request.log_fields = {"sequence_id": session.sequence_id}
+        self._open_sessions.add(session)
+        try:
+            socket.accept(headers)
+            await session.run()
+        finally:
+            self._open_sessions.discard(session)
+            self.leave(session)
+        return Sent()
+
+    def leave(self, session: SocketSession) -> None:
+        """Clean up after a session: its sequence ends with its connection."""
+        for step in session.unanswered():
+            step.cancel()
+        self.serving.release_sequence(session.terms.model, session.sequence_id)
+
+    def close_sessions(self, is_meant: Callable[[SocketSession], bool]) -> None:
+        """Close some sessions once their steps have answers, because the server shuts down."""
+        for session in filter(is_meant, self._open_sessions):
+            session.close_later()
+
+
+def first_known(offered: Sequence[str], known: Sequence[str]) -> str:
+    """Return the first subprotocol offered that is known, the first of all if the client offers none.
+
+    Raises DoorError: none of the offered forms is known.
+    """
+    for name in offered or known:
+        if name in known:
+            return name
+    raise bad_request(f"{SUBPROTOCOL}: {', '.join(offered)!a} names none of {', '.join(known)}.")
+
+
+def _host_of(origin: str) -> str:
+    """Return the host and the port of an origin, empty if it has none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
