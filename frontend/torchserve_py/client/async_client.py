@@ -1,7 +1,5 @@
 """The client for asyncio."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Final, Self, TypedDict, Unpack

@@ -1,7 +1,5 @@
 """What a client gets: answers, and the exceptions for everything else."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """A live session that goes on when its connection, its worker or its server is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Mapping

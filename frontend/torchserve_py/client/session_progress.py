@@ -3,8 +3,6 @@
 Answers are handed out in the order of the steps, even if a step is asked for again while later ones are answered.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

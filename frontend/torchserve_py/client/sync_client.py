@@ -1,7 +1,5 @@
 """The client for code without asyncio: each call runs on an event loop of the client's own, in a thread."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator

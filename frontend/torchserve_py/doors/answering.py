@@ -5,8 +5,6 @@ continues in the callback of the read that completes the request's body, and in 
 Everything else runs in a task.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence

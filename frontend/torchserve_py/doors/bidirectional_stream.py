@@ -6,8 +6,6 @@ A message is a step, and each part of the answer is a message of its own, with n
 declares ``realtime: true`` the messages are those of OpenAI's realtime API.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Coroutine, Iterator
 from functools import partial

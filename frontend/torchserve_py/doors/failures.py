@@ -4,8 +4,6 @@ Statuses, names and messages are TorchServe's if it has the case. Where TorchSer
 ``cause`` tells them apart; HTTP doors send it as the header ``ts-error-cause``. Doors of other protocols translate it.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from torchserve_py.archive.errors import ArchiveError

@@ -4,8 +4,6 @@ A client chooses the size of a form and the number of its fields. Only the front
 number does not depend on the content.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote_plus

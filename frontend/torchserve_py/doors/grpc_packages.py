@@ -4,8 +4,6 @@ Generated code refuses, at its import, a protobuf that is older than the generat
 old protobuf keeps the gRPC doors from opening.
 """
 
-from __future__ import annotations
-
 import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final

@@ -3,8 +3,6 @@
 A listener has one `Router`; doors with the same address share a listener, as in SageMaker's layout.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

@@ -3,8 +3,6 @@
 A change continues if its caller disconnects: half a registration is of no use.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC
 from typing import Any, Final, NamedTuple

@@ -3,8 +3,6 @@
 `ManagementCalls` does what is asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -9,8 +9,6 @@ as OpenAI does; a stream is made of server-sent events, which the handler writes
 KServe v1 has the paths of models, too, so their answers have the members of both. `doors.truss` answers for Trusses.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ TorchServe takes its default for a value that it cannot read. Here such a value 
 number of workers is better told than guessed. An empty number or boolean means that it was not given, as in TorchServe.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -6,8 +6,6 @@ piece is the best one, and a parameter that spans segments may stand once, so th
 behind it leave. A regular expression would try every way to share a text among parameters.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple

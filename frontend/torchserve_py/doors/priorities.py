@@ -3,8 +3,6 @@
 1 is the most urgent, then 2, and so on. 0 means no priority, and comes last.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from torchserve_py.doors.failures import DoorError, bad_request

@@ -1,7 +1,5 @@
 """What doors read from an HTTP request: segments of the path, the body, and pseudo headers for the model's code."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Final
 from urllib.parse import quote, unquote

@@ -4,8 +4,6 @@ Unlike TorchServe, the server keeps the connection open after an error, so that 
 new connections. The transport closes a connection only if the rest of the request is unusable or will not be read.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import uuid

@@ -6,8 +6,6 @@ of a new session and when it expires, or that a session is closed. The bodies ``
 bodies go to the handler.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable

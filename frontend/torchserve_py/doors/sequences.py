@@ -4,8 +4,6 @@ Header names match in any case, as in HTTP. The handler gets the names as they a
 library changed their case.
 """
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Mapping

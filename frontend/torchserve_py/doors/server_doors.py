@@ -6,8 +6,6 @@ and the server does not shut down. ``/metrics`` is for Prometheus. ``OPTIONS /``
 describe the API of a listener.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

@@ -10,8 +10,6 @@ All but the last serve the default version. On SageMaker's and the legacy paths 
 the handler's row; on the others the query is ignored. SageMaker's paths have its sessions (`sagemaker_sessions`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

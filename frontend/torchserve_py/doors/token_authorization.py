@@ -4,8 +4,6 @@ Three random keys are written to a file that only the server's user can read. Th
 expire. The *API* key does not expire, and only serves to replace one of the other two.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import os

@@ -1,7 +1,5 @@
 """TorchServe's REST API as a dialect; KServe v1 and SageMaker's paths speak it as well."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from torchserve_py.doors.failures import Failure

@@ -4,8 +4,6 @@ As in TorchServe, ``enable_model_api`` does not gate these calls. While it is of
 that they reach only archives that the operator has put into the server's stores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """`torchserve-py completion SHELL`: prints what makes a shell complete the commands of this package."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from typing import Final

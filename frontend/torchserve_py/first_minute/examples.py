@@ -1,7 +1,5 @@
 """An example of what a model takes: from a JSON Schema, or from declared tensors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """`torchserve-py init [DIR]`: writes the files of a first model, which serves as it is and whose test passes."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

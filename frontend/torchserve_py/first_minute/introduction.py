@@ -1,7 +1,5 @@
 """What `torchserve-py serve` tells of a model that is ready: where it answers, what it takes, and a curl that works."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ It is the server with its usual settings (config.properties, environment), but f
 address for all of HTTP, one worker for each model, no token on loopback, and a terminal that shows less.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What `torchserve-py serve` shows of the logs: what models print, requests, what goes wrong. The files have all."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from typing import Final

@@ -3,8 +3,6 @@
 All but the page need the management key. The page changes models over the management API.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """Looks at every model once a second, and keeps its history. Requests pay nothing: the sampler reads their counters."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

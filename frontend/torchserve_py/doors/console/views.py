@@ -1,7 +1,5 @@
 """What the page shows: values for JSON, and streams of events."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator

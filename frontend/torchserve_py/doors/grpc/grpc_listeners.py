@@ -1,7 +1,5 @@
 """The two gRPC ports: makes, opens, drains and stops their servers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

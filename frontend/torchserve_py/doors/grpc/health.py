@@ -1,7 +1,5 @@
 """gRPC's standard health service, with the state that ``/ready`` shows over HTTP. Calls need no token."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import Collection

@@ -4,8 +4,6 @@ The serialized request of `ModelInfer` goes to the worker, and the worker's byte
 Descriptions are the REST door's, whose JSON becomes messages.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial

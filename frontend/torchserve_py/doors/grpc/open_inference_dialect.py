@@ -4,8 +4,6 @@ A response is large, and the door puts its envelope around the bytes without rea
 that is appended to a serialized message belongs to it, and of a map's entries with one key the last counts.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence

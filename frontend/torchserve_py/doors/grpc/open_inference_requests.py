@@ -3,8 +3,6 @@
 A request is large and the door needs little of it: the door reads the head and passes the bytes on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 

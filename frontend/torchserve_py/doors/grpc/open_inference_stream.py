@@ -10,8 +10,6 @@ Responses to independent requests come in the order of the requests. A model tha
 or may, is an exception: its responses are sent as they are ready, and later requests do not wait for them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Hashable, Iterable
 from typing import Any, Final

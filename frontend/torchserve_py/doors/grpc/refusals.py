@@ -4,8 +4,6 @@ A status of TorchServe's services has a description of two lines: the message, a
 TorchServe's clients know the error. ``ts-error-cause`` in the trailing metadata tells causes apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """Converts ``ModelInfer`` messages with tensors in shared memory into messages with raw contents, and answers back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 

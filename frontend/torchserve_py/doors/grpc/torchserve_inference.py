@@ -1,7 +1,5 @@
 """TorchServe's inference service: requests become jobs, and parts of responses become messages."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final
 

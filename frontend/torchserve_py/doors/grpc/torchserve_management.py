@@ -1,7 +1,5 @@
 """The management service. A number of zero and an empty text mean "not given", except for ``optional`` numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final

@@ -6,8 +6,6 @@ A step is what a ``POST /predictions/{model}`` with the sequence's headers would
 refused before the upgrade.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator, Sequence

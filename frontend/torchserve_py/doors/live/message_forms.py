@@ -4,8 +4,6 @@
 eight bytes. ``docs/live-sessions.md`` describes both.
 """
 
-from __future__ import annotations
-
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

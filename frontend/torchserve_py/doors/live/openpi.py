@@ -8,8 +8,6 @@ An episode is a sequence. The first message tells the client of the policy. Then
 and its answer the actions.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Coroutine, Iterator, Mapping

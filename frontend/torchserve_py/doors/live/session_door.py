@@ -1,7 +1,5 @@
 """What the doors of live sessions share: the checks of a handshake, and a session from its upgrade to its end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 from urllib.parse import urlsplit

@@ -4,8 +4,6 @@ Steps run in the order in which they were sent, and are answered in that order. 
 messages, one sends answers at the client's pace. A timer notices a client that is gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from abc import ABC, abstractmethod

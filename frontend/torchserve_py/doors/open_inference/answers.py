@@ -1,7 +1,5 @@
 """What Open Inference answers have in common: compact JSON, errors, compression, refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -3,8 +3,6 @@
 A route exists while its model is loaded. The worker gets the raw request and makes the answer.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator, Sequence

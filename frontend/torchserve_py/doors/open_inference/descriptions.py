@@ -3,8 +3,6 @@
 Plain values with the names of the protocol's JSON; the gRPC door makes its messages of the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """OpenAPI documents of the Open Inference endpoints, of the server and of one model, and a page that shows one."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Iterable, Mapping

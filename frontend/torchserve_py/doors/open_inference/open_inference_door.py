@@ -3,8 +3,6 @@
 Refusals have the protocol's shape. The door ignores ``Content-Type``: clients in use send any value, or none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final

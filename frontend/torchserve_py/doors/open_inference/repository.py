@@ -4,8 +4,6 @@ The repository holds the models of the model store, the models that are served, 
 this interface. Loading and unloading need ``enable_model_api``, like registering and unregistering.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence

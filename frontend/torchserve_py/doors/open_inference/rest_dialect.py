@@ -5,8 +5,6 @@ endpoints for streams answer with server-sent events, each ``data: `` and one li
 error is a whole answer with its status; later it is a last event ``{"error": …}``, and the body ends in order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ with ``shared_memory_keys`` which objects can be registered; without that settin
 written by system calls and never mapped: if its owner truncates an object, the server gets an error and no SIGBUS.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -3,8 +3,6 @@
 So a worker needs no access to shared memory, and treats such tensors like binary ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 

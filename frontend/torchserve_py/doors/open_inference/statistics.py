@@ -6,8 +6,6 @@ encoding are not measured separately. Inferences and executions are those that s
 whatever the number of rows in its tensors.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """What a client of the realtime API sends: JSON objects with a type, read and checked."""
 
-from __future__ import annotations
-
 import binascii
 from typing import Final
 

@@ -5,8 +5,6 @@
 It is a WebSocket. vLLM's clients use the same path without the query; what they send tells them apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final

@@ -4,8 +4,6 @@ Audio that was appended and not committed belongs to the next item. A transcript
 handler has not heard all of it, the item fails when it is committed.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The events that a client of the realtime API gets: in OpenAI's wording, and in that of vLLM's variant."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 import time

@@ -4,8 +4,6 @@ A Truss's own server has one model, and most of its paths do not name the model.
 with ``/v1/models/{model}`` or ``/v1/models/{model}/v1`` instead of ``/v1``, the base URL for a client library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final

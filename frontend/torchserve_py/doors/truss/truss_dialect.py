@@ -4,8 +4,6 @@ Errors are ``{"error": …}`` with two headers: the source (always ``04``, the m
 errors of the server, of the model and of the client apart. The model makes answers and streams.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from enum import StrEnum

@@ -3,8 +3,6 @@
 It is in OpenAPI 3.1, whose schemas are those of JSON Schema, as pydantic writes them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Final

@@ -3,8 +3,6 @@
 Trusses share some paths with models of other contracts; a route applies only if the request means a Truss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final

@@ -4,8 +4,6 @@ It is a job that takes several inputs. Each of its inputs and parts is one frame
 its kind (`ts.protocol.websocket_frames`). The handshake is accepted when the worker says so.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
