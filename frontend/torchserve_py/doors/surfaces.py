@@ -11,6 +11,7 @@ the handler's row; on the others the query is ignored. SageMaker's paths have it
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from torchserve_py.core.serving import Serving
@@ -37,9 +38,9 @@ class InferenceSurfaces(Door):
         self._sessions = SageMakerSessions(context)
 
     def routes(self) -> Iterator[Route]:
-        yield Route("/v1/models/{model_name}:predict", self._predict, operations=(V1_PREDICT,))
+        yield Route("/v1/models/{model_name}:predict", partial(self._infer, _PREDICT), operations=(V1_PREDICT,))
         for path, name in (("/v1/models/{model_name}:explain", "v1"), ("/v2/models/{model_name}/explain", "v2")):
-            yield Route(path, self._explain, operations=(EXPLAIN._replace(id=f"{name}_explanations"),))
+            yield Route(path, partial(self._infer, _EXPLAIN), operations=(EXPLAIN._replace(id=f"{name}_explanations"),))
         yield Route("/v1/models/{model_name}:{verb}", self._refuse)
         yield Route("/models/{model_name}/invoke", self._invoke)
         yield Route("/{model_name}/predict", self._predict_with_query)
@@ -48,17 +49,14 @@ class InferenceSurfaces(Door):
         if self.settings.predict_route:
             yield Route(self.settings.predict_route, self._predict_only)
 
-    def _predict(self, request: Request, values: PathValues) -> Reply:
-        return self._predictions.infer(request, values["model_name"], None, _PREDICT)
+    def _infer(self, headers: Pairs, request: Request, values: PathValues) -> Reply:
+        return self._predictions.infer(request, values["model_name"], None, headers)
 
     def _predict_only(self, request: Request, values: PathValues) -> Reply:
         name = only_startup_model(self.serving)
         if name is None:
             raise bad_request("There is not exactly one model that was loaded at start-up: name the model in the path.")
         return self._predictions.infer(request, name, None, _PREDICT)
-
-    def _explain(self, request: Request, values: PathValues) -> Reply:
-        return self._predictions.infer(request, values["model_name"], None, _EXPLAIN)
 
     def _predict_with_query(self, request: Request, values: PathValues) -> Reply:
         name, version = values["model_name"], values.get("model_version")

@@ -27,12 +27,7 @@ class NoModel(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServedPath:
-    """One model to serve.
-
-    Attributes:
-        path: Where it lies.
-        spec: What the server loads.
-    """
+    """One model to serve: where it lies, and what the server loads."""
 
     path: Path
     spec: ModelSpec

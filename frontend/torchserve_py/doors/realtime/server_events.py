@@ -15,11 +15,7 @@ _TRANSCRIPTION: Final = "conversation.item.input_audio_transcription"
 
 
 class OpenAIEvents:
-    """OpenAI's events.
-
-    Args:
-        beta: Whether sessions have the shape of the beta.
-    """
+    """OpenAI's events; with ``beta`` sessions have the shape of the beta."""
 
     def __init__(self, *, beta: bool = False) -> None:
         self.session_id = f"sess_{secrets.token_hex(12)}"
@@ -83,11 +79,7 @@ class OpenAIEvents:
 
 
 class VllmEvents(OpenAIEvents):
-    """vLLM's events, which have no ids and name no items.
-
-    Args:
-        session_id: The session, which was created before its client told that it speaks vLLM's variant.
-    """
+    """vLLM's events, which have no ids and name no items, for a session that OpenAI's began."""
 
     def __init__(self, session_id: str) -> None:
         super().__init__()

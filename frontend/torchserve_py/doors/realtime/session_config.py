@@ -41,8 +41,6 @@ class AudioFormat(NamedTuple):
 _MEDIA_TYPES: Final = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _ENCODINGS: Final = {media_type: encoding for encoding, media_type in _MEDIA_TYPES.items()}
 
-_Given = msgspec.Raw | msgspec.UnsetType
-
 
 class _Format(msgspec.Struct):
     type: str
