@@ -69,6 +69,7 @@ class Dispatcher:
         self.model_metrics = record_model_metrics
         #: Every job in flight by id. The scheduler keeps the table, and only `submit` adds to it.
         self._jobs = cast("Mapping[str, InferenceJob]", self._scheduler.jobs)
+        self._jobs_at = cast("Callable[[str], Mapping[str, InferenceJob]]", self._scheduler.jobs_of)
         self._workers: dict[str, Worker] = {}
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
@@ -142,7 +143,7 @@ class Dispatcher:
         """Return the jobs that the worker has, by id; none before it is up, and once it is lost or released."""
         if self._workers.get(worker.id) is not worker:
             return {}
-        return cast("Mapping[str, InferenceJob]", self._scheduler.jobs_of(worker.id))
+        return self._jobs_at(worker.id)
 
     def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
         """Deliver parts of responses to their readers, and tell the scheduler of each in every case.
@@ -317,11 +318,10 @@ class Dispatcher:
             return
         worker.begin(jobs, time.monotonic())
         self._metrics.batch_size.observe(len(jobs))
-        refusals = [job.refusal for job in jobs if job.refusal is not None]
-        if refusals:  # not at once: the scheduler's effects are still being performed
-            asyncio.get_running_loop().call_soon(self.results, worker, refusals, 0.0)
         for job in jobs:
             self._metrics.observe_queue(now - job.submitted_at, by_default=job.request.by_default)
+            if job.refusal is not None:  # not at once: the scheduler's effects are still being performed
+                asyncio.get_running_loop().call_soon(self.results, worker, (job.refusal,), 0.0)
             if job.parts is not None and job.parts.inputs is not None:
                 for given in job.parts.inputs.take_held():
                     worker.send_input(job.id, given)

@@ -60,9 +60,7 @@ class Responses:
     """Writes answers and counts them."""
 
     def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
-        self._count_2xx = metrics.requests_2xx.inc
-        self._count_4xx = metrics.requests_4xx.inc
-        self._count_5xx = metrics.requests_5xx.inc
+        self._metrics = metrics
         self._standard = (
             "Pragma: no-cache\r\nCache-Control: no-cache; no-store, must-revalidate, private\r\n"
             "Expires: Thu, 01 Jan 1970 00:00:00 UTC\r\n" + _cross_origin_lines(settings) + "x-request-id: "
@@ -116,11 +114,11 @@ class Responses:
     def _sent(self, status: int, is_quiet: bool = False) -> Sent:
         """Count an answer whose head has been written."""
         if status < 300:
-            self._count_2xx()
+            self._metrics.requests_2xx.value += 1
         elif 400 <= status < 500:
-            self._count_4xx()
+            self._metrics.requests_4xx.value += 1
         else:
-            self._count_5xx()
+            self._metrics.requests_5xx.value += 1
         return _QUIET if is_quiet else _SENT
 
 

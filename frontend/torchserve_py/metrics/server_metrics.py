@@ -95,7 +95,7 @@ class ServerMetrics:
         if counter is None:
             labels = {"method": method, "route": route, "status": str(status), "hostname": self._hostname}
             counter = self._of_http[method, route, status] = self._http_requests.child(labels)
-        counter.inc()
+        counter.value += 1
 
     def record(self, name: str, dimensions: Sequence[str], value: float, hostname: str | None = None) -> None:
         """Record a value of a metric of the host. `dimensions` are values, in order, without the host's.

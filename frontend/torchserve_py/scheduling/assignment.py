@@ -160,7 +160,7 @@ class Assignment:
         worker.lane.busy.pop(worker.id, None)
         worker.lane.free[worker.id] = worker
         self._shared.lanes_to_serve.append(worker.lane)
-        if self._not_begun is not None:
+        if worker.lane.ahead:
             while self._take_back_oldest(worker.lane, now) and not worker.lane.items:
                 pass
 

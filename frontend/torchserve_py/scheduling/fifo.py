@@ -32,17 +32,13 @@ class JobLane(Lane[Job]):
 
     def take(self, room: int) -> list[Job]:
         """The oldest jobs of those with the highest priority."""
-        items = self.items
-        if self.ranking:
-            return self._take_ranked(min(room, len(items)))
-        return [items.popitem(last=False)[0] for _ in range(min(room, len(items)))]
-
-    def _take_ranked(self, number: int) -> list[Job]:
-        jobs = []
-        for _ in range(number):
-            job = self.ranking.pop(self.items)
-            del self.items[job]
-            jobs.append(job)
+        items, jobs = self.items, list[Job]()
+        while items and len(jobs) < room:
+            if self.ranking:
+                jobs.append(self.ranking.take(items))
+                del items[jobs[-1]]
+            else:
+                jobs.append(items.popitem(last=False)[0])
         return jobs
 
 

@@ -62,6 +62,10 @@ class Scheduler:
             self._shared, self._source, self._unbatched, self._admission, policy.batch_size, take_back
         )
         self._workers: Mapping[str, WorkerLoad] = self._assignment.workers
+        #: Returns when to call `tick` at the latest, None if there is no deadline. Nothing may be due yet by then.
+        self.next_deadline = self._shared.deadlines.next
+        #: Notes how many seconds the handler of a worker took for a batch: batches are sent ahead if steps are long.
+        self.step_took = self._assignment.step_took
 
     # Jobs
 
@@ -126,15 +130,7 @@ class Scheduler:
             self._shared.effects.append(Cancel(job.worker_id, (job_id,)))
         return self._conclude(now)
 
-    def step_took(self, seconds: float) -> None:
-        """A worker has told how long its handler took for a batch: batches are sent ahead only if steps are long."""
-        self._assignment.step_took(seconds)
-
     # Time
-
-    def next_deadline(self) -> float | None:
-        """Return when to call `tick` at the latest, None if there is no deadline. Nothing may be due yet by then."""
-        return self._shared.deadlines.next()
 
     def tick(self, now: float) -> Effects:
         """Do what is due by now."""

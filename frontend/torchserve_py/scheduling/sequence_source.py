@@ -239,7 +239,7 @@ class Sequences:
             lane = self._emptiest.get()
             if lane is None or len(lane.bound) >= self._slots:
                 return
-            sequence = self._ranking.pop(pending.items) if self._ranking else next(iter(pending.items))
+            sequence = self._ranking.take(pending.items) if self._ranking else next(iter(pending.items))
             del pending.items[sequence]
             del pending.bound[sequence]
             lane.bound[sequence] = None

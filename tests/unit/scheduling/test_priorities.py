@@ -91,7 +91,7 @@ def test_what_has_left_is_not_held():
     for number in range(500):
         play.submit(f"gone{number}", priority=1)
         play.cancel(f"gone{number}")
-        assert len(play.scheduler._source.lane.ranking._heap) <= 2
+        assert len(play.scheduler._source.lane.ranking) <= 2
     play.cancel("first")
     assert not play.scheduler._source.lane.ranking
 

@@ -93,8 +93,14 @@ class HttpConnection(ClientTransport):
         """Parse the bytes, and begin to answer the first request whose head is complete."""
         if self._upgraded is not None:
             self._upgraded.data_received(data)
-        elif not self._ignores_input:
-            (self._hold if self._holds_input() else self._feed)(data)
+        elif self._ignores_input:
+            pass
+        elif self._holds_input():
+            self._hold(data)
+        elif len(data) <= _SLICE and self._incoming is None:
+            self._parse(data)
+        else:
+            self._feed(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Release everything; tell the request that is being answered that its client has disconnected."""
@@ -166,9 +172,6 @@ class HttpConnection(ClientTransport):
             self.set_reading(False)
 
     def _feed(self, data: bytes) -> None:
-        if len(data) <= _SLICE and self._incoming is None:
-            self._parse(data)
-            return
         view = memoryview(data)
         end = self.turns.end_of_slice()
         start = 0

@@ -6,6 +6,7 @@ Ambiguous requests are refused, because a proxy might read them differently (req
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, overload
@@ -63,7 +64,7 @@ class Headers(Mapping[str, str]):
         self._values = values
 
     def __getitem__(self, name: str) -> str:
-        return self._values[name.lower().encode("utf-8", "surrogateescape")].decode("utf-8", "surrogateescape")
+        return self._values[_key(name)].decode("utf-8", "surrogateescape")
 
     @overload
     def get(self, name: str, default: None = None, /) -> str | None: ...
@@ -73,7 +74,7 @@ class Headers(Mapping[str, str]):
 
     def get(self, name: str, default: Any = None, /) -> Any:
         """Return the value, or the default where there is none; called for each request, so without an exception."""
-        value = self._values.get(name.lower().encode("utf-8", "surrogateescape"))
+        value = self._values.get(_key(name))
         return default if value is None else value.decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
@@ -81,6 +82,11 @@ class Headers(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+@functools.lru_cache(maxsize=256)
+def _key(name: str) -> bytes:
+    return name.lower().encode("utf-8", "surrogateescape")
 
 
 class Head(NamedTuple):
@@ -262,13 +268,12 @@ class RequestParser:
         headers = self._raw_headers
         if len(headers) > MAX_HEADERS:
             self._fail(_TOO_MANY)
-        values: dict[bytes, bytes] = {}
-        for name, value in headers:
-            lower = name.lower()
-            if lower not in values:
-                values[lower] = value
-            elif lower in _ONLY_ONCE:
-                self._fail(f"Header {name.decode('ascii', 'replace')} is given twice.")
+        values = {name.lower(): value for name, value in reversed(headers)}
+        if len(values) < len(headers):
+            names = [name.lower() for name, _ in headers]
+            for name in values.keys() & _ONLY_ONCE:
+                if names.count(name) > 1:
+                    self._fail(f"Header {name.decode('ascii', 'replace')} is given twice.")
         if b"sec-websocket-key1" in values:
             self._fail("This is the handshake of an obsolete WebSocket draft, which is not supported.")
         if b"host" not in values and version == (1, 1):
