@@ -1,9 +1,11 @@
 """How busy a device is kept that only takes time: the share of the seconds that are spent in the handler's steps.
 
     python -m benchmarks.device [--torchserve FOLDER] [--steps 1 5 20] [--bodies 1000 150000] [--rounds 3] [--seconds 3]
+    python -m benchmarks.device --stores [--steps 5 20] [--rounds 3] [--seconds 3]
 
-One worker, batches of 8, 32 connections. What a step does not take is the work between two steps: to encode and send
-answers, and to receive and decode the next batch.
+One worker, batches of 8, 32 connections; with ``--stores`` 48 sequences in batches of 16, with each store beneath their
+states. What a step does not take is the work between two steps: to encode and send answers, to commit states, and to
+receive and decode the next batch.
 """
 
 from __future__ import annotations
@@ -15,51 +17,83 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import launchers
 from benchmarks.benchmark_models import SOURCES, HandlerModel, Probe
+from benchmarks.durability import redis_server
 from benchmarks.loads import HttpLoad
 from benchmarks.servers import Server
 
 CONNECTIONS = 32
 BATCH = 8
+SEQUENCES = 48
+SEQUENCE_BATCH = 16
 WARM_UP_SECONDS = 1
 SETTLE_SECONDS = 0.5
 _SECONDS = struct.Struct("d")
+#: What differs between the servers that are compared: who starts a server, and further settings of its model.
+Candidates = dict[str, tuple[launchers.Launcher, dict[str, Any]]]
 
 
 def main() -> int:
-    """Measure, and print a line for each step and size of body."""
+    """Measure, and print a line for each step and each size of body, or for each step with all stores."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torchserve", type=Path, metavar="FOLDER", help="virtual environment with TorchServe")
     parser.add_argument("--steps", type=float, nargs="+", default=[1, 5, 20], help="milliseconds")
     parser.add_argument("--bodies", type=int, nargs="+", default=[1_000, 150_000], help="bytes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--stores", action="store_true", help="compare the stores of durable sequences")
     options = parser.parse_args()
-    candidates = {"this server": launchers.this_server(sys.executable)}
-    if options.torchserve:
-        candidates["TorchServe"] = launchers.torchserve(options.torchserve)
-    for size in options.bodies:
-        for step in options.steps:
-            shares = measure(candidates, step, size, options.rounds, options.seconds)
-            line = ", ".join(f"{name} {statistics.median(values):.1%}" for name, values in shares.items())
-            print(f"bodies of {size:,} bytes, steps of {step:g} ms: {line}", flush=True)
+    with ExitStack() as stack:
+        if options.stores:
+            load = HttpLoad(SEQUENCES, "/predictions/device", b"x", sequences=True)
+            loads = [(f"{SEQUENCES} sequences", load)]
+            candidates = stores(stack)
+        else:
+            post = partial(HttpLoad, CONNECTIONS, "/predictions/device")
+            loads = [(f"bodies of {size:,} bytes", post(b"x" * size)) for size in options.bodies]
+            candidates = {"this server": (launchers.this_server(sys.executable), {})}
+            if options.torchserve:
+                candidates["TorchServe"] = launchers.torchserve(options.torchserve), {}
+        for what, load in loads:
+            for step in options.steps:
+                shares = measure(candidates, step, load, options.rounds, options.seconds)
+                line = ", ".join(f"{name} {statistics.median(values):.1%}" for name, values in shares.items())
+                print(f"{what}, steps of {step:g} ms: {line}", flush=True)
     return 0
 
 
-def measure(
-    candidates: dict[str, launchers.Launcher], step: float, size: int, rounds: int, seconds: int
-) -> dict[str, list[float]]:
+def stores(stack: ExitStack) -> Candidates:
+    """Return a candidate for each store of durable sequences, which lasts as long as ``stack``."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="device-")))
+    caches: dict[str, dict[str, Any]] = {
+        "memory": {"store": "memory"},
+        "file": {"store": "file", "path": str(folder / "plain.db")},
+        "file, fsync": {"store": "file", "path": str(folder / "synced.db"), "fsync": True},
+        "redis": {"store": "redis", "url": stack.enter_context(redis_server(folder))},
+    }
+    sequences = {
+        "batchSize": SEQUENCE_BATCH,
+        "sequenceBatching": True,
+        "sequenceMaxIdleMSec": 300_000,
+        "maxNumSequence": 2 * SEQUENCES,
+    }
+    launcher = launchers.this_server(sys.executable)
+    return {name: (launcher, {**sequences, "handler": {"cache": cache}}) for name, cache in caches.items()}
+
+
+def measure(candidates: Candidates, step: float, load: HttpLoad, rounds: int, seconds: int) -> dict[str, list[float]]:
     """Return the share of the time that the device is busy, for each server and round; one server runs at a time."""
     with ExitStack() as stack:
         servers: dict[str, tuple[Server, Path]] = {}
-        load = HttpLoad(CONNECTIONS, "/predictions/device", b"x" * size)
-        for name, launcher in candidates.items():
+        for name, (launcher, settings) in candidates.items():
             file = Path(stack.enter_context(tempfile.NamedTemporaryFile()).name)
             file.write_bytes(_SECONDS.pack(0.0))
-            server = stack.enter_context(Server(launcher, model_with(step, file)))
+            server = stack.enter_context(Server(launcher, model_with(step, file, settings)))
             load.run(server, WARM_UP_SECONDS)
             time.sleep(SETTLE_SECONDS)
             server.suspend()
@@ -77,14 +111,12 @@ def measure(
     return shares
 
 
-def model_with(step: float, busy_file: Path) -> HandlerModel:
-    """Return the model whose steps take so many milliseconds."""
-    config = {
-        "batchSize": BATCH,
-        "maxBatchDelay": 5,
-        "handler": {"step_ms": step, "busy_file": str(busy_file)},
-    }
-    probe = Probe("/predictions/device", b"x", b"x".__eq__)
+def model_with(step: float, busy_file: Path, settings: dict[str, Any]) -> HandlerModel:
+    """Return the model whose steps take so many milliseconds, with further settings."""
+    handler = {"step_ms": step, "busy_file": str(busy_file), **settings.get("handler", {})}
+    config = {"batchSize": BATCH, "maxBatchDelay": 5, **settings, "handler": handler}
+    sequence = {"ts_request_sequence_id": "first"} if "sequenceBatching" in settings else {}
+    probe = Probe("/predictions/device", b"x", b"x".__eq__, sequence)
     return HandlerModel("device", SOURCES / "device_handler.py", config, probe)
 
 

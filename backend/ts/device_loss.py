@@ -80,6 +80,11 @@ def _chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:
         each = each.__cause__ or (each.__context__ if contexts else None)
 
 
+def is_lost() -> bool:
+    """Return whether the device is lost."""
+    return bool(_State.reason)
+
+
 def announce(connection: Connection) -> None:
     """If the device is lost, ask the server for no more jobs; call this before the answers that free the worker."""
     if _State.reason:

@@ -87,6 +87,16 @@ class Connection:
             self._read()
             self._transfer_seconds += time.perf_counter() - began
 
+    @property
+    def has_more(self) -> bool:
+        """Whether messages wait that were not received."""
+        return bool(self._messages or (self._threads is None and self._poll.poll(_NO_WAIT)))
+
+    @property
+    def sends_meanwhile(self) -> bool:
+        """Whether another thread may send while this one receives."""
+        return self._is_plain
+
     def send(self, message: list[Any]) -> None:
         """Send one message that holds no large bodies. Raises FrontendGone: the frontend closed the connection."""
         self._write(encode(message))

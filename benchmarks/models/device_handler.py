@@ -1,6 +1,7 @@
 """A stand-in for a model on an accelerator: each call takes `step_ms`, and no processor meanwhile.
 
-The file `busy_file` holds the seconds that its calls have taken so far, as a double.
+The file `busy_file` holds the seconds that its calls have taken so far, as a double. With a `cache`, the model
+counts the steps of each sequence.
 """
 
 import mmap
@@ -8,6 +9,8 @@ import struct
 import time
 from pathlib import Path
 from typing import Any
+
+from ts.sequence import SequenceCache
 
 _SECONDS = struct.Struct("d")
 
@@ -21,6 +24,7 @@ class DeviceHandler:
         self.step = options["step_ms"] / 1000
         with Path(options["busy_file"]).open("r+b") as file:
             self.busy = mmap.mmap(file.fileno(), _SECONDS.size)
+        self.counts = SequenceCache(context) if "cache" in options else None
 
     def handle(self, data: list[Any], context: Any) -> list[bytes]:
         """Be busy for one step."""
@@ -28,4 +32,8 @@ class DeviceHandler:
         time.sleep(self.step)
         seconds = _SECONDS.unpack_from(self.busy)[0] + time.perf_counter() - began
         _SECONDS.pack_into(self.busy, 0, seconds)
+        if self.counts is not None:
+            for index in range(len(data)):
+                sequence_id = context.get_sequence_id(index)
+                self.counts[sequence_id] = self.counts.get(sequence_id, 0) + 1
         return [bytes(row.get("data") or row.get("body")) for row in data]

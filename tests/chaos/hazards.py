@@ -17,6 +17,8 @@ from ts.sequence.stores.redis import RedisStore
 
 #: How long a commit hangs: until the response timeout is over or another server may have taken the sequences over.
 HANG_SECONDS = 4.0
+#: What a commit takes longer (seconds, at most), so that workers die while it is under way and the next batch runs.
+SLOWNESS = 0.03
 #: While this file exists, this process writes to no file beyond its first bytes, as if the disk were full.
 DISK_FULL = Path(os.environ["CHAOS_DIRECTORY"]) / "disk-full"
 LOOK_INTERVAL = 0.05
@@ -47,6 +49,9 @@ def dangerous(commit: Callable[..., Any], deaths: float, hangs: float) -> Callab
     """Return a commit that the process does not always survive: killed or stopped just before it, or just after."""
 
     def wrapped(*arguments: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            note("commit while the next batch runs")
+        time.sleep(SLOWNESS * random.random())
         if random.random() < hangs:
             note("worker hung before a commit")
             time.sleep(HANG_SECONDS)

@@ -6,7 +6,8 @@ exception from the handler answers all rows that are still open, with TorchServe
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ts import device_loss
@@ -145,27 +146,41 @@ class Batch:
         for row in self.rows:
             self.fail(row, failure)
 
-    def flush(self) -> None:
-        """Send the collected answers, time and metrics; the steps of sequences are committed to their store before."""
+    def flush(self, *, meanwhile: bool = False) -> None:
+        """Send the collected answers, with the handler's time and metrics.
+
+        If the model has a sequence store, the steps are committed to the store before their answers leave.
+
+        Args:
+            meanwhile: Whether a thread may do that while the next batch runs.
+        """
         answers, self._answers = self._answers, []
-        device_loss.announce(self._connection)
         steps = self._service.steps
+        if steps is None:
+            device_loss.announce(self._connection)
+            self._send(self._service.context.metrics.take_records(), answers)
+        else:
+            steps.finish_commit()
+            device_loss.announce(self._connection)
+            # The handler may go on with a body that can change.
+            meanwhile = meanwhile and not device_loss.is_lost() and all(type(answer[5]) is bytes for answer in answers)
+            send = partial(self._send, self._service.context.metrics.take_records())
+            steps.settle_and_send(answers, send, self._seconds, meanwhile=meanwhile)
+        device_loss.end_if_lost(self._connection)
         if steps is not None:
-            answers = steps.settle(answers)
-        metrics = self._service.context.metrics.take_records()
+            steps.rest()
+
+    def _send(self, metrics: Sequence[list[Any]], answers: list[ResultRow]) -> None:
         if sum([len(answer[5]) for answer in answers]) > self._max_response_size:
             # The frontend refuses frames that are much larger than the largest response it allows.
             while len(answers) > 1:
                 self._connection.send_results([answers.pop(0)], 0.0)
         if answers or metrics:
             self._connection.send_results(answers, self._seconds, metrics)
-        device_loss.end_if_lost(self._connection)
-        if steps is not None:
-            steps.rest()
 
-    def finish(self) -> None:
-        """Send the last answers of this call; later log records do not carry these rows' ids."""
-        self.flush()
+    def finish(self, *, meanwhile: bool = False) -> None:
+        """Send the last answers of this call, as `flush` does; later log records do not carry these rows' ids."""
+        self.flush(meanwhile=meanwhile)
         running.set(no_requests)
 
     def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:

@@ -118,7 +118,9 @@ class TorchServeHandler:
         if results is not None:
             for row, value in zip(rows, results, strict=True):
                 batch.answer(row, value, "false" if row.streaming else None)
-        batch.finish()
+        connection = self._connection
+        is_followed = self._service.steps is not None and connection.sends_meanwhile
+        batch.finish(meanwhile=is_followed and bool(self._frames or connection.has_more))
 
     def new_batch(self, rows: list[Row]) -> Batch:
         """Return a batch of ``rows``, set up as the context's current batch."""
@@ -157,6 +159,8 @@ class TorchServeHandler:
             rows, answered = self._service.steps.begin(rows, wire_rows, histories)
             refused += answered
         if refused:
+            if self._service.steps is not None:  # the server takes answers in the order of the batches
+                self._service.steps.finish_commit()
             self._connection.send_results(refused, 0.0)
         return rows
 

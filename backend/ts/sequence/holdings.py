@@ -174,14 +174,23 @@ class Holdings:
 
     def rest(self, keep: Collection[str]) -> None:
         """Do the deferred work after answers have left: evict states, except those in ``keep``, and tidy the store."""
-        for sequence_id in self._cache.shrink(keep):
-            if sequence_id in self.leases:
-                self.leases[sequence_id].resident = False
+        self.evict(keep)
         quietly(self._store.tidy)
         self._departures.write_if_due()
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + _SWEEP_INTERVAL
             quietly(self._store.sweep)
+
+    def evict(self, keep: Collection[str]) -> None:
+        """Evict states beyond the cache's capacity from memory, except those in ``keep``."""
+        for sequence_id in self._cache.shrink(keep):
+            if sequence_id in self.leases:
+                self.leases[sequence_id].resident = False
+
+    @property
+    def has_chores(self) -> bool:
+        """Whether `rest` would use the store for more than to tidy it."""
+        return self._departures.are_due_now or time.monotonic() >= self._next_sweep
 
     @property
     def departures_due(self) -> bool:
@@ -232,6 +241,11 @@ class Departures:
         """Whether departures have yet to be written, and the last attempt has not failed."""
         return bool(self._ended or self._released) and not self._failed
 
+    @property
+    def are_due_now(self) -> bool:
+        """Whether the departures are due although the worker has other work."""
+        return self.are_due and time.monotonic() >= self._next
+
     def write(self) -> None:
         """Write the departures to the store.
 
@@ -251,7 +265,7 @@ class Departures:
 
     def write_if_due(self) -> None:
         """Write the departures if the last attempt was long enough ago; log it if that fails."""
-        if self.are_due and time.monotonic() >= self._next:
+        if self.are_due_now:
             quietly(self.write)
 
 

@@ -12,7 +12,7 @@ one, otherwise the server's id of the job (which stays the same when the server 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ts.context import Context
@@ -115,6 +115,21 @@ class Steps:
             if not answer[1] and (step := self._live.get(answer[0])) is not None:
                 self._leave(step)
         return self._with_rolled_back(answers)
+
+    def settle_and_send(
+        self, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], seconds: float, *, meanwhile: bool
+    ) -> None:
+        """Settle answers and send them.
+
+        Args:
+            send: Sends them.
+            seconds: How long the handler took for them.
+            meanwhile: Whether a thread may commit and send while the caller goes on; `finish_commit` waits for that.
+        """
+        send(self.settle(answers))
+
+    def finish_commit(self) -> None:
+        """Wait for what `settle_and_send` has left to a thread; call this before anything else is sent."""
 
     def _leave(self, step: Step) -> None:
         """Remove a step that has its last answer from the running steps."""

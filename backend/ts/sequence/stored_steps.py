@@ -22,14 +22,15 @@ unknown, the step is answered with ``outcome_unknown``.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from ts.context import Context
 from ts.protocol.messages import EndedSequence, InferRow, ResultRow
-from ts.sequence.holdings import Holdings
+from ts.sequence.batch_commit import BatchCommit
+from ts.sequence.commit_thread import CommitOverlap, CommitThread, StoreAfterCommit
+from ts.sequence.holdings import Holdings, quietly
 from ts.sequence.sequence_cache import SequenceCache
 from ts.sequence.step import Step, digest_of, is_repeated
 from ts.sequence.step_answers import (
@@ -37,11 +38,8 @@ from ts.sequence.step_answers import (
     LOST,
     MOVED,
     NOT_APPLIED,
-    NOT_STORED,
-    NOT_TOLD,
     ROLLED_BACK,
     RUNNING,
-    UNKNOWN,
     UNREADABLE,
     StepRefusal,
     answer_again,
@@ -85,11 +83,18 @@ class StoredSteps(Steps):
         self._declares_end = self._end_header.lower()
         self._restart_expired = restart_expired
         self._max_answer = max_answer
-        self._holdings = Holdings(cache, store, settings, self._end_live)
+        self._thread = CommitThread()
+        self._overlap = CommitOverlap()
+        #: The commit that the thread makes, and how long its step took (seconds).
+        self._under_way: tuple[BatchCommit, float] | None = None
+        self._free_store = cast("Store", StoreAfterCommit(store, self.finish_commit))
+        self._holdings = Holdings(cache, self._free_store, settings, self._end_live)
 
     # Before the handler
 
     def _refusals(self, steps: list[Step]) -> Mapping[str, StepRefusal]:
+        if self._under_way is not None and any(step.sequence_id in self._under_way[0].steps for step in steps):
+            self.finish_commit()
         return self._holdings.take(steps)
 
     def _answer_at_once(
@@ -101,7 +106,7 @@ class StoredSteps(Steps):
             if refused is not None and not (step.starts and refused[0] is LOST):
                 # The refusal says that the step was not applied, but an earlier delivery may have been: look it up.
                 if step.history.was_sent:
-                    return look_up(self._store, step)
+                    return look_up(self._free_store, step)
                 return error_answer(job_id, *refused[0], refused[1])
         lease = self._holdings.leases[sequence_id]
         if any(other.request_id == request_id for other in self._live_of.get(sequence_id, ())):
@@ -109,9 +114,9 @@ class StoredSteps(Steps):
         if step.starts or lease.closed or lease.awaits_first:  # the step may be the first of an incarnation
             step.digest = next(digest_of(wire_row[3]) for wire_row in wire_rows if wire_row[0] == job_id)
         try:
-            is_same = partial(first_had_body, self._store, lease, step.digest)
+            is_same = partial(first_had_body, self._free_store, lease, step.digest)
             if is_repeated(step, lease, restart_expired=self._restart_expired, has_same_body=is_same):
-                return answer_again(self._store, step, lease)
+                return answer_again(self._free_store, step, lease)
         except StoreError as error:
             logger.error("The sequence store cannot tell whether a step was applied: %s", error)
             return unknown(step)
@@ -147,8 +152,42 @@ class StoredSteps(Steps):
 
     def settle(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Commit the steps that these answers complete; return the answers to send, errors if a commit failed."""
+        self.finish_commit()
+        return self._settled(self._completed(answers), 0.0)
+
+    def settle_and_send(
+        self, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], seconds: float, *, meanwhile: bool
+    ) -> None:
+        """Commit the steps that these answers complete, then send the answers; perhaps in a thread, see `Steps`."""
+        self.finish_commit()
+        batch = self._completed(answers)
+        if not (meanwhile and self._overlap.pays and batch.commits) or self._live or self._holdings.has_chores:
+            send(self._settled(batch, seconds))
+            return
+        batch.answers = self._with_rolled_back(batch.answers)
+        self._under_way = batch, seconds
+        store = self._store
+
+        def commit() -> None:
+            batch.write(store)
+            send(batch.answers)
+            quietly(store.tidy)
+
+        self._thread.start(commit)
+
+    def finish_commit(self) -> None:
+        """Wait until the commit that a thread makes is done and its answers are sent, and draw the conclusions."""
+        if self._under_way is None:
+            return
+        self._thread.wait()
+        (batch, seconds), self._under_way = self._under_way, None
+        self._overlap.note(seconds, batch.seconds)
+        batch.conclude(self._holdings)
+
+    def _completed(self, answers: list[ResultRow]) -> BatchCommit:
+        """Return the commit of the steps that these answers complete; roll back the sequences of failed steps."""
         live = self._live
-        answered: dict[str, list[Step]] = {}
+        batch = BatchCommit(answers, self._lease_seconds)
         failed: list[Step] = []
         for index, answer in enumerate(answers):
             step = live.get(answer[0])
@@ -159,69 +198,31 @@ class StoredSteps(Steps):
                 if answer[1]:
                     continue
                 step.index = index
-                answered.setdefault(step.sequence_id, []).append(step)
+                batch.steps.setdefault(step.sequence_id, []).append(step)
             else:
                 failed.append(step)
             self._leave(step)
         for step in failed:
             self._roll_back(step.sequence_id)
-            self._refuse(answers, answered.pop(step.sequence_id, ()), *MOVED, ROLLED_BACK)
-        if answered:
-            self._commit(answers, answered)
-        return self._with_rolled_back(answers)
-
-    def _commit(self, answers: list[ResultRow], answered: dict[str, list[Step]]) -> None:
-        commits: list[Commit] = []
-        for sequence_id, steps in list(answered.items()):
+            batch.refuse(step.sequence_id, *MOVED, ROLLED_BACK)
+            batch.steps.pop(step.sequence_id, None)
+        for sequence_id, steps in list(batch.steps.items()):
             try:
-                commits.append(self._commit_of(sequence_id, steps))
+                batch.commits.append(self._commit_of(sequence_id, steps))
             except Exception as error:  # an encoder is the handler's code
                 logger.exception("The state of %r cannot be stored", sequence_id, extra={"sequence_id": sequence_id})
-                self._refuse(answers, answered.pop(sequence_id), *UNREADABLE, f"The state cannot be stored: {error}")
-        if not commits:
-            return
-        fresh_until = time.monotonic() + self._lease_seconds
-        try:
-            written = self._store.commit(commits)
-        except StoreError as error:
-            logger.error("Steps cannot be committed: %s", error)
-            self._settle_failed(answers, answered, commits, error)
-            return
-        for commit, was_written in zip(commits, written, strict=True):
-            lease = commit.lease
-            if not was_written:
-                self._taken_over(answers, answered[lease.sequence_id], lease, certainly=was_written is False)
-            elif commit.closed:
-                self._holdings.drop_from_memory(lease.sequence_id)
-            else:
-                lease.fresh_until = fresh_until
-
-    def _settle_failed(
-        self, answers: list[ResultRow], answered: dict[str, list[Step]], commits: list[Commit], error: StoreError
-    ) -> None:
-        """Answer each step of a commit that has failed but may still have been written."""
-        settled: list[bool | None] = [None] * len(commits)
-        try:
-            settled = self._store.settle(commits)
-        except StoreError as doubt:
-            logger.error("The sequence store cannot tell whether steps were committed: %s", doubt)
-        for commit, was_written in zip(commits, settled, strict=True):
-            sequence_id = commit.lease.sequence_id
-            if was_written is None:
-                self._refuse(answers, answered[sequence_id], *UNKNOWN, f"{NOT_TOLD} {error}")
-            elif not was_written:
-                text = f"The step was not stored, so it does not count: {error}"
-                self._refuse(answers, answered[sequence_id], *NOT_STORED, text)
-            else:
+                batch.refuse(sequence_id, *UNREADABLE, f"The state cannot be stored: {error}")
                 self._holdings.drop_from_memory(sequence_id)
+                del batch.steps[sequence_id]
+        return batch
 
-    def _taken_over(self, answers: list[ResultRow], steps: list[Step], lease: Lease, *, certainly: bool) -> None:
-        """Answer steps whose lease another holder has taken; ``certainly``: their commit was certainly not written."""
-        text = f"Sequence {lease.sequence_id!r} was taken over by another server: the step does not count."
-        for step in steps:
-            otherwise = error_answer(step.row.job_id, *MOVED, text) if certainly else None
-            answers[step.index] = look_up(self._store, step, lease.incarnation, otherwise)
-        self._holdings.drop_from_memory(lease.sequence_id)
+    def _settled(self, batch: BatchCommit, seconds: float) -> list[ResultRow]:
+        """Commit a batch, whose step took so many seconds; return the answers to send."""
+        batch.write(self._store)
+        if batch.commits:
+            self._overlap.note(seconds, batch.seconds)
+        batch.conclude(self._holdings)
+        return self._with_rolled_back(batch.answers)
 
     def _commit_of(self, sequence_id: str, steps: list[Step]) -> Commit:
         lease = self._holdings.leases[sequence_id]
@@ -241,12 +242,6 @@ class StoredSteps(Steps):
             return Commit(lease, None, ENDED, kept)
         return Commit(lease, encoded, "", kept)
 
-    def _refuse(self, answers: list[ResultRow], steps: Iterable[Step], status: int, cause: str, message: str) -> None:
-        """Replace the answers to steps by an error; roll their sequence back to the stored state."""
-        for step in steps:
-            answers[step.index] = error_answer(step.row.job_id, status, cause, message)
-            self._holdings.drop_from_memory(step.sequence_id)
-
     def _roll_back(self, sequence_id: str) -> None:
         """Roll back the sequence of a failed step; a sequence that another step has ended still ends."""
         if sequence_id in self._ended:
@@ -258,22 +253,28 @@ class StoredSteps(Steps):
     # Between two batches
 
     def rest(self) -> None:
-        """Do the deferred work after answers have left: evict states from memory, and sometimes sweep the store."""
-        self._holdings.rest(self._live_of)
+        """Evict states from memory and sometimes sweep the store; only the former while a commit is under way."""
+        if self._under_way is None:
+            self._holdings.rest(self._live_of)
+        else:
+            self._holdings.evict(self._live_of)
 
     def end(self, ended: Iterable[EndedSequence]) -> None:
         """Drop sequences that the server's scheduler has closed."""
+        self.finish_commit()
         self._holdings.end(ended)
 
     @property
     def store_update_due(self) -> bool:
         """Whether `update_store` has to run."""
-        return self._holdings.departures_due
+        return self._under_way is not None or self._holdings.departures_due
 
     def update_store(self) -> None:
-        """Write to the store which sequences have ended, and which other workers may take over."""
+        """Finish a commit; write to the store which sequences have ended, and which other workers may take over."""
+        self.finish_commit()
         self._holdings.write_departures()
 
     def close(self) -> None:
         """Release the leases, so that other workers and servers can continue the sequences immediately."""
+        self.finish_commit()
         self._holdings.close()

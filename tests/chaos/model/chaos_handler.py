@@ -15,6 +15,8 @@ from ts.sequence import SequenceCache
 FAILURE_RATE = 0.01
 #: Seconds that loading takes, at most.
 LOADING = 1.5
+#: Seconds that a batch takes at least, so that the next one waits meanwhile, and commits are left to a thread.
+SHORTEST_STEP = 0.02
 #: Of the commits: how many are not survived, and how many hang.
 DEATH_RATE = 0.01
 HANG_RATE = 0.004
@@ -46,7 +48,7 @@ class ChaosHandler:
             send_intermediate_predict_response(["part\n"] * len(steps), context.request_ids, "OK", 200, context)
             time.sleep(max(step["sleep"] for step in steps) / parts)
         if not parts:
-            time.sleep(max(step["sleep"] for step in steps))
+            time.sleep(max(SHORTEST_STEP, *(step["sleep"] for step in steps)))
         if random.random() < FAILURE_RATE:
             raise RuntimeError("all is done, and some parts have left: now it fails")
         self.end(steps, context)

@@ -28,7 +28,7 @@ _UNCONFIRMED = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
 
 
 class SqliteFile:
-    """A database in write-ahead mode, for one thread; created if it does not exist.
+    """A database in write-ahead mode, for one thread at a time; created if it does not exist.
 
     Args:
         path: The file; beside it SQLite keeps two more, ``-wal`` and ``-shm``.
@@ -62,7 +62,7 @@ class SqliteFile:
         except OSError as error:
             raise StoreError(f"the file {path} of the sequence store cannot be used: {error.strerror}") from error
         # A timeout of 0, because `_until_unlocked` does the waiting.
-        self._database = sqlite3.connect(path, timeout=0, isolation_level=None)
+        self._database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         self.execute, self.executemany = self._database.execute, self._database.executemany
         with self._errors():
             self._until_unlocked(self._prepare, fsync)
