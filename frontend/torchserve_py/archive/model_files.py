@@ -1,14 +1,21 @@
 """A model's files, ready for a worker: opened from an archive file or from a folder.
 
+`outline` opens an archive without unpacking it: all that a registration reads is there, and nothing else. The archive
+becomes a folder for the time being, in which large files and files of other kinds are empty. It passes the same checks
+as when it is unpacked, but for the checksums of the files not read.
+
 A folder needs no manifest, nor does an archive that was made without the archiver: a file is found by its name then,
 and several candidates are an error.
 """
 
 import logging
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO, Final
 
 from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE, contract_of
@@ -16,14 +23,18 @@ from torchserve_py.archive.errors import ArchiveNotFound, InvalidArchive, Unread
 from torchserve_py.archive.locate import PYTHON_SUFFIX
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, describe, read
 from torchserve_py.archive.served_source import ServedSource, read_served
-from torchserve_py.archive.target import DEFAULT_LIMITS, Limits
-from torchserve_py.archive.unpack import unpack
+from torchserve_py.archive.target import DEFAULT_LIMITS, Limits, Target
+from torchserve_py.archive.unpack import unpack, unpack_into
 from torchserve_py.settings.model_spec import fallback_name
 
 logger = logging.getLogger(__name__)
 
 _CONFIG_FILE = "model-config.yaml"
 _WEIGHT_SUFFIXES = (".pt", ".pth")
+#: Of files that say how a model is to be served, and of the file with its class.
+_READ_SUFFIXES: Final = frozenset((".yaml", ".yml", ".json", ".toml", ".txt", ".lock", ".py"))
+#: A registration reads at most so many bytes of each; one byte more shows that a file is larger.
+_OUTLINED_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +95,48 @@ def open_model(
     url = url or str(path)
     if path.is_dir():
         folder = path.absolute()
-        return open_folder(folder, folder.name, url, handler)
+        return _open_folder(folder, folder.name, url, handler)
     if not path.is_file():
         raise ArchiveNotFound(f"Model not found at: {url}")
     if path.suffix == PYTHON_SUFFIX:
         file = path.absolute()
-        return open_folder(file.parent, file.stem, url, handler or file.name)
+        return _open_folder(file.parent, file.stem, url, handler or file.name)
     unpacked = unpack(path, temp_dir.absolute(), url=url, limits=limits, cancellation=cancellation)
     try:
-        return replace(open_folder(unpacked, url, url, handler), unpacked_dir=unpacked)
+        return replace(_open_folder(unpacked, url, url, handler), unpacked_dir=unpacked)
     except BaseException:
         shutil.rmtree(unpacked, ignore_errors=True)
         raise
 
 
-def open_folder(folder: Path, name: str, url: str, handler: str | None) -> ModelFiles:
+@contextmanager
+def outline(path: Path, *, url: str, handler: str | None = None) -> Iterator[ModelFiles]:
+    """Open the archive file or the folder at `path`; `url` and `handler` are as in `open_model`.
+
+    Raises ArchiveError with what unpacking it would raise.
+    """
+    if not path.is_file() or path.suffix == PYTHON_SUFFIX:
+        yield open_model(path, path, url=url, handler=handler)
+        return
+    with tempfile.TemporaryDirectory(prefix="torchserve-outline-") as folder:
+        unpack_into(_Outline(url, Path(folder)), path)
+        yield _open_folder(Path(folder), url, url, handler)
+
+
+def files_in(model_dir: Path) -> frozenset[str]:
+    """The paths of all files in a model's folder, relative to it."""
+    return frozenset(str(file.relative_to(model_dir)) for file in model_dir.rglob("*") if file.is_file())
+
+
+class _Outline(Target):
+    """Writes every file, but for most of them no content."""
+
+    def _read(self, path: Path, content: BinaryIO) -> Iterator[bytes]:
+        if path.suffix in _READ_SUFFIXES:
+            yield content.read(_OUTLINED_BYTES + 1)
+
+
+def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> ModelFiles:
     """Open a folder of a model's files. The model's name is made of `name` where the manifest gives none.
 
     `url` and `handler` are as in `open_model`. Raises InvalidArchive or UnreadableArchive.

@@ -17,8 +17,7 @@ from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.fetch import file_name, split_checksum
 from torchserve_py.archive.handler_name import BUILT_IN_HANDLERS
 from torchserve_py.archive.locate import locate
-from torchserve_py.archive.model_files import ModelFiles
-from torchserve_py.archive.outline import files_in, outline
+from torchserve_py.archive.model_files import ModelFiles, files_in, outline
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.contracts import configuration_of
 from torchserve_py.core.effective import EffectiveConfig

@@ -9,7 +9,7 @@ from typing import Final
 
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.fetch import file_name, split_checksum
-from torchserve_py.archive.outline import outline
+from torchserve_py.archive.model_files import outline
 from torchserve_py.core.contracts import configuration_of
 from torchserve_py.core.errors import ModelError
 from torchserve_py.settings.model_spec import ModelSpec, expand_model_specs, fallback_name, is_url

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from torchserve_py.logs.formatters import fit
 from torchserve_py.logs.line_logs import LineLog
-from torchserve_py.logs.text import fit
 
 LOGGER_NAME: Final = "ACCESS_LOG"
 

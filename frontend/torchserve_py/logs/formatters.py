@@ -1,16 +1,25 @@
-"""Formats of log lines: TorchServe's, and JSON."""
+"""Formats of log lines: TorchServe's, and JSON.
+
+Text from clients and handlers is made safe for a log: it cannot start a line of its own or control a terminal.
+"""
 
 import copy
 import json
 import logging
+import re
 import time
+import traceback
+from collections.abc import Mapping
+from numbers import Number
+from types import TracebackType
 from typing import Any, Final
 
 from torchserve_py.logs.line_logs import Batch, Line, utc
-from torchserve_py.logs.text import exception_text, is_fit, message_of
 
 _LEVELS: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _MAIN_THREADS: Final = ("MainThread", None)
+#: Control characters except the tab, line and paragraph separators, bidirectional controls, and lone surrogates.
+_UNFIT: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class LineFormatter(logging.Formatter):
@@ -30,14 +39,14 @@ class LineFormatter(logging.Formatter):
         record.thread_label = getattr(record, "worker", thread)
         if isinstance(record.msg, Batch):
             return record.msg.text(self._head(record))
-        if is_fit(record.getMessage()):
+        if _is_fit(record.getMessage()):
             return super().format(record)
         shown = copy.copy(record)
-        shown.msg, shown.args = message_of(record.msg, record.args), ()
+        shown.msg, shown.args = _message_of(record.msg, record.args), ()
         return super().format(shown)
 
     def formatException(self, ei: Any) -> str:
-        return exception_text(*ei)
+        return _exception_text(*ei)
 
     def _head(self, record: logging.LogRecord) -> str:
         """Return what stands between the time and the text of a line."""
@@ -84,3 +93,51 @@ class JsonFormatter(logging.Formatter):
         entry = {"time": utc(line.at), "level": record.levelname, "logger": record.name, "message": line.text}
         more = {name: line.more[name] for name in self._KNOWN if line.more.get(name) not in (None, "", [])}
         return json.dumps(entry | more, ensure_ascii=False)
+
+
+def _is_fit(text: str) -> bool:
+    """Return whether a text is one line without such characters."""
+    return _UNFIT.search(text) is None
+
+
+def fit(text: str) -> str:
+    """Return the text as one line, with unsafe characters as escapes such as ``\\\\n``."""
+    return _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _message_of(template: Any, arguments: Any) -> str:
+    """Return the message of a record as one line; line breaks in the template stay, because the server wrote them."""
+    if not arguments:
+        return fit(str(template))
+    if isinstance(arguments, Mapping):
+        return str(template) % {name: _fit_value(value) for name, value in arguments.items()}
+    return str(template) % tuple(map(_fit_value, arguments))
+
+
+def _exception_text(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> str:
+    """Return a traceback; lines of the exception's text are indented, so that they do not look like log lines."""
+    chunks = []
+    for chunk in traceback.format_exception(kind, error, trace):
+        if chunk.startswith(("  ", "\n", "Traceback (")):  # a stack frame, or the text between two exceptions
+            chunks.append(chunk)
+        else:
+            first, *others = chunk.rstrip("\n").split("\n")
+            chunks.append("\n    ".join([fit(first), *map(fit, others)]) + "\n")
+    return "".join(chunks).rstrip("\n")
+
+
+class _Fit:
+    """A value whose text is safe to log."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return fit(str(self._value))
+
+    def __repr__(self) -> str:
+        return fit(repr(self._value))
+
+
+def _fit_value(value: Any) -> Any:
+    return value if value is None or isinstance(value, Number) else _Fit(value)

@@ -17,9 +17,8 @@ from torchserve_py.core.errors import ModelError
 from torchserve_py.core.serving import Serving
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
-from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import NodeFailed
-from torchserve_py.workflows.spec import Node
+from torchserve_py.workflows.spec import Dag, Node
 
 logger = logging.getLogger(__name__)
 

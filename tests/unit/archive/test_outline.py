@@ -9,8 +9,7 @@ import pytest
 from tests.unit.archive.conftest import Pack
 
 from torchserve_py.archive.errors import ArchiveError, InvalidArchive, UnreadableArchive, UnsafeArchive
-from torchserve_py.archive.model_files import open_model
-from torchserve_py.archive.outline import files_in, outline
+from torchserve_py.archive.model_files import files_in, open_model, outline
 
 
 def write_zip(path: Path, files: dict[str, bytes]) -> Path:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from torchserve_py.archive.errors import InvalidArchive
-from torchserve_py.archive.model_files import open_model
-from torchserve_py.archive.outline import outline
+from torchserve_py.archive.model_files import open_model, outline
 from torchserve_py.archive.served_source import read_served
 from torchserve_py.core.contracts import configuration_of
 from torchserve_py.core.errors import InvalidModel

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import InvalidDag
+from torchserve_py.workflows.spec import Dag
 
 
 def test_parents_stand_before_their_children() -> None:

@@ -14,10 +14,9 @@ from torchserve_py.core.errors import ModelNotFound
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workflows.dag import Dag
 from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.execution import RunnableNode, execute
-from torchserve_py.workflows.spec import Node, NodeSettings
+from torchserve_py.workflows.spec import Dag, Node, NodeSettings
 
 REQUEST = InferenceRequest(((b"x-colour", b"red"),), b"in", "text/plain")
 
