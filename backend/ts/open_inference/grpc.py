@@ -5,6 +5,7 @@ that sent typed contents and none of the parameters that only Triton's clients s
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -40,19 +41,13 @@ _UNSUPPORTED: Final = {
 }
 
 
+@dataclass(slots=True)
 class GrpcRequest:
-    """A request that came over gRPC; a `ts.open_inference.types.Received`.
+    """A request that came over gRPC; a `ts.open_inference.types.Received`."""
 
-    Attributes:
-        answers_raw: Whether its client reads the raw form.
-    """
-
-    __slots__ = ("answers_raw", "headers", "request")
-
-    def __init__(self, headers: Sequence[tuple[Any, Any]], request: InferenceRequest, *, answers_raw: bool) -> None:
-        self.headers = headers
-        self.request = request
-        self.answers_raw = answers_raw
+    headers: Sequence[tuple[Any, Any]]
+    request: InferenceRequest
+    answers_raw: bool  # whether its client reads the raw form
 
     def encode(self, response: InferenceResponse) -> tuple[Headers, Buffer]:
         """Return the trailing metadata and the serialized message for a response.

@@ -6,6 +6,7 @@ endpoint of a request to another path than ``infer``.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
@@ -38,25 +39,13 @@ class RestRequest:
     def __init__(self, request: InferenceRequest, endpoint: str, *, has_length: bool, all_binary: bool = False) -> None:
         self.request = request
         self._endpoint = endpoint
-        self._default = all_binary
-        self._by_name: dict[str, bool] = {}
-        self._bare = has_length
-        self._any_binary = all_binary
-        if request.parameters or request.outputs:
-            self._read_wishes(request)
-
-    def _read_wishes(self, request: InferenceRequest) -> None:
-        """Remove the parameters about the form of the outputs, which are not meant for the model, and obey them."""
+        # The parameters about the form of the outputs are not meant for the model.
         wish = _flag(request.parameters, "binary_data_output")
-        if wish is not None:
-            self._bare = True
-            self._default = self._any_binary = wish
-        for output in request.outputs or ():
-            own = _flag(output.parameters, "binary_data")
-            if own is not None:
-                self._bare = True
-                self._by_name[output.name] = own
-                self._any_binary |= own
+        wishes = {output.name: _flag(output.parameters, "binary_data") for output in request.outputs or ()}
+        self._by_name = {name: own for name, own in wishes.items() if own is not None}
+        self._default = all_binary if wish is None else wish
+        self._any_binary = self._default or any(self._by_name.values())
+        self._bare = has_length or wish is not None or bool(self._by_name)
 
     def encode(self, response: InferenceResponse) -> tuple[list[tuple[str, str]], Buffer]:
         """Return headers and body for a response; see `ts.open_inference.receive.Received`."""
@@ -69,18 +58,18 @@ class RestRequest:
         return self._by_name.get(output, self._default)
 
 
+@dataclass(slots=True)
 class TextRequest:
     """A request in the text form of ``generate`` or ``generate_stream``."""
 
-    def __init__(self, request: InferenceRequest, *, with_id: bool) -> None:
-        self.request = request
-        self._with_id = with_id
+    request: InferenceRequest
+    with_id: bool
 
     def encode(self, response: InferenceResponse) -> tuple[list[tuple[str, str]], Buffer]:
         """Return headers and body for a response; see `ts.open_inference.receive.Received`."""
         from ts.open_inference.text_dialect import write_text_response
 
-        body = write_text_response(self.request, response, with_id=self._with_id)
+        body = write_text_response(self.request, response, with_id=self.with_id)
         headers = response.parameters.get("headers") or {}
         return [("content-type", "application/json"), *((str(k), str(v)) for k, v in headers.items())], body
 

@@ -76,12 +76,8 @@ class Batch:
             logger.warning("model: %s, Invalid return type: %s.", name, type(results))
             raise HandlerFailed("Invalid model predict output")
         if len(results) != len(self.rows):
-            logger.warning(
-                "model: %s, number of batch response mismatched, expect: %d, got: %d.",
-                name,
-                len(self.rows),
-                len(results),
-            )
+            text = "model: %s, number of batch response mismatched, expect: %d, got: %d."
+            logger.warning(text, name, len(self.rows), len(results))
             raise HandlerFailed("number of batch response mismatched")
         return results
 

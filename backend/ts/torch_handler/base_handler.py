@@ -36,13 +36,8 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         model: The model, on ``device`` and in evaluation mode.
         mapping: Class index to class name from ``index_to_name.json``, or None.
         device: The ``torch.device`` that the model is on.
-        initialized: Whether ``initialize`` succeeded.
-        context: The context of the running call.
         model_pt_path: The path of the serialized model, or None.
-        manifest: The archive's manifest.
         map_location: "cuda", "xpu", "mps" or "cpu"; None on an XLA device.
-        model_yaml_config: The model's configuration.
-        explain: Whether an explanation was asked for.
         target: The class to explain.
         profiler_args: Arguments for ``torch.profiler.profile``.
         computing: How the model computes; None before ``initialize``.

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
 from ts.runtimes.async_jobs import Outbox
-from ts.runtimes.errors import too_large, wire_text
+from ts.runtimes.errors import too_large
 from ts.runtimes.result_bodies import error_row
 from ts.runtimes.truss.encodings import to_json
 
@@ -54,11 +54,6 @@ class Problem(Exception):
         further = [(name.lower(), value) for name, value in self.headers.items()]
         headers = (*JSON_HEADERS, *error_headers(self.code), *further)
         return Answer(self.status, headers, to_json({"error": self.error}))
-
-    def row(self, job_id: str) -> ResultRow:
-        """Return the result row for a protocol other than Truss's; the server writes it in that protocol's form."""
-        text = self.error if isinstance(self.error, str) else to_json(self.error).decode()
-        return error_row(job_id, self.status, wire_text(text))
 
 
 def error_headers(code: str) -> Headers:

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow, ResultRow
+from ts.runtimes.errors import wire_text
+from ts.runtimes.result_bodies import error_row
 from ts.runtimes.truss.encodings import from_msgpack, to_json, to_msgpack
 from ts.runtimes.truss.model_request import header
 from ts.runtimes.truss.reply import (
@@ -63,7 +65,8 @@ class Form(ABC):
 
     def problem_row(self, job_id: str, problem: Problem) -> ResultRow:
         """Return the row of a request that failed before its first answer; here the door writes the error's form."""
-        return problem.row(job_id)
+        text = problem.error if isinstance(problem.error, str) else to_json(problem.error).decode()
+        return error_row(job_id, problem.status, wire_text(text))
 
 
 class TrussForm(Form):
