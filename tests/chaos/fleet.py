@@ -1,10 +1,10 @@
-"""Servers that share Redis behind a real HAProxy are killed, frozen, restarted in turn and joined by another one.
+"""Servers that share Redis behind a real proxy are killed, frozen, restarted in turn and joined by another one.
 
-    python -m tests.chaos.fleet --seconds 300
+    python -m tests.chaos.fleet --seconds 300 [--proxy envoy]
 
 The clients are those of ``tests.chaos.chaos`` and ``tests.chaos.live_sessions``: 150 step their sequences by requests
-and 50 in live sessions, and whatever they see that is not what they were told is a contradiction. HAProxy has the
-configuration of ``deploy/haproxy.cfg``.
+and 50 in live sessions, and whatever they see that is not what they were told is a contradiction. The proxies have the
+configurations of ``deploy/``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.chaos.disasters import Disasters, Event
 from tests.chaos.live_sessions import PATIENCE, TURNS, Crowd
 from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
-from tests.haproxy import HAProxy
+from tests.proxies import Envoy, HAProxy, Proxy
 
 from torchserve_py.client import AsyncClient
 
@@ -33,8 +33,12 @@ SERVERS = 3
 CLIENTS, SESSIONS = 150, 50
 #: ``sequenceMaxIdleMSec`` of the models (seconds); no sequence is left alone for so long, so none expires.
 IDLE_LIMIT = 300.0
-#: What HAProxy's own answers mean: it has no server, or its server has broken off or does not answer.
-PROXY = {502: Result.UNHEARD, 503: Result.UNREACHED, 504: Result.UNHEARD}
+PROXIES = {"haproxy": HAProxy, "envoy": Envoy}
+#: What a proxy's own answers mean: it has no server, or its server has broken off or is silent. Envoy's 503 is either.
+ANSWERS = {
+    HAProxy: {502: Result.UNHEARD, 503: Result.UNREACHED, 504: Result.UNHEARD},
+    Envoy: {503: Result.UNHEARD, 504: Result.UNHEARD},
+}
 LIMITS = {"worker_heartbeat_timeout": 5, "drain_timeout": 10}
 
 
@@ -48,7 +52,7 @@ class BusyClient(Client):
 class Fleet(Disasters):
     """Servers behind a proxy. One event follows the other: there is always a server that serves."""
 
-    proxy: HAProxy
+    proxy: Proxy
 
     @property
     def events(self) -> list[Event]:
@@ -92,7 +96,7 @@ async def _run(fleet: Fleet, report: chaos.Report, sessions: live_sessions.Repor
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=connector) as session,
         AsyncClient(url, patience=PATIENCE) as client,
     ):
-        sender = Sender([url], session, report.tally, PROXY)
+        sender = Sender([url], session, report.tally, ANSWERS[type(fleet.proxy)])
         clients = [BusyClient(f"c{number}", sender, report.tally, fleet.timeline) for number in range(report.clients)]
         running = [asyncio.create_task(each.run(stopping)) for each in clients]
         running += [asyncio.create_task(crowd.talk(client, number, stopping)) for number in range(sessions.clients)]
@@ -107,7 +111,7 @@ async def _run(fleet: Fleet, report: chaos.Report, sessions: live_sessions.Repor
             await each.finish()
 
 
-def run(seconds: float, scale: float = 1.0) -> tuple[chaos.Report, live_sessions.Report]:
+def run(seconds: float, proxy: type[Proxy], scale: float = 1.0) -> tuple[chaos.Report, live_sessions.Report]:
     """Let things happen for so long, to so many times the usual clients; return what was survived."""
     report = chaos.Report("redis", int(CLIENTS * scale), SERVERS)
     sessions = live_sessions.Report("redis", int(SESSIONS * scale), SERVERS)
@@ -116,7 +120,7 @@ def run(seconds: float, scale: float = 1.0) -> tuple[chaos.Report, live_sessions
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
         models = {"chaos": chaos.MODEL, "talks": live_sessions.MODEL}
         fleet = Fleet("redis", Path(directory), models, config, Timeline(IDLE_LIMIT), LIMITS, SERVERS)
-        with fleet.running(), HAProxy([server.inference for server in fleet.servers]) as fleet.proxy:
+        with fleet.running(), proxy([server.inference for server in fleet.servers]) as fleet.proxy:
             fleet.proxy.wait_for(SERVERS)
             asyncio.run(_run(fleet, report, sessions, seconds))
             fleet.count_deaths()
@@ -129,9 +133,10 @@ def main() -> int:
     """Run from the command line; return 0 if nothing was contradicted."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--proxy", choices=PROXIES, default="haproxy")
     parser.add_argument("--scale", type=float, default=1.0, help="how many times the usual clients (default: 1)")
     options = parser.parse_args()
-    return tell(run(options.seconds, options.scale))
+    return tell(run(options.seconds, PROXIES[options.proxy], options.scale))
 
 
 if __name__ == "__main__":
