@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core import errors as model_errors
-from torchserve_py.metrics import outcomes
+from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyTooLarge, BodyTooSlow
 from torchserve_py.workflows.errors import WorkflowError
@@ -17,9 +17,6 @@ from ts.protocol.messages import CAUSE_HEADER
 INTERNAL: Final = "InternalServerException"
 RETRY_AFTER: Final = ("Retry-After", "1")
 UNAVAILABLE: Final = "ServiceUnavailableException"
-
-#: The cause of an answer that the handler (or the worker on its behalf) chose: an exception in it, or its own status.
-HANDLER_ERROR: Final = outcomes.HANDLER_ERROR
 
 NO_WORKER_TEXT: Final = (
     " has no worker to serve inference request. Please use scale workers API to add workers. If this is a sequence"

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Instrument, Sample
-from torchserve_py.metrics.outcomes import Outcomes
+from torchserve_py.metrics.model_metrics import Outcomes
 
 #: By the suffixes of their samples.
 Numbers: TypeAlias = Mapping[str, Callable[[Outcomes], float]]

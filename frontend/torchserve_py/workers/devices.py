@@ -63,12 +63,11 @@ def visible_devices(gpus: Sequence[Gpu], variable: str | None, limit: int | None
     holding for all; the first entry that is negative, unreadable or names no device ends the list; a device named twice
     makes it empty. A GPU that is divided counts as its MIG instances.
     """
-    devices = _all_devices(gpus) if variable is None else _named_devices(gpus, variable)
+    if variable is None:
+        devices = tuple(device for gpu in gpus for device in _devices_of(gpu, str(gpu.index)))
+    else:
+        devices = _named_devices(gpus, variable)
     return devices if limit is None else devices[: max(0, limit)]
-
-
-def _all_devices(gpus: Sequence[Gpu]) -> tuple[Device, ...]:
-    return tuple(device for gpu in gpus for device in _devices_of(gpu, str(gpu.index)))
 
 
 def _devices_of(gpu: Gpu, token: str) -> list[Device]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from grpc import StatusCode
 
-from torchserve_py.doors.failures import HANDLER_ERROR, failure_of
+from torchserve_py.doors.failures import failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
 from torchserve_py.doors.grpc.open_inference_requests import OpenRequest
 from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
@@ -19,6 +19,7 @@ from torchserve_py.doors.grpc.refusals import CAUSE_KEY, INVALID_KEY, Refusal, c
 from torchserve_py.doors.management_calls import ModelApiDisabledError
 from torchserve_py.doors.open_inference.answers import only_response
 from torchserve_py.jobs.parts import Part
+from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
 from ts.open_inference.protos.infer_pb2 import InferParameter, ModelInferResponse
 from ts.open_inference.wire_fields import varint

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from torchserve_py.doors.failures import HANDLER_ERROR, DoorError, Failure, failure_of_job
+from torchserve_py.doors.failures import DoorError, Failure, failure_of_job
 from torchserve_py.doors.live.live_steps import ENDED, GONE, Goodbye, StepExchange, Terms, try_again
 from torchserve_py.doors.live.message_forms import LAST_STEP, POLICY_VIOLATION, Form, Resume, Step, UnusableMessage
 from torchserve_py.doors.live.socket_session import StepSession
 from torchserve_py.jobs.parts import Part
+from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.websocket import Message, WebSocket
 
