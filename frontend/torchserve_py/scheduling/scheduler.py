@@ -125,6 +125,8 @@ class Scheduler:
             self._withdraw(job, cause or Cause.cancelled, now)
         else:
             job.state = JOB_TRANSITIONS[job.state, CANCEL]
+            if self._sequences is not None and not job.unbatched:
+                self._sequences.cancelled(job)
             if cause is not None:
                 self._shared.effects.append(Finish(job, cause))
             self._shared.effects.append(Cancel(job.worker_id, (job_id,)))

@@ -111,6 +111,11 @@ class Sequences:
         """The job has begun to stream: the next job of its sequence may join."""
         self._settle(self.open[job.sequence_id], now)
 
+    def cancelled(self, job: Job) -> None:
+        """A job in flight is dropped: its worker may not have heard of a stored sequence, so the next job opens it."""
+        if self._policy.durable and job.opens:
+            self.open[job.sequence_id].has_state = False
+
     def returned(self, job: Job, now: float) -> None:
         """A job in flight is over: the next one may be sent, or the sequence rests, or ends if the job was its last."""
         sequence = self.open[job.sequence_id]

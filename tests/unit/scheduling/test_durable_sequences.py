@@ -227,3 +227,18 @@ def test_a_description_is_not_sent_again():
     play = Play(durable())
     play.submit("a", unbatched=True)
     assert play.worker_lost("w1") == ["a: worker_died"]
+
+
+def test_what_a_worker_may_not_have_heard_with_a_cancelled_job_it_hears_with_the_next():
+    play = Play(durable(max_idle=10.0), workers=2)
+    play.submit("a", "s")
+    play.answer("a")
+    play.at(9.0).worker_lost("w1")
+    assert play.submit("b", "s") == ["w2 <- b"]
+    play.cancel("b")
+    play.submit("c", "s")
+    play.answer("b")
+    assert (play.job("c").opens, play.job("c").active_since) == (True, 0.0)
+    play.answer("c")
+    play.submit("d", "s")
+    assert not play.job("d").opens
