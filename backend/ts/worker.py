@@ -208,8 +208,8 @@ def serve(connection: Connection, runtime: TorchServeHandler) -> None:
     how long that may take. Raises ValueError: a message of an unknown kind arrived.
     """
     stopping = False
-    while runtime.is_busy or not stopping:
-        message = connection.receive(wait=not runtime.is_busy)
+    while (is_busy := runtime.is_busy) or not stopping:
+        message = connection.receive(wait=not is_busy)
         if message is None:
             connection.run_step(runtime.step)
         elif message[0] == messages.INFER:

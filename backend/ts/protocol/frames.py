@@ -125,7 +125,7 @@ class FrameBuffer:
 
     def messages(self) -> Iterator[list[Any]]:
         """Yield every complete message, in order. Raises FrameError: the bytes are no frame, or a frame is too long."""
-        while self._message is not None or self._read_array():
+        while self._message is not None or (self._start < self._end and self._read_array()):
             if self._missing:
                 self._move_bodies()
                 if self._missing:

@@ -156,7 +156,8 @@ class Answering:
             if not isinstance(sent, Sent):
                 self._run(sent)
                 return
-            self._cancel_soon()
+            if not exchange.parts.ended:
+                self._cancel_soon()
             self._finish(sent)
         except Exception as error:
             self._fail(error)

@@ -21,7 +21,8 @@ class TorchServeDialect(HttpDialect):
         return Answer(failure.status, body, headers if exchange is None else self._named(headers, exchange))
 
     def answer(self, exchange: HttpExchange, part: Part) -> Answer:
-        return Answer(part.status, part.body, self._named(part.headers, exchange), part.reason)
+        headers = part.headers if exchange.inference.sequence is None else self._named(part.headers, exchange)
+        return Answer(part.status, part.body, headers, part.reason)
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
         headers = self._named(first.headers, exchange)

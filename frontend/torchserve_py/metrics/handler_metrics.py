@@ -105,6 +105,7 @@ class HandlerMetrics:
                 del self._families[name]
 
     def _record_prediction(self, series: _Series, milliseconds: float, rows: Sequence[Sequence[Any]]) -> None:
+        milliseconds = round(milliseconds, 3)
         series.instrument.update(milliseconds)
         if self._log is not None:
             self._log.note(series.line_ends, milliseconds, ",".join([row[0] for row in rows]))

@@ -233,7 +233,7 @@ class Scheduler:
 
     def jobs_of(self, worker_id: str) -> Mapping[str, Job]:
         """The jobs that a worker has in flight, cancelled ones included: a live view."""
-        return self._worker(worker_id).in_flight
+        return self._workers[worker_id].in_flight
 
     @property
     def queued(self) -> int:
