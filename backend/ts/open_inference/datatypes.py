@@ -37,6 +37,8 @@ DATATYPES: Final[dict[str, Datatype]] = {
     "BYTES": Datatype(0, "", "object", "bytes_contents"),
 }
 
+#: The datatype of each of numpy's types of numbers and truth values.
+OF_NUMPY: Final = {each.numpy: name for name, each in DATATYPES.items() if name not in ("BF16", "BYTES")}
 FLOATS: Final = frozenset(("FP16", "BF16", "FP32", "FP64"))
 #: The least and the greatest value of each datatype of integers.
 BOUNDS: Final = {

@@ -15,13 +15,12 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS, Datatype
+from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS, OF_NUMPY, Datatype
 from ts.open_inference.types import Tensor
 from ts.runtimes.errors import Failure
 
 if TYPE_CHECKING:
     import numpy as np
-_OF_NUMPY: Final = {datatype.numpy: name for name, datatype in DATATYPES.items() if name not in ("BF16", "BYTES")}
 _LENGTH = struct.Struct("<I")
 _NAN = math.nan
 _LITTLE_ENDIAN: Final = sys.byteorder == "little"
@@ -154,7 +153,7 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
     import numpy as np
 
     shape = list(array.shape)
-    own = "BYTES" if array.dtype.kind in "SUO" else _OF_NUMPY.get(array.dtype.newbyteorder("=").name)
+    own = "BYTES" if array.dtype.kind in "SUO" else OF_NUMPY.get(array.dtype.newbyteorder("=").name)
     wanted = datatype or own
     if wanted is None:
         raise Failure(500, f"Output {name!r} is an array of {array.dtype}, for which the protocol has no datatype.")

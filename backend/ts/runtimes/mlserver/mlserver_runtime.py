@@ -25,13 +25,7 @@ from ts.runtimes.asgi_scope import pseudo_header
 from ts.runtimes.async_jobs import FurtherInputs, Outbox, is_cancelled
 from ts.runtimes.errors import Failure, too_large, wire_text
 from ts.runtimes.mlserver.batching import AdaptiveBatcher
-from ts.runtimes.mlserver.conversion import (
-    CloudEvents,
-    failure_of,
-    lower_case_headers,
-    model_request,
-    wire_response,
-)
+from ts.runtimes.mlserver.conversion import CloudEvents, failure_of, lower_case_headers, model_request, wire_response
 from ts.runtimes.mlserver.model_routes import CustomRoutes
 from ts.runtimes.mlserver.reported_metrics import take_records
 from ts.runtimes.mlserver.response_cache import ResponseCache, key_of

@@ -19,15 +19,7 @@ from ts.runtimes.errors import wire_text
 from ts.runtimes.result_bodies import error_row
 from ts.runtimes.truss.encodings import from_msgpack, to_json, to_msgpack
 from ts.runtimes.truss.model_request import header
-from ts.runtimes.truss.reply import (
-    BINARY_HEADERS,
-    CLIENT_ERROR,
-    JSON_HEADERS,
-    SERVER_ERROR,
-    Answer,
-    Headers,
-    Problem,
-)
+from ts.runtimes.truss.reply import BINARY_HEADERS, CLIENT_ERROR, JSON_HEADERS, SERVER_ERROR, Answer, Headers, Problem
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,9 @@ import json
 import sys
 from typing import Any, Final
 
-from ts.open_inference.datatypes import DATATYPES
+from ts.open_inference.datatypes import DATATYPES, OF_NUMPY
 from ts.utils.util import PredictionException
 
-#: The protocol's datatypes of numbers and truth values that numpy has, with numpy's name.
-_NUMERIC: Final = {name: each.numpy for name, each in DATATYPES.items() if name not in ("BF16", "BYTES")}
-_DATATYPES: Final = {name: datatype for datatype, name in _NUMERIC.items()}
 _SCALARS: Final = {bool: "BOOL", int: "INT64", float: "FP64"}
 
 
@@ -32,13 +29,13 @@ def read_tensor(tensor: Any) -> Any:
         raise ValueError(f'Input {name!r} must hold the list "data".')
     if datatype == "BYTES":
         return data[0] if len(data) == 1 else data
-    if datatype not in _NUMERIC:
-        known = ", ".join([*_NUMERIC, "BYTES"])
+    if datatype not in OF_NUMPY.values():
+        known = ", ".join([*OF_NUMPY.values(), "BYTES"])
         raise ValueError(f"Input {name!r} has the datatype {datatype!r}; known are {known}.")
     import numpy as np
 
     try:
-        array = np.array(data, dtype=_NUMERIC[datatype])
+        array = np.array(data, dtype=DATATYPES[datatype].numpy)
         return array if shape is None else array.reshape(shape)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"Input {name!r} is no tensor of {datatype} with the shape {shape}: {error}") from error
@@ -59,7 +56,7 @@ def write_tensor(name: str, result: Any) -> dict[str, Any]:
     # torch's `numpy()` imports numpy.
     numpy = numpy or sys.modules.get("numpy")
     if numpy is not None and isinstance(result, numpy.ndarray | numpy.generic):
-        datatype = _DATATYPES.get(str(result.dtype))
+        datatype = OF_NUMPY.get(str(result.dtype))
         if datatype is not None:
             return _tensor(name, datatype, list(result.shape) or [1], result.flatten().tolist())
         result = result.tolist()
