@@ -35,7 +35,7 @@ def read_tensor(tensor: Any) -> Any:
     import numpy as np
 
     try:
-        array = np.array(data, dtype=DATATYPES[datatype].numpy)
+        array = np.array(data, dtype=DATATYPES[str(datatype)].numpy)
         return array if shape is None else array.reshape(shape)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"Input {name!r} is no tensor of {datatype} with the shape {shape}: {error}") from error
