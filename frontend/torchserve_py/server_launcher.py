@@ -32,15 +32,9 @@ _TELL_OF_WAITING_AFTER = 2.0
 
 @dataclass(frozen=True)
 class Launcher:
-    """Starts and stops the server that the pid file at ``pid_path`` names.
+    """Starts and stops the server that the pid file at ``pid_path`` names; ``module`` is what runs as the server."""
 
-    Attributes:
-        argv: The command line without the program's name; the server gets the same.
-        module: The Python module that is the server.
-        pid_path: Where the pid file lies.
-    """
-
-    argv: Sequence[str]
+    argv: Sequence[str]  # without the program's name; the server gets the same
     module: str = "torchserve_py.server"
     pid_path: Path = field(default_factory=default_path)
 

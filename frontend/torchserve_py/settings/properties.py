@@ -65,11 +65,7 @@ def split_glued(entry: Property, known: Collection[str]) -> tuple[Property, ...]
     """Split an entry that a missing line break has joined with the next one; return any other entry alone.
 
     SageMaker's toolkit writes ``enable_model_api=truedefault_response_timeout=60``: it appends to a file that does not
-    end in a line break.
-
-    Args:
-        entry: An entry whose value must be a boolean.
-        known: The keys that may follow the value.
+    end in a line break. The value must be a boolean; ``known`` are the keys that may follow it.
     """
     glued = _GLUED.fullmatch(entry.value)
     if glued is None or glued["key"] not in known:

@@ -124,10 +124,7 @@ class WorkerPool:
     def resize(self, count: int, movable: Sequence[str]) -> None:
         """Start workers up to ``count``, or let workers go down to it once they have finished their jobs.
 
-        Args:
-            count: How many there are to be.
-            movable: The ids of the ready workers that may go, in the order in which they go; before them go workers
-                that are not ready.
+        First go workers that are not ready, then those of the ``movable`` ids, in that order.
         """
         trying = self._trying
         by_id = {supervisor.id: supervisor for supervisor in trying}

@@ -31,14 +31,7 @@ _CHECKS_PER_LIMIT = 5
 
 
 class Watchdog:
-    """Watches one worker.
-
-    Args:
-        ranks: The worker's processes, which are pinged.
-        limits: For how long the worker may say nothing about its jobs, and leave pings unanswered.
-        events: End single jobs, and take the worker out.
-        independent: Whether the worker runs its jobs independently of each other.
-    """
+    """Watches one worker, and pings its ``ranks``; ``independent`` tells whether its jobs run independently."""
 
     def __init__(
         self, worker: Worker, ranks: Ranks, limits: WorkerLimits, events: WorkerEvents, *, independent: bool

@@ -41,15 +41,9 @@ class YamlMapping:
 
 
 def read_yaml_mapping(path: Path, *, last_wins: bool = False) -> YamlMapping:
-    """Return the mapping in a file; a file without a document gives an empty one.
+    """Return the mapping in a file, an empty one without a document; with ``last_wins`` a key may occur twice.
 
-    Args:
-        path: The file.
-        last_wins: Whether a key may occur twice.
-
-    Raises:
-        UnreadableYaml: The file holds no such mapping.
-        OSError: The file cannot be read.
+    Raises UnreadableYaml: the file holds no such mapping; OSError: it cannot be read.
     """
     with path.open("rb") as file:
         text = file.read(MAX_SIZE + 1)
