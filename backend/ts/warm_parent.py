@@ -114,7 +114,6 @@ class WarmParent:
         return False
 
     def _leave(self) -> None:
-        """In a worker: close what is this process's own."""
         self._orders.close()
         for ended, (_, status) in self._workers.items():
             os.close(ended)

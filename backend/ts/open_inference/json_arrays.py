@@ -66,7 +66,6 @@ class _Reader:
         self._brackets = 0  # the opening brackets of the arrays that were read
 
     def read(self, parsed: Any, brackets: int) -> dict[str, Any]:
-        """Return the document; ``brackets`` is how many its text has."""
         document = self._members(parsed)
         for name, value in document.items():
             if name == "inputs":

@@ -96,7 +96,6 @@ class _Inputs:
         return Tensor(name, datatype, shape, elements, parameters)
 
     def check_end(self) -> None:
-        """Refuse bytes that belong to no input."""
         left = len(self._binary) - self._taken
         if left:
             raise Failure(400, f"There are {left} bytes behind the data of the last input.")

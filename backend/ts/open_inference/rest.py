@@ -48,7 +48,6 @@ class RestRequest:
         self._bare = has_length or wish is not None or bool(self._by_name)
 
     def encode(self, response: InferenceResponse) -> tuple[list[tuple[str, str]], Buffer]:
-        """Return headers and body for a response; see `ts.open_inference.receive.Received`."""
         if self._endpoint in (INFER_STREAM, GENERATE_STREAM):
             return [], write_event(self.request, response)
         binary = self._is_binary if self._any_binary and self._endpoint == INFER else None
@@ -66,7 +65,6 @@ class TextRequest:
     with_id: bool
 
     def encode(self, response: InferenceResponse) -> tuple[list[tuple[str, str]], Buffer]:
-        """Return headers and body for a response; see `ts.open_inference.receive.Received`."""
         from ts.open_inference.text_dialect import write_text_response
 
         body = write_text_response(self.request, response, with_id=self.with_id)

@@ -46,7 +46,6 @@ class Outbox:
         self._seconds = max(self._seconds, seconds)
 
     def flush(self) -> None:
-        """Send the queued rows now."""
         if self._rows:
             rows, seconds = self._rows, self._seconds
             self._rows, self._size, self._seconds = [], 0, 0.0

@@ -138,7 +138,6 @@ class Batch:
         return [(row.job_id, row.processor.get_request_property(name) or "") for row in self.rows if not row.done]
 
     def fail_all(self, failure: Failure) -> None:
-        """Answer every row that is not done with an error."""
         for row in self.rows:
             self.fail(row, failure)
 

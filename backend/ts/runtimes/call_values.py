@@ -229,7 +229,6 @@ def _given_instead(body: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what arrays and tensors hold, as lists."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a value of type {type(value).__name__}")

@@ -43,8 +43,6 @@ def _urlencoded_field(field: bytes) -> tuple[str, str, bytes]:
 
 
 class _MultipartReader:
-    """Collects the parts that the parser cuts a body into."""
-
     def __init__(self, boundary: bytes) -> None:
         self._parts: list[tuple[str, str, bytes]] = []
         self._headers: dict[bytes, bytes] = {}

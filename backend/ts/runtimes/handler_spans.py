@@ -101,7 +101,6 @@ class _Spans:
                 yield span
 
     def of(self, processor: RequestProcessor) -> Any:
-        """Begin the span of a request; None if that is not traced."""
         from opentelemetry.context import Context as TraceContext
 
         carrier = {name: value for name in HEADERS if (value := processor.get_request_property(name))}

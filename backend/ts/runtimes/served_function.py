@@ -131,13 +131,11 @@ class _Rows:
         return arguments
 
     def send(self, call: _Call, part: Any) -> None:
-        """Send one part of the responses of a call."""
         written = {index: self._written(index, value, streams=True) for index, value in call.of_rows(part)}
         ids = dict.fromkeys(call.indexes, "")
         send_intermediate_predict_response(written, ids, "", 200, self._context)
 
     def keep(self, call: _Call, result: Any) -> None:
-        """Keep the results of a call."""
         for index, value in call.of_rows(result):
             self.results[index] = self._written(index, value, streams=False)
 

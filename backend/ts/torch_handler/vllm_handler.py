@@ -51,7 +51,6 @@ class VLLMHandler(BaseHandler):
         self.initialized = True
 
     async def handle(self, data: Any, context: Any) -> Any:
-        """Answer one request."""
         started = time.perf_counter()
         prepared = await self.preprocess(data, context)
         output = await self.postprocess(await self.inference(prepared, context))
@@ -73,5 +72,4 @@ class VLLMHandler(BaseHandler):
         return [await answer(self.application, path, input_batch[0], context)]
 
     async def postprocess(self, inference_outputs: Sequence[Any]) -> Sequence[Any]:
-        """Return the answer as it is to be sent."""
         return inference_outputs

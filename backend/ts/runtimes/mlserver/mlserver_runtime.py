@@ -105,7 +105,6 @@ class MLServerRuntime(AsyncRuntime):
         return bool(self._model.ready)
 
     async def close(self) -> None:
-        """Send the remaining answers and call the model's ``unload``."""
         self._outbox.flush()
         with model_context(self._model.settings):
             try:

@@ -65,7 +65,6 @@ class Description:
 
     @property
     def names(self) -> list[str]:
-        """The names of all endpoints."""
         return [*self.endpoints, *((WEBSOCKET,) if self.websocket else ())]
 
     @property

@@ -111,7 +111,6 @@ class Reply:
         self._send(error_row(self._job_id, 500, message))
 
     def client_left(self) -> None:
-        """End a job whose client has left."""
         self._send(error_row(self._job_id, STATUS_CANCELLED, "cancelled"))
 
     def _send(self, row: ResultRow) -> None:

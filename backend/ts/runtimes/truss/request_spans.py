@@ -71,7 +71,6 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def trace_of(self, row: InferRow) -> Trace:
-        """Return the trace of one request."""
         from opentelemetry.context import Context
 
         headers = {name.lower().decode(): value.decode("latin-1") for name, value in row[1] if isinstance(name, bytes)}

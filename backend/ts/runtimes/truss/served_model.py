@@ -65,7 +65,6 @@ class ServedModel:
         self.metrics_thread = Threads("metrics", 1)
 
     def trace_of(self, row: InferRow) -> Trace:
-        """Return the trace of a request."""
         return NO_TRACE if self.tracing is None else self.tracing.trace_of(row)
 
     def close(self) -> None:

@@ -54,7 +54,6 @@ class Slots:
 
     @property
     def waiting(self) -> int:
-        """The number of calls that wait for a slot."""
         return len(self._waiting)
 
     async def acquire(self, client: Client, work: SlotWork | None = None) -> bool:

@@ -45,11 +45,9 @@ class AsyncChunks:
         self._generator = generator
 
     async def next(self) -> Any:
-        """Return the next chunk, `END` behind the last."""
         return await anext(self._generator, END)
 
     async def close(self) -> None:
-        """Have the generator clean up, unless it has ended."""
         async with asyncio.timeout(_CLOSING_LIMIT):
             await self._generator.aclose()
 

@@ -36,8 +36,6 @@ _GENERATING: Final = ("generate", "generate_stream")
 
 
 class TensorForm(Form):
-    """One request of either Open Inference protocol."""
-
     name = "tensors"
 
     def __init__(self, row: InferRow, model_name: str, model_version: str) -> None:

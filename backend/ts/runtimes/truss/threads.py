@@ -47,7 +47,6 @@ class Work(Generic[T]):
             self._loop.call_soon_threadsafe(self._end, others)
 
     def run_and_publish(self) -> None:
-        """Call the function, in a thread, and let the event loop publish the outcome."""
         self.run()
         self.publish()
 

@@ -105,7 +105,6 @@ class TrussConfig:
 
     @property
     def runtime(self) -> dict[str, Any]:
-        """The section ``runtime``."""
         section: dict[str, Any] = self.values["runtime"]
         return section
 
