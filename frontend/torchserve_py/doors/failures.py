@@ -194,16 +194,8 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
 }
 
 _OVERLOAD: Final = frozenset(
-    {
-        Cause.no_worker,
-        Cause.draining,
-        Cause.queue_full,
-        Cause.sequence_queue_full,
-        Cause.sequence_capacity,
-        Cause.sequence_moved,
-        Cause.sequence_store,
-        Cause.request_running,
-    }
+    {Cause.no_worker, Cause.draining, Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity}
+    | {Cause.sequence_moved, Cause.sequence_store, Cause.request_running}
 )
 
 

@@ -26,7 +26,7 @@ from torchserve_py.doors.openai import OpenAIDoor, V1ModelsDoor
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.realtime.realtime_door import RealtimeDoor
 from torchserve_py.doors.responses import Responses, allows_other_origins, json_answer
-from torchserve_py.doors.routing import Door, DoorContext, Route
+from torchserve_py.doors.routing import Door, DoorContext
 from torchserve_py.doors.server_doors import DescriptionDoor, HealthDoor, MetricsDoor
 from torchserve_py.doors.surfaces import InferenceSurfaces
 from torchserve_py.doors.tls import server_context
@@ -128,7 +128,9 @@ class Doors:
         """Return the connections of the address that these settings name, and the function that accepts them."""
         context, settings = self.context, self.context.settings
         responses = context.responses
-        application = Application(context, _routes(context, names), preflight=allows_other_origins(settings))
+        routes = [route for name, make in DOORS if name in names for route in make(context).routes()]
+        routes += DescriptionDoor(context, routes).routes()
+        application = Application(context, routes, preflight=allows_other_origins(settings))
         admission, budget = context.limits(for_operators="inference_address" not in names)
         limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
         server = HttpServer(application, limits, budget)
@@ -185,12 +187,6 @@ async def start_doors(
         await doors.close()
         raise
     return doors
-
-
-def _routes(context: DoorContext, names: Sequence[str]) -> list[Route]:
-    """Return the tables of the doors at one address, which the settings with these names name."""
-    routes = [route for name, make in DOORS if name in names for route in make(context).routes()]
-    return [*routes, *DescriptionDoor(context, routes).routes()]
 
 
 def _by_address(settings: Settings) -> list[tuple[list[str], Address]]:

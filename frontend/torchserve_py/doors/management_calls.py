@@ -147,7 +147,7 @@ def page_of(name: str, entries: Sequence[dict[str, str]], parameters: Parameters
 def _describe(model: ServedModel, status: ModelStatus) -> dict[str, Any]:
     """Return what ``GET /models/{model}`` shows of one version: TorchServe's fields, in its order; times are UTC."""
     config = model.config
-    description: dict[str, Any] = {
+    return {
         "modelName": model.name,
         "modelVersion": model.version,
         "modelUrl": model.url,
@@ -163,25 +163,19 @@ def _describe(model: ServedModel, status: ModelStatus) -> dict[str, Any]:
         "parallelType": config.parallel_type,
         "parallelLevel": config.parallel_level,
         "deviceType": config.device_type,
+        **({} if config.device_ids is None else {"deviceIds": list(config.device_ids)}),
+        "continuousBatching": config.continuous,
+        "useJobTicket": config.use_job_ticket,
+        "useVenv": config.use_venv,
+        "stateful": config.stateful,
+        "sequenceMaxIdleMSec": config.sequence_max_idle_ms,
+        "sequenceTimeoutMSec": config.sequence_timeout_ms,
+        "maxNumSequence": config.max_num_sequence,
+        "maxSequenceJobQueueSize": config.max_sequence_job_queue_size,
+        "loadedAtStartup": model.loaded_at_startup,
+        "workers": [_worker(worker) for worker in status.workers],
+        "jobQueueStatus": {"remainingCapacity": status.queue_remaining, "pendingRequests": status.queue_pending},
     }
-    if config.device_ids is not None:
-        description["deviceIds"] = list(config.device_ids)
-    description.update(
-        {
-            "continuousBatching": config.continuous,
-            "useJobTicket": config.use_job_ticket,
-            "useVenv": config.use_venv,
-            "stateful": config.stateful,
-            "sequenceMaxIdleMSec": config.sequence_max_idle_ms,
-            "sequenceTimeoutMSec": config.sequence_timeout_ms,
-            "maxNumSequence": config.max_num_sequence,
-            "maxSequenceJobQueueSize": config.max_sequence_job_queue_size,
-            "loadedAtStartup": model.loaded_at_startup,
-            "workers": [_worker(worker) for worker in status.workers],
-            "jobQueueStatus": {"remainingCapacity": status.queue_remaining, "pendingRequests": status.queue_pending},
-        }
-    )
-    return description
 
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What `torchserve-py serve` tells of a model that is ready: where it answers, what it takes, and a curl that works."""
 
 import json
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,13 +9,16 @@ from typing import Any, Final, NamedTuple
 
 from torchserve_py.archive.contract import MLSERVER, TORCHSERVE, TRUSS
 from torchserve_py.core.serving import ServedModel
-from torchserve_py.first_minute.examples import example_of, tensors_of
 
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain"
 _BYTES: Final = "application/octet-stream"
 #: The body where nothing is known of what a model takes.
 _BODY: Final = "hello"
+_SIMPLE: Final = {"string": _BODY, "integer": 1, "number": 0.5, "boolean": True, "null": None}
+_MAX_DEPTH: Final = 8
+#: More values than this are no example that a person would read.
+_MAX_ELEMENTS: Final = 64
 _SAMPLES: Final = ("sample", "samples", "examples")
 _MEDIA_TYPES: Final = {".json": _JSON, ".txt": _TEXT, ".jpg": "image/jpeg", ".png": "image/png", ".wav": "audio/wav"}
 
@@ -140,3 +144,60 @@ def _sample(folder: Path) -> Path | None:
 def _short(file: Path) -> str:
     here = Path.cwd()
     return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
+
+
+def example_of(schema: Mapping[str, Any], whole: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
+    """Return a value that a JSON Schema of pydantic's allows; members with a default are left out.
+
+    Args:
+        whole: The schema that `schema` is a part of, which has its definitions.
+        depth: How many schemas it lies in.
+    """
+    whole = schema if whole is None else whole
+    for key in ("examples", "enum"):
+        if schema.get(key):
+            return schema[key][0]
+    for key in ("default", "const"):
+        if key in schema:
+            return schema[key]
+    if depth > _MAX_DEPTH:
+        return None
+    if "$ref" in schema:
+        name = str(schema["$ref"]).rpartition("/")[2]
+        return example_of(whole.get("$defs", {}).get(name, {}), whole, depth + 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if schema.get(key):
+            return example_of(schema[key][0], whole, depth + 1)
+    if schema.get("type") == "array":
+        item = example_of(schema.get("items") or {}, whole, depth + 1)
+        return [item] * max(1, schema.get("minItems", 1))
+    if schema.get("type") == "object":
+        needed, members = schema.get("required", ()), schema.get("properties", {})
+        return {name: example_of(members.get(name, {}), whole, depth + 1) for name in needed}
+    if schema.get("type") in ("integer", "number") and "minimum" in schema:
+        return schema["minimum"]
+    return _SIMPLE.get(str(schema.get("type")), _BODY)
+
+
+def tensors_of(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return an Open Inference request with the declared inputs; None if it would be too long to read."""
+    shapes = [[size if size > 0 else 1 for size in each.get("shape") or (1,)] for each in inputs]
+    if not inputs or sum(math.prod(shape) for shape in shapes) > _MAX_ELEMENTS:
+        return None
+    return {
+        "inputs": [
+            {
+                "name": each["name"],
+                "shape": shape,
+                "datatype": each["datatype"],
+                "data": [_element(str(each["datatype"]))] * math.prod(shape),
+            }
+            for each, shape in zip(inputs, shapes, strict=True)
+        ]
+    }
+
+
+def _element(datatype: str) -> Any:
+    if datatype in ("BYTES", "BOOL"):
+        return _BODY if datatype == "BYTES" else True
+    return 0.5 if datatype.startswith(("FP", "BF")) else 1

@@ -103,25 +103,26 @@ def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]
     resolution.settings()  # raises what is wrong
     effective = resolution.effective
 
-    def set_default(name: str, value: Any) -> None:
-        if effective[name].origin == DEFAULT_ORIGIN:
-            effective[name] = Effective(value, "serve")
-
     address: Address = effective["inference_address"].value
     if arguments.host is not None or arguments.port is not None:
         port = address.port if arguments.port is None else arguments.port
         address = Address("http", arguments.host or address.host, port)
         effective["inference_address"] = Effective(address, "serve")
     is_local = address.is_unix or _is_loopback(address.host)
-    set_default("management_address", address if is_local else Address("http", "127.0.0.1", 0))
-    set_default("metrics_address", address)
-    set_default("grpc_inference_address", address.host or "127.0.0.1")
-    set_default("grpc_inference_port", 0)
-    set_default("grpc_management_port", 0)
-    set_default("disable_token_authorization", is_local)
-    set_default("default_workers_per_model", arguments.workers)
-    set_default("metrics_mode", "prometheus")
-    set_default("drain_timeout", _DRAIN_SECONDS)
+    defaults = {
+        "management_address": address if is_local else Address("http", "127.0.0.1", 0),
+        "metrics_address": address,
+        "grpc_inference_address": address.host or "127.0.0.1",
+        "grpc_inference_port": 0,
+        "grpc_management_port": 0,
+        "disable_token_authorization": is_local,
+        "default_workers_per_model": arguments.workers,
+        "metrics_mode": "prometheus",
+        "drain_timeout": _DRAIN_SECONDS,
+    }
+    for name, value in defaults.items():
+        if effective[name].origin == DEFAULT_ORIGIN:
+            effective[name] = Effective(value, "serve")
     effective["load_models"] = Effective(specs, "serve")
     return resolution.settings()
 

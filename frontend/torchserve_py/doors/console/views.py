@@ -68,13 +68,11 @@ class Views:
 
     def _second(self) -> dict[str, Any]:
         totals = self._sampler.totals
-        second: dict[str, Any] = {"point": short(totals.seconds.last), "problems": self._problems()}
+        problems = [*not_loaded(self._serving), *([SHUTTING_DOWN] if self._context.is_draining else [])]
+        second: dict[str, Any] = {"point": short(totals.seconds.last), "problems": problems}
         if ends_coarse(self._sampler.tick):
             second["coarse"] = short(totals.coarse.last)
         return second
-
-    def _problems(self) -> list[str]:
-        return [*not_loaded(self._serving), *([SHUTTING_DOWN] if self._context.is_draining else [])]
 
     async def model(self, model: ServedModel) -> AsyncGenerator[Event, None]:
         """Yield a model version with its history, and each second what it does; end once it is unregistered."""

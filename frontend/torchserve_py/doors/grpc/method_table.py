@@ -19,7 +19,7 @@ from grpc import StatusCode
 from torchserve_py.doors.failures import EXPECTED_ERRORS, DoorError
 from torchserve_py.doors.grpc.exchange import GrpcDialect
 from torchserve_py.doors.routing import DoorContext
-from torchserve_py.doors.token_authorization import TokenAuthorization, TokenType
+from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.logs import access_log as access
 from torchserve_py.transport.http2.call import Call
 from torchserve_py.transport.http2.grpc_server import GrpcServer
@@ -65,74 +65,68 @@ def add_service(
     """Let a server serve a service; ``raw_limit`` limits the bytes of a raw method's message, and says by which
     setting.
     """
-    named = [(f"{service.full_name}/{each.name}", each, methods[each.name]) for each in service.methods]
-    is_logged = context.settings.access_log
-    handlers = {each.name: _handler(name, each, method, is_logged) for name, each, method in named}
+    served = {
+        each.name: _Served(f"{service.full_name}/{each.name}", methods[each.name], context) for each in service.methods
+    }
+    handlers = {each.name: served[each.name].handler(each) for each in service.methods}
     server.add_registered_method_handlers(service.full_name, handlers)
-    for name, _, method in named:
-        refuse = functools.partial(_refuse, name, method.dialect)
-        admit = None
-        if context.tokens is not None:
-            admit = functools.partial(_admit, name, method.token, context.tokens, refuse, is_logged)
-        server.guard(f"/{name}", admit, refuse)
-        if method.is_raw:
-            server.limit_messages((f"/{name}",), *raw_limit)
+    for method in served.values():
+        server.guard(f"/{method.name}", None if context.tokens is None else method.admit, method.refuse)
+        if method.method.is_raw:
+            server.limit_messages((f"/{method.name}",), *raw_limit)
 
 
-def _handler(
-    full_name: str, definition: MethodDescriptor, method: GrpcMethod, is_logged: bool
-) -> grpc.RpcMethodHandler[Any, Any]:
-    read: Callable[[bytes], Any] | None = None
-    write: Callable[[Any], bytes] | None = None
-    if not method.is_raw:
-        read = method.read or GetMessageClass(definition.input_type).FromString
-        write = functools.partial(_serialized, GetMessageClass(definition.output_type))
-    serve = method.serve
+class _Served:
+    """A method of a server: checks keys, words failures, and writes the access log."""
 
-    def logged(request: Any, call: Call) -> Any:
-        call.add_done_callback(functools.partial(_log, full_name, time.monotonic()))
-        return serve(request, call)
+    def __init__(self, name: str, method: GrpcMethod, context: DoorContext) -> None:
+        self.name = name
+        self.method = method
+        self._tokens = context.tokens
+        self._is_logged = context.settings.access_log
 
-    make = _MAKERS[definition.client_streaming, definition.server_streaming]
-    return make(logged if is_logged else serve, request_deserializer=read, response_serializer=write)
+    def handler(self, definition: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return the handler in gRPC's form."""
+        read: Callable[[bytes], Any] | None = None
+        write: Callable[[Any], bytes] | None = None
+        if not self.method.is_raw:
+            read = self.method.read or GetMessageClass(definition.input_type).FromString
+            write = functools.partial(_serialized, GetMessageClass(definition.output_type))
+        make = _MAKERS[definition.client_streaming, definition.server_streaming]
+        serve = self._serve_logged if self._is_logged else self.method.serve
+        return make(serve, request_deserializer=read, response_serializer=write)
+
+    def admit(self, metadata: Metadata, peer: str) -> Denied | None:
+        """Check the key of a call; return the status of one that is refused."""
+        assert self._tokens is not None, "token authorization is on"
+        given = next((value for key, value in metadata if key == _AUTHORIZATION), None)
+        try:
+            self._tokens.check(self.method.token, given if isinstance(given, str) else None)
+        except DoorError as error:
+            denied = self.refuse(error)
+            if self._is_logged:
+                self._note(peer, denied.code, 0.0)
+            return denied
+        return None
+
+    def refuse(self, error: Exception) -> Denied:
+        """Return the status of a call that fails with an exception."""
+        if not isinstance(error, EXPECTED_ERRORS):
+            logger.error("%s failed.", self.name, exc_info=error)
+        refusal = self.method.dialect.refusal(error)
+        return Denied(refusal.code, refusal.description, refusal.metadata)
+
+    def _serve_logged(self, request: Any, call: Call) -> Any:
+        call.add_done_callback(functools.partial(self._log, time.monotonic()))
+        return self.method.serve(request, call)
+
+    def _log(self, started: float, call: Call) -> None:
+        self._note(call.peer(), call.code() or StatusCode.OK, time.monotonic() - started)
+
+    def _note(self, peer: str, code: StatusCode, seconds: float) -> None:
+        """``/<ip>:<port> "gRPC <full.method/Name> HTTP/2.0" <grpc code> <ms>``; ``peer`` is ``ipv4:<ip>:<port>``."""
+        access.note(unquote(peer.partition(":")[2]), "gRPC", self.name, "HTTP/2.0", code.value[0], seconds)
 
 
 def _serialized(kind: type[Message], response: Any) -> bytes:
     return (ParseDict(response, kind()) if isinstance(response, dict) else response).SerializeToString()
-
-
-def _refuse(full_name: str, dialect: GrpcDialect, error: Exception) -> Denied:
-    """Return the status of a call that fails with an exception."""
-    if not isinstance(error, EXPECTED_ERRORS):
-        logger.error("%s failed.", full_name, exc_info=error)
-    refusal = dialect.refusal(error)
-    return Denied(refusal.code, refusal.description, refusal.metadata)
-
-
-def _admit(
-    full_name: str,
-    token: TokenType,
-    tokens: TokenAuthorization,
-    refuse: Callable[[Exception], Denied],
-    is_logged: bool,
-    metadata: Metadata,
-    peer: str,
-) -> Denied | None:
-    given = next((value for key, value in metadata if key == _AUTHORIZATION), None)
-    try:
-        tokens.check(token, given if isinstance(given, str) else None)
-    except DoorError as error:
-        denied = refuse(error)
-        if is_logged:
-            _note(full_name, peer, denied.code, 0.0)
-        return denied
-    return None
-
-
-def _log(full_name: str, started: float, call: Call) -> None:
-    _note(full_name, call.peer(), call.code() or StatusCode.OK, time.monotonic() - started)
-
-
-def _note(full_name: str, peer: str, code: StatusCode, seconds: float) -> None:
-    """``/<ip>:<port> "gRPC <full.method/Name> HTTP/2.0" <grpc code> <ms>``; ``peer`` is ``ipv4:<ip>:<port>``."""
-    access.note(unquote(peer.partition(":")[2]), "gRPC", full_name, "HTTP/2.0", code.value[0], seconds)

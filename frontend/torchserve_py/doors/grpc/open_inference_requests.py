@@ -63,17 +63,16 @@ def read_request(body: bytes) -> OpenRequest:
     Raises DoorError: the bytes are no ``ModelInferRequest``, or the request names no model.
     """
     try:
-        head = RequestHead.FromString(body if len(body) < LARGE_MESSAGE else _head_of(body))
+        part = body
+        if len(body) >= LARGE_MESSAGE:
+            fields = [each for each in fields_of(body, _MAX_FIELDS) if each.number in _HEAD_NUMBERS]
+            part = b"".join([body[each.start : each.end] for each in fields])
+        head = RequestHead.FromString(part)
     except (DecodeError, ValueError) as error:
         raise bad_request(f"The message is no inference.ModelInferRequest: {error}") from error
     if not head.model_name:
         raise bad_request("The request has no model_name.")
     return OpenRequest(head, values_of(head.parameters), body)
-
-
-def _head_of(body: bytes) -> bytes:
-    fields = fields_of(body, _MAX_FIELDS)
-    return b"".join([body[field.start : field.end] for field in fields if field.number in _HEAD_NUMBERS])
 
 
 def values_of(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,20 +116,21 @@ class _IndependentRequest(CarriedRequest):
         self._jobs = jobs
         self._call = call
         self._metadata = metadata
-        self._body = body
+        self._refusal: Exception | None = None
         self.message: OpenRequest | None = None
         self.dialect: OpenInferenceMessages = DIALECT
         try:
             self.message = read_request(body)
             self.model = jobs.model(self.message)
             self.sequence = _sequence_of(self.message, self.model)
-        except REQUEST_ERRORS:
-            pass  # `submit` raises the error again
+        except REQUEST_ERRORS as error:
+            self._refusal = error
 
     def submit(self) -> GrpcExchange:
-        message = read_request(self._body) if self.message is None else self.message
-        model = self._jobs.model(message) if self.model is None else self.model
-        return self._jobs.submit(self._call, self.dialect, model, message, self._metadata)
+        if self.message is None or self.model is None:
+            assert self._refusal is not None, "the request was refused when it was read"
+            raise self._refusal
+        return self._jobs.submit(self._call, self.dialect, self.model, self.message, self._metadata)
 
     def failure(self, error: Exception) -> Iterable[bytes | bytearray]:
         return self.dialect.failure(error)

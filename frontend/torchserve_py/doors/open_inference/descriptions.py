@@ -18,16 +18,8 @@ _HEALTH_LIMIT: Final = 30.0
 
 def server_metadata(settings: Settings) -> dict[str, Any]:
     """Return the server's name, version, and the extensions of the protocol that are switched on."""
-    extensions = [
-        "model_configuration",
-        "binary_tensor_data",
-        "parameters",
-        "statistics",
-        "sequence",
-        "sequence(string_id)",
-        "generate",
-        "infer_stream",
-    ]
+    extensions = ["model_configuration", "binary_tensor_data", "parameters", "statistics"]
+    extensions += ["sequence", "sequence(string_id)", "generate", "infer_stream"]
     if settings.enable_model_api:
         extensions.insert(0, "model_repository")
     if settings.shared_memory_keys:

@@ -156,8 +156,7 @@ class SharedMemory:
 
     def read(self, place: Place) -> bytes:
         """Return the bytes at a place. Raises DoorError: the region is gone, or its object has become shorter."""
-        region = self._region(place.region)
-        _check_within(place, region)
+        region = self._region_of(place)
         data = os.pread(region.file, place.size, region.offset + place.offset)
         if len(data) < place.size:
             raise _shrunk(region)
@@ -169,8 +168,7 @@ class SharedMemory:
         Raises DoorError: the region is gone, its object has become shorter or may not be written, or the place is
         small.
         """
-        region = self._region(place.region)
-        _check_within(place, region)
+        region = self._region_of(place)
         if len(data) > place.size:
             raise bad_request(f"An output has {len(data)} bytes; its place in region {region.name!r} has {place.size}.")
         try:
@@ -190,6 +188,12 @@ class SharedMemory:
         finally:
             os.close(file)
 
+    def _region_of(self, place: Place) -> _Region:
+        region = self._region(place.region)
+        if place.offset + place.size > region.size:
+            raise bad_request(f"The region {region.name!r} has {region.size} bytes and was registered anew meanwhile.")
+        return region
+
     def _region(self, name: Any) -> _Region:
         region = self._regions.get(name) if type(name) is str else None
         if region is None:
@@ -200,12 +204,6 @@ class SharedMemory:
 def _check_number(what: str, value: Any, least: int) -> None:
     if type(value) is not int or not least <= value <= _MAX_NUMBER:
         raise bad_request(f"{what} must be an integer of at least {least}, it is {str(value)[:50]!r}.")
-
-
-def _check_within(place: Place, region: _Region) -> None:
-    """Check a place again: the name may have been registered for another region meanwhile."""
-    if place.offset + place.size > region.size:
-        raise bad_request(f"The region {region.name!r} has {region.size} bytes and was registered anew meanwhile.")
 
 
 def _shrunk(region: _Region) -> DoorError:

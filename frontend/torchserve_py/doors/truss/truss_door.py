@@ -17,8 +17,7 @@ from torchserve_py.doors.responses import JSON_TYPE, Answer
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.server_doors import METRICS_TYPE
 from torchserve_py.doors.surfaces import BIDIRECTIONAL_STREAM
-from torchserve_py.doors.truss import truss_document
-from torchserve_py.doors.truss.endpoints import ALIASES, PATHS, Endpoint, method_of
+from torchserve_py.doors.truss.endpoints import ALIASES, PATHS, Endpoint, document_of, method_of
 from torchserve_py.doors.truss.truss_dialect import (
     MODEL_FAILED,
     TRUSS_DIALECT,
@@ -190,7 +189,7 @@ class TrussDoor(Door):
                 return self._schema(model) if is_loaded else not_ready(name)
             case Endpoint.openapi if is_loaded:
                 declared = self.serving.declared(model)
-                return truss_answer(truss_document.document_of(model, declared, name, alone=named is None))
+                return truss_answer(document_of(model, declared, name, alone=named is None))
             case Endpoint.websocket if is_loaded:
                 socket = WebSocket(request, self.max_body)
                 if not socket.is_possible:
