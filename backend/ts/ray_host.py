@@ -51,8 +51,9 @@ class WorkerHost:
         self._process: asyncio.subprocess.Process | None = None
         self._in_use: int | None = None  # descriptor of the lock on the model's files
 
-    def certificate_request(self) -> tuple[str, bytes]:
-        """Make a key; return this node's version of the package and a certificate signing request (PEM)."""
+    def certificate_request(self) -> tuple[str, str, bytes]:
+        """Make a key; return the node's id, its version of the package and a certificate signing request (PEM)."""
+        import ray
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -66,7 +67,8 @@ class WorkerHost:
             )
         )
         request = x509.CertificateSigningRequestBuilder(x509.Name([])).sign(key, hashes.SHA256())
-        return __version__, request.public_bytes(serialization.Encoding.PEM)
+        node = str(ray.get_runtime_context().get_node_id())
+        return node, __version__, request.public_bytes(serialization.Encoding.PEM)
 
     async def start(
         self,

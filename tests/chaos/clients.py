@@ -66,10 +66,7 @@ class Client:
     async def _last_step(self) -> None:
         if self._ledger.ghosts:
             self._ledger = self._new_ledger()
-        if (
-            self._ledger.status is not Status.OPEN
-        ):  # it begins an incarnation: an id of the one before would repeat a step
-            self._count = itertools.count(1)
+        self._ids = "unique"  # a start that was refused has begun to count anew
         await self._settle(self._step(starts=self._ledger.status is Status.GONE), patient=True)
 
     async def _watched(self, action: Callable[[], Awaitable[None]]) -> None:

@@ -363,8 +363,15 @@ def test_what_cannot_be_obeyed_is_refused(cluster: RayNodes, tmp_path: Path, con
         eventually(lambda: problem in server.log(), "the model is refused")
 
 
-def test_a_cluster_that_is_not_there_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("127.0.0.1:1", "there is no such cluster"),
+        ("ray://127.0.0.1:1", "the server needs that of the head, HOST:PORT"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_told(tmp_path: Path, address: str, problem: str) -> None:
     folder = model_folder(tmp_path, "m", DOUBLE)
-    server = RunningServer({"m": folder}, {"worker_launcher": "ray", "ray_address": "127.0.0.1:1"})
-    with pytest.raises(AssertionError, match=r"ray_address = 127\.0\.0\.1:1: there is no such cluster"), server:
+    server = RunningServer({"m": folder}, {"worker_launcher": "ray", "ray_address": address})
+    with pytest.raises(AssertionError, match=rf"ray_address = {address}\b.*{problem}"), server:
         raise RuntimeError("it has started")

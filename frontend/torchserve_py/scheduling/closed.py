@@ -71,7 +71,7 @@ class SuspendedIds:
     __slots__ = ("_ids",)
 
     def __init__(self) -> None:
-        self._ids: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._ids: OrderedDict[str | None, tuple[float, float]] = OrderedDict()  # keyed as jobs are
 
     def remember(self, sequence: Sequence, now: float) -> None:
         """Remember a sequence that leaves its worker, or had none; its next job opens it again."""
@@ -81,7 +81,13 @@ class SuspendedIds:
         if len(self._ids) > REMEMBERED_IDS:
             self._ids.popitem(last=False)
 
-    def take(self, sequence_id: str, now: float) -> float:
+    def asked_for(self, sequence_id: str | None, now: float, max_idle: float) -> None:
+        """A job of the sequence was refused because there is no worker: until now the sequence was not idle."""
+        active_since, idle_at = self._ids.get(sequence_id, (now, now))
+        if now < idle_at:
+            self._ids[sequence_id] = (active_since, now + max_idle)
+
+    def take(self, sequence_id: str | None, now: float) -> float:
         """Forget a sequence that opens again; return since when it is known not to have been idle for too long."""
         active_since, idle_at = self._ids.pop(sequence_id, (now, now))
         return active_since if now < idle_at else now

@@ -344,6 +344,8 @@ class Scheduler:
         if self._draining and (self._durable or not self._continues_sequence(job)):
             return self._draining
         if not self._wanted_workers and not self._any_worker():
+            if self._sequences is not None and not job.unbatched:
+                self._sequences.refused(job, now)
             return Cause.no_worker
         return self._source_of(job).admit(job, now)
 

@@ -84,6 +84,10 @@ class Sequences:
                 self._call(sequence, now)
         return None
 
+    def refused(self, job: Job, now: float) -> None:
+        """There is no worker for the job: its stored sequence is not idle as long as its client asks for it."""
+        self._suspended.asked_for(job.sequence_id, now, self._policy.max_idle)
+
     def withdraw(self, job: Job, now: float) -> None:
         """Take a waiting job that has ended out of the queue of its sequence."""
         sequence = self.open[job.sequence_id]

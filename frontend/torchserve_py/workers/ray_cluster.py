@@ -11,7 +11,7 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -160,7 +160,7 @@ class RayCluster:
         """
         ray = self._ray
         try:
-            placed = await ray.call("place", worker_id, remote.demand.options(), limit=_PLACE_LIMIT)
+            placed = await ray.call("place", worker_id, asdict(remote.demand), limit=_PLACE_LIMIT)
         except RayError as error:
             if ray.ended.done():
                 raise WorkerFailed(503, f"the Ray cluster at {self._address} is lost", unplaced=True) from error
@@ -245,8 +245,10 @@ async def _reach(address: str) -> None:
 
     Raises OSError: nobody does.
     """
+    if address.startswith("ray://"):
+        raise OSError(f"ray_address = {address} is for Ray's client; the server needs that of the head, HOST:PORT")
     host, separator, port = address.rpartition(":")
-    if not separator or "/" in address:
+    if not separator:
         return
     try:
         async with asyncio.timeout(_REACH_LIMIT):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+#: The label with the id of a node.
+_NODE: Final = "ray.io/node-id"
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,14 @@ class NodeDemand:
         amounts = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
         return {name: amount for name, amount in amounts.items() if amount}
 
-    def options(self) -> dict[str, Any]:
-        """Return the options of an actor."""
+    def options(self, avoid: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the options of an actor that is on none of the nodes with the ids in ``avoid``."""
         options: dict[str, Any] = {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus}
         if self.resources:
             options["resources"] = dict(self.resources)
-        if self.label_selector:
-            options["label_selector"] = dict(self.label_selector)
+        selector: dict[str, str] = {_NODE: f"!in({','.join(avoid)})"} if avoid else {}
+        if selector or self.label_selector:
+            options["label_selector"] = {**selector, **self.label_selector}
         return options
 
     def why_unplaced(self, nodes: Iterable[Mapping[str, Any]]) -> str:

@@ -32,6 +32,8 @@ T = TypeVar("T")
 _PLACE_LIMIT: Final = 10.0
 #: How long the head of the cluster may take to describe the nodes (seconds).
 _LOOK_LIMIT: Final = 5.0
+#: How long a node may take to accept a connection (seconds).
+_CONNECT_LIMIT: Final = 2.0
 
 
 class Driver:
@@ -44,6 +46,9 @@ class Driver:
         self._archives = ModelArchives()
         self._numbers = itertools.count()
         self._actors: dict[int, Any] = {}
+        self._nodes_of: dict[int, str] = {}
+        #: Nodes on which a worker has ended, perhaps because the node has died.
+        self._suspects: set[str] = set()
         self._placing: dict[str, asyncio.Task[tuple[int, str, bytes]]] = {}
         #: The last actor that was found for a place.
         self._placed: dict[str, int] = {}
@@ -106,15 +111,25 @@ class Driver:
         import ray
 
         kind: Any = ray.remote(WorkerHost)
-        actor = await in_thread(kind.options(max_restarts=0, **demand.options()).remote)
+        options = demand.options(avoid=await self._dead_nodes())
+        actor = await in_thread(kind.options(max_restarts=0, **options).remote)
         try:
-            version, request = await actor.certificate_request.remote()
+            node, version, request = await actor.certificate_request.remote()
         except BaseException:
             _kill(actor)
             raise
         number = next(self._numbers)
-        self._actors[number] = actor
+        self._actors[number], self._nodes_of[number] = actor, node
         return number, version, request
+
+    async def _dead_nodes(self) -> list[str]:
+        """Return nodes that have died with a worker, and that the head still believes to live, which takes 15 s."""
+        if self._suspects:
+            nodes = {node["NodeID"]: node for node in await self._nodes() or () if node["Alive"]}
+            for each in list(self._suspects):
+                if each not in nodes or await _listens(nodes[each]):
+                    self._suspects.discard(each)
+        return sorted(self._suspects)
 
     async def withdraw(self, worker_id: str) -> None:
         """Look no longer for a node for a worker; end the actor of the last one in its place."""
@@ -149,11 +164,23 @@ class Driver:
     async def end(self, number: int) -> None:
         """End an actor, and what is left of its worker."""
         if (actor := self._actors.pop(number, None)) is not None:
+            self._suspects.add(self._nodes_of.pop(number))
             _kill(actor)
 
     async def forget_files(self, model_dir: str) -> None:
         """Let Ray drop a model's files."""
         self._archives.forget(Path(model_dir))
+
+
+async def _listens(node: Mapping[str, Any]) -> bool:
+    """Return whether a node takes connections."""
+    try:
+        async with asyncio.timeout(_CONNECT_LIMIT):
+            _, writer = await asyncio.open_connection(node["NodeManagerAddress"], node["NodeManagerPort"])
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 def _kill(actor: Any) -> None:

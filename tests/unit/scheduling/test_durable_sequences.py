@@ -136,6 +136,28 @@ def test_attempts_whose_clients_give_up_keep_their_sequence_live():
     assert play.job("b").active_since == 0.0
 
 
+def test_attempts_that_are_refused_without_a_worker_keep_their_sequence_live():
+    play = Play(durable(max_idle=2.0))
+    play.submit("a", "s")
+    play.at(1.0).answer("a")
+    play.worker_lost("w1")
+    play.set_workers(0)
+    for attempt in range(5):
+        assert play.at(2.0 + attempt).submit(f"a{attempt}", "s") == [f"a{attempt}: no_worker"]
+    play.set_workers(1)
+    play.at(7.0).worker_up("w1")
+    play.submit("b", "s")
+    assert play.job("b").active_since == 0.0
+    play.answer("b")
+    play.worker_lost("w1")
+    play.set_workers(0)
+    assert play.at(10.0).submit("late", "s") == ["late: no_worker"]
+    play.set_workers(1)
+    play.worker_up("w1")
+    play.submit("c", "s")
+    assert play.job("c").active_since == 10.0
+
+
 def test_what_has_expired_here_may_have_been_begun_anew_elsewhere():
     play = Play(durable(max_idle=2.0))
     play.submit("a", "s")

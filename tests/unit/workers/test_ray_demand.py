@@ -37,3 +37,11 @@ def node(*, alive: bool = True, **resources: float) -> dict[str, Any]:
 def test_it_says_what_is_needed_and_what_there_is(demand: NodeDemand, text: str) -> None:
     nodes = [node(CPU=4.0), node(CPU=2.0, GPU=2.0, a100=1.0), node(alive=False, CPU=64.0, GPU=8.0, gone=1.0)]
     assert demand.why_unplaced(nodes) == text
+
+
+def test_dead_nodes_are_avoided_unless_the_model_chooses_nodes_itself() -> None:
+    assert NodeDemand().options() == {"num_cpus": 1, "num_gpus": 0}
+    avoiding = NodeDemand(resources={"a100": 1}, label_selector={"zone": "a"}).options(avoid=["n1", "n2"])
+    assert avoiding["label_selector"] == {"ray.io/node-id": "!in(n1,n2)", "zone": "a"}
+    chosen = {"ray.io/node-id": "n1"}
+    assert NodeDemand(label_selector=chosen).options(avoid=["n1"])["label_selector"] == chosen
