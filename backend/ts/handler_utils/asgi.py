@@ -24,21 +24,28 @@ async def answer(application: Application, path: str, body: Any, context: Contex
     Args:
         body: Bytes, text, or the value of a JSON body; None for a request without a body, which is a GET.
     """
-    content, last = _encode(body), b""
+    content, last = _encode(body), bytearray()
     ids = context.request_ids or {}
+    is_whole = False  # the application has told the length of the body, which middleware may yet send in pieces
 
     def take(more: bool, status: int, headers: list[tuple[str, str]], part: Buffer) -> None:
-        nonlocal last
         context.set_response_status(status, "", 0)
         context.set_response_content_type(0, dict(headers).get("content-type", "application/json"))
-        if not more:
-            last = bytes(part)
+        if is_whole or not more:
+            last.extend(part)
         elif part:
             send_intermediate_predict_response([bytes(part)], ids, "OK", 200, context)
 
-    scope = _scope(path, context.get_request_id(0), content)
-    await application(scope, receive_once(content), response_sender(take))
-    return last
+    pass_on = response_sender(take)
+
+    async def send(message: Message) -> None:
+        nonlocal is_whole
+        if message["type"] == "http.response.start":
+            is_whole = b"content-length" in dict(message.get("headers") or ())
+        await pass_on(message)
+
+    await application(_scope(path, context.get_request_id(0), content), receive_once(content), send)
+    return bytes(last)
 
 
 def _encode(body: Any) -> bytes:

@@ -63,7 +63,7 @@ def response_sender(take: TakePart) -> Callable[[Message], Awaitable[None]]:
         if message["type"] == "http.response.start":
             status, headers = message["status"], texts_of(message.get("headers", ()))
         elif message["type"] == "http.response.body":
-            take(message.get("more_body", False), status, headers, message.get("body", b""))
+            take(bool(message.get("more_body")), status, headers, message.get("body", b""))
             await asyncio.sleep(0)  # a body that never waits must not hold up the others
 
     return send
