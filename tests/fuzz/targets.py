@@ -25,7 +25,7 @@ from tests.unit.transport.http2.in_memory import InMemory
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.manifest import parse as parse_manifest
 from torchserve_py.archive.model_files import open_model, outline
-from torchserve_py.archive.target import Limits
+from torchserve_py.archive.unpack import Limits
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.core.contracts import mlserver, truss
 from torchserve_py.doors.requests import split_path

@@ -23,8 +23,7 @@ from torchserve_py.archive.errors import ArchiveNotFound, InvalidArchive, Unread
 from torchserve_py.archive.locate import PYTHON_SUFFIX
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, describe, read
 from torchserve_py.archive.served_source import ServedSource, read_served
-from torchserve_py.archive.target import DEFAULT_LIMITS, Limits, Target
-from torchserve_py.archive.unpack import unpack, unpack_into
+from torchserve_py.archive.unpack import DEFAULT_LIMITS, Limits, Target, unpack, unpack_into
 from torchserve_py.settings.model_spec import fallback_name
 
 logger = logging.getLogger(__name__)

@@ -3,8 +3,6 @@
 A forked worker is a grandchild of the server: the warm parent tells how it ended, and ends with the server itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -46,6 +44,24 @@ def can_fork() -> bool:
     return True
 
 
+class Status:
+    """The pipe that tells what becomes of one worker."""
+
+    def __init__(self, pipe: asyncio.StreamReader) -> None:
+        self._pipe = pipe
+
+    async def next(self) -> tuple[str, str]:
+        """Wait for a line; return its first word and the rest, both empty once the warm parent has ended."""
+        line = (await self._pipe.readline()).decode()
+        word, _, rest = line.rstrip("\n").partition(" ")
+        return word, rest
+
+    async def exit_code(self) -> int:
+        """Wait for the exit status of the process; the kernel kills it when the warm parent ends."""
+        word, rest = await self.next()
+        return int(rest) if word == "exit" else -signal.SIGKILL
+
+
 class ForkedProcess:
     """A forked worker, in the form of `asyncio.subprocess.Process`."""
 
@@ -69,24 +85,6 @@ class ForkedProcess:
             logger.warning("The warm parent does not tell how the worker with process id %d has ended", self.pid)
             self.returncode = -signal.SIGKILL
         return self.returncode
-
-
-class Status:
-    """The pipe that tells what becomes of one worker."""
-
-    def __init__(self, pipe: asyncio.StreamReader) -> None:
-        self._pipe = pipe
-
-    async def next(self) -> tuple[str, str]:
-        """Wait for a line; return its first word and the rest, both empty once the warm parent has ended."""
-        line = (await self._pipe.readline()).decode()
-        word, _, rest = line.rstrip("\n").partition(" ")
-        return word, rest
-
-    async def exit_code(self) -> int:
-        """Wait for the exit status of the process; the kernel kills it when the warm parent ends."""
-        word, rest = await self.next()
-        return int(rest) if word == "exit" else -signal.SIGKILL
 
 
 class Forking:

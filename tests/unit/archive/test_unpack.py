@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from torchserve_py.archive import unpack as unpack_module
 from torchserve_py.archive.cancellation import Cancellation, Cancelled
 from torchserve_py.archive.errors import ArchiveError, UnreadableArchive, UnsafeArchive
-from torchserve_py.archive.target import Limits
-from torchserve_py.archive.unpack import unpack
+from torchserve_py.archive.unpack import Limits, unpack
 
 Write = Callable[[Path, list[tuple[str, bytes]]], Path]
 
