@@ -124,8 +124,9 @@ class Driver:
 
     async def _dead_nodes(self) -> list[str]:
         """Return nodes that have died with a worker, and that the head still believes to live, which takes 15 s."""
-        if self._suspects:
-            nodes = {node["NodeID"]: node for node in await self._nodes() or () if node["Alive"]}
+        known = await self._nodes() if self._suspects else None
+        if known is not None:
+            nodes = {node["NodeID"]: node for node in known if node["Alive"]}
             for each in list(self._suspects):
                 if each not in nodes or await _listens(nodes[each]):
                     self._suspects.discard(each)
