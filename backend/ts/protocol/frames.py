@@ -224,8 +224,7 @@ _FORMATS: Final[Mapping[int, tuple[int, int]]] = {
 def check_values(payload: memoryview, most: int) -> None:
     """Check that a payload has at most ``most`` values, without building one. What is cut short is not looked at.
 
-    Raises:
-        FrameError: It has more.
+    Raises FrameError: it has more.
     """
     position, end, awaited = 0, len(payload), 1
     for _ in range(most):

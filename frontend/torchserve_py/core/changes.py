@@ -1,7 +1,5 @@
 """Changes of what is served, which run to their end without their callers: half a registration is of no use."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine

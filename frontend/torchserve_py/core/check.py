@@ -4,8 +4,6 @@ The check is a registration without side effects: the same code reads the model'
 unpacked, installed or started.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Iterator

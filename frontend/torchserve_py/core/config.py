@@ -80,8 +80,7 @@ _SEQUENCE_KEYS = (
 def read_model_config(path: Path, contract: str = TORCHSERVE) -> ModelConfig:
     """Read, check and return the configuration file at `path` of a model with that contract.
 
-    Raises:
-        InvalidModelConfig: The file cannot be read or has problems; all of them are named.
+    Raises InvalidModelConfig: the file cannot be read or has problems; all of them are named.
     """
     return parse_model_config(read_mapping(path), path.name, contract)
 
@@ -101,8 +100,7 @@ def parse_model_config(
 ) -> ModelConfig:
     """Check a mapping that was read from `source` for a model with that contract, and return it as a configuration.
 
-    Raises:
-        InvalidModelConfig: The mapping has problems; all of them are named.
+    Raises InvalidModelConfig: the mapping has problems; all of them are named.
     """
     values, refused = read(ModelConfigFile, mapping.values, lines=mapping.lines)
     warnings = [*_misspelt(mapping.values), *_unknown_torchrun(mapping.values.get("torchrun"))]

@@ -5,8 +5,6 @@ server's environment. With `useVenv` that is a virtual environment, whose interp
 lacks comes from the server's environment. Without, it is a folder that the workers look for modules in first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib.util
@@ -71,8 +69,7 @@ async def install_dependencies(
         file: Its requirements file, by the path in its folder.
         listed: Further requirements, each as a line of such a file.
 
-    Raises:
-        DependencyError: The preparation failed; its files are removed. The log has all output of pip.
+    Raises DependencyError: the preparation failed; its files are removed. The log has all output of pip.
     """
     if not requirements:
         file, listed = None, ()

@@ -1,7 +1,5 @@
 """The effective configuration of a model version, see `core.precedence` for the places that it comes from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 
 from torchserve_py.core.serving import ServedConfig

@@ -4,8 +4,6 @@ It is a child of the client's span, if the request has a ``traceparent`` header 
 (`ts.span_export`), which gets the header with the span's own id. Without the setting nothing here is imported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -46,8 +44,7 @@ class Tracing:
     Args:
         destination: As `destination_of` gives it.
 
-    Raises:
-        TracingError: OpenTelemetry's packages are not installed, or the file cannot be written.
+    Raises TracingError: OpenTelemetry's packages are not installed, or the file cannot be written.
     """
 
     def __init__(self, destination: str) -> None:

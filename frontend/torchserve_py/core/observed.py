@@ -1,7 +1,5 @@
 """What operators watch of a model version, its activity and its open sequences, as plain values."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence

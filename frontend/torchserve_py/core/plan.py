@@ -3,8 +3,6 @@
 Registering a model and `--check-config` share this code, so that the check predicts what a registration does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -122,8 +120,7 @@ def _default_handler(settings: Settings, model_name: str) -> str:
 def check_names(name: str, version: str) -> None:
     """Check that a name and a version are unambiguous in URLs, file names, log lines and metrics.
 
-    Raises:
-        InvalidModel: One of them is not; the message says why.
+    Raises InvalidModel: one of them is not; the message says why.
     """
     for what, text in (("name", name), ("version", version)):
         if not text.isprintable():

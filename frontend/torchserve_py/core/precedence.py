@@ -5,8 +5,6 @@ config.properties, the server's default. (In TorchServe a YAML file hides the ot
 that it does not contain, and for the number of workers; its documentation says otherwise.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What is wrong with the URL of a Redis database, told without the passwords that the URL may contain."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import urlsplit
 

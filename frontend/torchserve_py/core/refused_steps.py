@@ -1,7 +1,5 @@
 """Refused steps of sequences: which cause the worker's answer names, and whether the sequence ends with it."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from torchserve_py.jobs.parts import Part

@@ -1,7 +1,5 @@
 """The registry of models: it registers, scales and removes model versions, and is the `Serving` of the doors."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

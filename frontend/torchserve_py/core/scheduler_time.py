@@ -8,8 +8,6 @@ Other servers go by the time of the machine. To them what is read right after a 
 they have no better information.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

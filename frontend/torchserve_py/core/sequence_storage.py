@@ -4,8 +4,6 @@ That file is in the folder `sequences` beside the logs and the snapshots, which 
 of a model has a file of its own, so that a new version never reads states that another one has written.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from urllib.parse import quote

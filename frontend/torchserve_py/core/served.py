@@ -1,7 +1,5 @@
 """The served models: look-up by name and version, and what doors may ask about them. Only `registry` changes them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ No live object of the core crosses it. A door names a model by the `ServedModel`
 `Serving` for everything that changes while the model is served.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -304,8 +302,7 @@ class Serving(Protocol):
 
         New requests no longer find it at once. Accepted jobs may finish within ``unregister_model_timeout`` seconds.
 
-        Raises:
-            UnregisterTimeout: A worker could not be stopped in time; the model is unloaded all the same.
+        Raises UnregisterTimeout: a worker could not be stopped in time; the model is unloaded all the same.
         """
 
     # The model store.

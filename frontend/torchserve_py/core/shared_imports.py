@@ -3,8 +3,6 @@
 A wrong guess costs time or memory, and changes nothing else: see `torchserve_py.workers.forking`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import re

@@ -5,8 +5,6 @@ while one is being written share the next. The event loop only collects the valu
 that hangs keeps neither the server's end nor the process waiting.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Models as snapshots save them, and which models a server registers when it starts: saved ones, or `load_models`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

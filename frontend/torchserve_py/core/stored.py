@@ -1,7 +1,5 @@
 """Lists the models in the model store by the names under which they would be registered."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection
 from pathlib import Path

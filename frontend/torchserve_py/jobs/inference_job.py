@@ -4,8 +4,6 @@ The record is in one table, the scheduler's, from the job's submission until its
 worker are those that the scheduler counts as in flight there.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import secrets

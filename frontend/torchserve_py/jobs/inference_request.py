@@ -1,7 +1,5 @@
 """One inference request, as doors submit it, with everything that its job needs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

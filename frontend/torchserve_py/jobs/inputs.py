@@ -3,8 +3,6 @@
 A model that is slower than its client slows the client down: only so many inputs may be under way.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence

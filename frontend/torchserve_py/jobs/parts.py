@@ -94,8 +94,7 @@ class Parts:
     def next(self) -> Awaitable[Part]:
         """The next part, to be awaited at once. (No coroutine: this is on the path of every request.)
 
-        Raises:
-            JobFailed: The job ended without (the rest of) an answer; awaiting the part may raise it, too.
+        Raises JobFailed: the job ended without (the rest of) an answer; awaiting the part may raise it, too.
         """
         if self._failure is not None and not self._buffer:
             raise JobFailed(self._failure)

@@ -10,8 +10,6 @@ between two numbers does not let workers come and go.
 To zero, if that is allowed: nothing was asked for so long. The first job wakes the model.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import StrEnum

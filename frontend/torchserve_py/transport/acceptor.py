@@ -1,7 +1,5 @@
 """Accepts connections of one listening socket: counts each before anything else, and limits its TLS handshake."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging
@@ -148,8 +146,7 @@ class Acceptor:
 async def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Listen at every address that a host name has; with port 0 at one free port.
 
-    Raises:
-        OSError: One of the addresses cannot be bound; then no socket stays open.
+    Raises OSError: one of the addresses cannot be bound; then no socket stays open.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

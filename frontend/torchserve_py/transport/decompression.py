@@ -4,8 +4,6 @@ A few bytes may become very many. Each piece is counted before the next one is d
 large is refused before it exists.
 """
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from collections.abc import Callable
@@ -47,8 +45,7 @@ class Decompressor:
             largest: The most bytes of decompressed data.
             take: Called before each piece is kept, with its size and the total so far; an exception ends the work.
 
-        Raises:
-            zlib.error: The data cannot be decompressed, is cut short, or something follows behind its end.
+        Raises zlib.error: the data cannot be decompressed, is cut short, or something follows behind its end.
         """
         stream = zlib.decompressobj(window)
         pieces, size, position = list[bytes](), 0, 0

@@ -5,8 +5,6 @@ are held for clients count towards one budget: heads of gRPC calls; bodies and m
 or that are being served; and what they are decompressed to. Requests beyond the budget are refused.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 

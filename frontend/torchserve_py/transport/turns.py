@@ -4,8 +4,6 @@ Whatever one peer sends, the server serves others between two pieces of that wor
 turn: those of clients, those of workers, and the pipes with the output of workers.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a connection does with its transport, which may be closed or gone at any time."""
 
-from __future__ import annotations
-
 import asyncio
 
 from torchserve_py.transport.http1.request import Buffer

@@ -1,7 +1,5 @@
 """One deadline of a connection: it is moved often, and rarely expires."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Errors that clients cause by what they send, or do not read."""
 
-from __future__ import annotations
-
 
 class BadMessage(Exception):
     """The bytes are not an HTTP request within the limits; the text, written for the client, names the broken rule."""

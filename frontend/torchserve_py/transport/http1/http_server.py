@@ -1,7 +1,5 @@
 """All connections of one listener."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from typing import Any, Protocol

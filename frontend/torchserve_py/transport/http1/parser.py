@@ -4,8 +4,6 @@ The rules: a supported HTTP version, a Host header, no repetition of headers tha
 Ambiguous requests are refused, because a proxy might read them differently (request smuggling).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator, Mapping

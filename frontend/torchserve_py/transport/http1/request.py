@@ -139,8 +139,7 @@ class Request:
         Args:
             limit: Bytes allowed.
 
-        Raises:
-            BodyError: The body is too large, too slow or malformed.
+        Raises BodyError: the body is too large, too slow or malformed.
         """
         arrived = asyncio.get_running_loop().create_future()
         self.when_read(limit, lambda body: None if arrived.done() else arrived.set_result(body))
@@ -205,8 +204,7 @@ class Request:
             reason: The reason phrase; empty for the standard phrase of the status.
             close: Close the connection afterwards.
 
-        Raises:
-            BadResponse: The status or the reason is not one that HTTP allows; nothing was sent.
+        Raises BadResponse: the status or the reason is not one that HTTP allows; nothing was sent.
         """
         if status in NO_BODY:
             framing, body = "", b""
@@ -225,8 +223,7 @@ class Request:
     def start_stream(self, status: int, lines: str, *, reason: str = "") -> None:
         """Send the head of a response whose body follows in pieces.
 
-        Raises:
-            BadResponse: The status or the reason is not one that HTTP allows; nothing was sent.
+        Raises BadResponse: the status or the reason is not one that HTTP allows; nothing was sent.
         """
         self._is_chunked = self.version >= (1, 1)
         keep_alive = self._stays_open(not self._is_chunked)

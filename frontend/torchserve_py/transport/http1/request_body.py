@@ -1,7 +1,5 @@
 """The bytes of a request's body as they arrive, put together in one block of memory."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from typing import Final
 

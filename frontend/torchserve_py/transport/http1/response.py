@@ -1,7 +1,5 @@
 """Heads of responses: the headers that this package sets (framing, ``Connection``, ``Date``), and those of callers."""
 
-from __future__ import annotations
-
 import functools
 import re
 import time
@@ -56,8 +54,7 @@ def response_head(status: int, reason: str, keep_alive: bool, framing: str, line
         framing: The header lines that tell where the body ends.
         lines: All other headers, made by `header_line`.
 
-    Raises:
-        BadResponse: The status or the reason phrase is not one that HTTP allows.
+    Raises BadResponse: the status or the reason phrase is not one that HTTP allows.
     """
     opening = _opening(status, keep_alive) if not reason else _custom_opening(status, reason, keep_alive)
     return f"{opening}date: {_date(int(time.time()))}\r\n{framing}{lines}\r\n".encode("utf-8", "surrogateescape")

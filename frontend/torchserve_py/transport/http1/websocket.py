@@ -1,7 +1,5 @@
 """A connection after its upgrade to a WebSocket, on the I/O-free protocol of the library `websockets`."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

@@ -69,8 +69,7 @@ class Call(Context):
         method: The method that serves the call.
         shared: Limits and state that all calls of the server share.
 
-    Raises:
-        BadMessage: The server already holds as many bytes of requests as it may.
+    Raises BadMessage: the server already holds as many bytes of requests as it may.
     """
 
     def __init__(self, carrier: Carrier, stream_id: int, head: RequestHead, method: Method, shared: Shared) -> None:
@@ -283,8 +282,7 @@ class Call(Context):
     def send(self, message: Any) -> None:
         """Send a message without waiting for the client, as `room` does.
 
-        Raises:
-            AbortError: The client leaves too much unread; the call has been ended.
+        Raises AbortError: the client leaves too much unread; the call has been ended.
         """
         if self._over:
             return

@@ -1,7 +1,5 @@
 """The part of a gRPC handler's context that needs only the head of the call: metadata, status, peer, deadline."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final

@@ -4,8 +4,6 @@ After a stream that the client has ended, frames are violations. If the server e
 sent everything, frames that the client sent before it knew are legitimate.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Final
 

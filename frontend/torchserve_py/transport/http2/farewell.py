@@ -5,8 +5,6 @@ the client to open no more calls. A ping follows; its answer arrives behind all 
 read the GOAWAY. The last GOAWAY then names the last call that is served.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Final

@@ -1,7 +1,5 @@
 """Parses bytes into frames: the connection preface, complete frames, and whole header blocks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from time import monotonic
@@ -65,8 +63,7 @@ class FrameReader:
         Returns:
             Whether all complete frames were handed over; if not, call `feed` without data in a later turn.
 
-        Raises:
-            ConnectionFailed: The frames violate the protocol, or a handler raised it.
+        Raises ConnectionFailed: the frames violate the protocol, or a handler raised it.
         """
         if self._rest:
             data = self._rest + data

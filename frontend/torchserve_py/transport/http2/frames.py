@@ -1,7 +1,5 @@
 """HTTP/2 frames: their layout and their checks (RFC 9113, sections 4, 6 and 7)."""
 
-from __future__ import annotations
-
 import struct
 from enum import IntEnum
 from typing import Final

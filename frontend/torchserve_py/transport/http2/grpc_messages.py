@@ -1,7 +1,5 @@
 """gRPC's messages in the bytes of a stream. A prefix of five bytes has a flag for compression, and the length."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from typing import Final, NamedTuple

@@ -94,8 +94,7 @@ class GrpcServer:
         Returns:
             The port.
 
-        Raises:
-            OSError: The address cannot be used.
+        Raises OSError: the address cannot be used.
         """
         if context is not None:
             context.set_alpn_protocols(["h2"])

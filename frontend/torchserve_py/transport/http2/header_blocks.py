@@ -1,7 +1,5 @@
 """Header blocks of responses. They use no compression table, so that each block is independent of others."""
 
-from __future__ import annotations
-
 import base64
 import re
 from typing import Final

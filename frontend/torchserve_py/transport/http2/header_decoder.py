@@ -5,8 +5,6 @@ bytes; so results are cached while the table does not change. Blocks that refer 
 a reference of one byte does not cost the memory of a field.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from hpack import Decoder

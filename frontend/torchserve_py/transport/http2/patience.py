@@ -7,8 +7,6 @@ floods of CVE-2019-9512, -9514, -9515 and -9518, and what could be done about th
 the server is made to reset, CVE-2025-8671.)
 """
 
-from __future__ import annotations
-
 import time
 from typing import Final
 

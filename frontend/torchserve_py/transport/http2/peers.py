@@ -1,7 +1,5 @@
 """The addresses of clients as gRPC writes them, and keep-alive for clients whose machine is gone."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import socket

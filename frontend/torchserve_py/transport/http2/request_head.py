@@ -1,7 +1,5 @@
 """Reads the fields of a header block: the head of a call, or trailers (RFC 9113, 8.1 to 8.3)."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

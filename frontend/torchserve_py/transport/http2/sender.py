@@ -5,8 +5,6 @@ to send, waits while the window of the connection or the transport's buffer is f
 is full. Changing windows costs a peer frames in proportion to the work that the changes cause (RFC 9113, 6.9).
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The sending half of one stream: headers, data within the flow-control window, trailers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from typing import Final

@@ -1,7 +1,5 @@
 """Limits the bytes of answers that clients leave unread: one client, and all clients together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 
