@@ -206,6 +206,8 @@ class TorchServeHandler:
     def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
         """Call the handler's ``on_sequence_end``, if it has one, and log its exceptions; end the sequences' steps."""
         ended = list(ended)
+        if self._service.steps is not None:
+            self._service.steps.finish_commit()  # the hook must not see states that will be rolled back
         hook = self._service.on_sequence_end
         if hook is not None:
             for sequence_id, reason, _ in ended:

@@ -93,8 +93,11 @@ class StoredSteps(Steps):
     # Before the handler
 
     def _refusals(self, steps: list[Step]) -> Mapping[str, StepRefusal]:
-        if self._under_way is not None and any(step.sequence_id in self._under_way[0].steps for step in steps):
-            self.finish_commit()
+        if self._under_way is not None:
+            uncertain = self._under_way[0].steps
+            # That a step was not applied is true while the lease lasts: its answer must not wait for another commit.
+            if any(step.sequence_id in uncertain or step.history.only_ask for step in steps):
+                self.finish_commit()
         return self._holdings.take(steps)
 
     def _answer_at_once(
@@ -180,9 +183,10 @@ class StoredSteps(Steps):
         if self._under_way is None:
             return
         self._thread.wait()
-        (batch, seconds), self._under_way = self._under_way, None
-        self._overlap.note(seconds, batch.seconds)
+        batch, seconds = self._under_way
         batch.conclude(self._holdings)
+        self._under_way = None
+        self._overlap.note(seconds, batch.seconds)
 
     def _completed(self, answers: list[ResultRow]) -> BatchCommit:
         """Return the commit of the steps that these answers complete; roll back the sequences of failed steps."""
@@ -270,9 +274,11 @@ class StoredSteps(Steps):
         return self._under_way is not None or self._holdings.departures_due
 
     def update_store(self) -> None:
-        """Finish a commit; write to the store which sequences have ended, and which other workers may take over."""
-        self.finish_commit()
-        self._holdings.write_departures()
+        """Finish a commit, or write to the store which sequences have ended and which other workers may take over."""
+        if self._under_way is not None:
+            self.finish_commit()
+        else:
+            self._holdings.write_departures()
 
     def close(self) -> None:
         """Release the leases, so that other workers and servers can continue the sequences immediately."""

@@ -218,6 +218,12 @@ class Assignment:
             self._shared.deadlines.bring_forward(worker.lane, now)
             self._shared.lanes_to_serve.append(worker.lane)
 
+    def begun_early(self, worker: WorkerLoad) -> set[str]:
+        """Return the ids of jobs that the worker began before it answered its earlier batch: these are not overdue."""
+        jobs = () if self._not_begun is None else worker.in_flight.values()
+        first = min((job.sent_at for job in jobs), default=0.0)
+        return {job.id for job in jobs if job.sent_at > first}
+
     def take_all_back(self, now: float) -> None:
         """Have all that workers were sent ahead wait again, except for what they have begun."""
         for worker in self.workers.values():

@@ -155,8 +155,9 @@ class Scheduler:
         worker = self._worker(worker_id)
         self._assignment.take_back(worker, now)
         self._assignment.remove(worker)
+        early = self._assignment.begun_early(worker)
         for job in worker.in_flight.values():
-            self._lose(job, cause, now)
+            self._lose(job, Cause.worker_died if job.id in early else cause, now)
         if self._sequences is not None:
             self._sequences.worker_lost(worker, now)
         self._refuse_without_workers(now)

@@ -66,6 +66,29 @@ def test_a_job_that_takes_too_long_only_asks_what_has_become_of_it():
     assert play.asks("a") == "response_timeout"
 
 
+def test_jobs_that_a_silent_worker_began_before_it_answered_others_did_not_take_too_long():
+    play = Play(durable(ahead=True))
+    assert play.submit("a", "s") == ["w1 <- a"]
+    play.submit("b", "t")
+    assert play.submit("c", "u") == ["w1 << b c"]
+    play.begins_early("w1")
+    assert "w1 begins b c" in play.at(10.0).worker_lost("w1", Cause.response_timeout)
+    play.worker_up("w2")
+    assert [play.asks(job) for job in "abc"] == ["response_timeout", "", ""]
+
+
+def test_jobs_that_were_begun_early_take_too_long_once_the_earlier_ones_are_answered():
+    play = Play(durable(ahead=True))
+    play.submit("a", "s")
+    play.submit("b", "t")
+    play.submit("c", "u")
+    play.begins_early("w1")
+    assert play.at(1.0).cancel("c") == ["w1 begins b c", "c: cancelled", "w1 cancel c"]
+    play.answer("a")
+    play.at(10.0).worker_lost("w1", Cause.response_timeout)
+    assert play.asks("b") == "response_timeout"
+
+
 def test_a_job_that_nobody_can_tell_about_in_time_ends_all_the_same():
     play = Play(durable())
     play.submit("a", "s")

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from tests.unit.ts.frontend_stub import DEADLINE_SECONDS, FrontendStub, Worker
-from tests.unit.ts.sequence.stepping import TOTAL, Make, step
+from tests.unit.ts.sequence.stepping import TOTAL, Make, close, step
 
 from ts.frontend_connection import FrontendGone
 from ts.sequence.commit_thread import CommitOverlap, CommitThread
+from ts.sequence.stores.store import StoreError
 
 LONG, SHORT = 5e-3, 1e-4
 
@@ -86,6 +87,18 @@ def admit(worker: Worker, *rows: Any) -> None:
         worker.runtime.admit([row])
 
 
+def commit_fails(worker: Worker) -> None:
+    """Have the commits of the worker's thread fail, certainly without effect."""
+    steps: Any = worker.service.steps
+    commit = steps._store.commit
+
+    def fail(commits: Any) -> Any:
+        commit([])
+        raise StoreError("there is no room")
+
+    steps._store.commit = fail
+
+
 def test_the_next_batch_runs_while_a_commit_is_under_way(held: Any) -> None:
     worker, go = held()
     admit(worker, step("j2", "s", "1"), step("k2", "t", "1"))
@@ -139,6 +152,63 @@ def test_a_worker_stops_with_a_commit_under_way_once_that_is_done(held: Any) -> 
     worker.runtime.step()
     threading.Timer(0.1, go.set).start()
     worker.runtime.close()
+    assert [row[5] for row in worker.peer.result_rows()] == [b"6"]
+
+
+HOOK = """
+        def on_sequence_end(self, sequence_id, reason):
+            calls.append(self.cache.get(sequence_id))
+"""
+
+
+def test_a_handler_hears_of_the_end_of_a_sequence_once_a_step_that_failed_is_rolled_back(held: Any) -> None:
+    worker, go = held(TOTAL + HOOK)
+    commit_fails(worker)
+    admit(worker, step("j2", "s", "1"), step("k2", "t", "1"))
+    worker.runtime.step()
+    threading.Timer(0.1, go.set).start()
+    close(worker, s="timeout")
+    assert worker.module.calls[-1] is None
+    assert [row[2] for row in worker.peer.result_rows()] == [503]
+
+
+def test_what_became_of_a_step_is_told_after_a_commit_that_was_under_way_not_before_it(held: Any) -> None:
+    worker, go = held()
+    admit(worker, step("j2", "s", "1"))
+    worker.runtime.admit([step("k2", "t", "1")], {"k2": (0.0, True, "worker_died")})
+    worker.runtime.step()
+    steps: Any = worker.service.steps
+    take = steps._holdings.take
+
+    def takes(asked: Any) -> Any:
+        assert go.is_set(), "the lease may run out until the answer leaves"
+        return take(asked)
+
+    steps._holdings.take = takes
+    threading.Timer(0.1, go.set).start()
+    worker.runtime.step()
+    assert [(row[0], row[2]) for row in worker.peer.result_rows()] == [("j2", 200), ("k2", 500)]
+
+
+def test_a_worker_whose_commit_is_done_does_not_repeat_other_writes_that_have_failed(held: Any) -> None:
+    worker, go = held()
+    steps: Any = worker.service.steps
+    writes: list[Any] = []
+
+    def fail(leases: Any) -> None:
+        writes.append(leases)
+        raise StoreError("nobody answers")
+
+    steps._store.end = fail
+    close(worker, t="ended")
+    worker.peer.send("infer", [step("k2", "u", "1")])
+    admit(worker, step("j2", "s", "1"))
+    worker.runtime.step()
+    before = len(writes)
+    go.set()
+    while worker.runtime.is_busy:
+        worker.runtime.step()
+    assert len(writes) == before > 0
     assert [row[5] for row in worker.peer.result_rows()] == [b"6"]
 
 
