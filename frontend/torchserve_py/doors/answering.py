@@ -29,9 +29,7 @@ _OTHER: Final = "other"
 
 
 class Application:
-    """Answers the requests of one listener; with ``preflight`` also those that browsers send for pages of other
-    origins.
-    """
+    """Answers the requests of one listener; with ``preflight`` also those of browsers for pages of other origins."""
 
     def __init__(self, context: DoorContext, routes: Sequence[Route], *, preflight: bool) -> None:
         self.responses = context.responses

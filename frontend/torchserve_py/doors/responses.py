@@ -67,8 +67,8 @@ class Responses:
         )
 
     def send(self, request: Request, answer: Answer, request_id: str = "", *, close: bool = False) -> Sent:
-        """Write a whole answer; the transport takes care of a slow reader. Headers that only the server may set are
-        left out.
+        """Write a whole answer, but for headers that only the server may set; the transport takes care of a slow
+        reader.
 
         Raises DoorError: the status or a header is not one that HTTP allows; nothing was written.
         """

@@ -46,9 +46,7 @@ PathValues = Mapping[str, str]
 
 
 class AfterBody(NamedTuple):
-    """A reply that needs the request's body, of up to ``limit`` bytes; if ``then`` returns None, the request is passed
-    on.
-    """
+    """A reply that needs the request's body, of up to ``limit`` bytes; None from ``then`` passes the request on."""
 
     limit: int
     then: Callable[[bytes], Reply | None]

@@ -57,8 +57,8 @@ class TokenAuthorization:
         self._write()
 
     def check(self, kind: TokenType, authorization: str | None) -> None:
-        """Check a request's header ``Authorization``, ``Bearer <key>`` or ``Api-Key <key>``. Raises DoorError: the key
-        is wrong.
+        """Check the header ``Authorization``, ``Bearer <key>`` or ``Api-Key <key>``. Raises DoorError: the key is
+        wrong.
         """
         key = self._keys[kind]
         if not _matches(authorization, key.text) or self._now() >= key.expires_at:

@@ -62,8 +62,9 @@ def add_service(
     context: DoorContext,
     raw_limit: tuple[int, str],
 ) -> None:
-    """Let a server serve a service; ``raw_limit`` limits the bytes of a raw method's message, and says by which
-    setting.
+    """Let a server serve a service.
+
+    A message of a raw method may have as many bytes as ``raw_limit`` says, which names the setting, too.
     """
     served = {
         each.name: _Served(f"{service.full_name}/{each.name}", methods[each.name], context) for each in service.methods

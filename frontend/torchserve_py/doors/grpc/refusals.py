@@ -52,9 +52,7 @@ _JAVA_PACKAGES: Final = {
 
 
 class Refusal(NamedTuple):
-    """A status; ``reason`` is the second line of its description, and ``cause`` tells failures with the same message
-    apart.
-    """
+    """A status; ``reason`` is the second line of its description, and ``cause`` tells equal messages apart."""
 
     code: StatusCode
     message: str
