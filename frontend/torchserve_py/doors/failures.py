@@ -200,7 +200,7 @@ _OVERLOAD: Final = frozenset(
 
 
 def failure_of_job(cause: Cause, model: str, version: str | None, sequence_id: str | None = None) -> Failure:
-    """Return the failure for a job that ended without an answer; ``version`` is the one that the client named, or None."""
+    """Return the failure for a job that ended without an answer; ``version`` is the one that the client named."""
     status, name, text = _CAUSES[cause]
     # The unbalanced quote behind the version is TorchServe's, and part of the message that clients know.
     named = f'Model "{model}"' if version is None else f'Model "{model}" Version {version}"'

@@ -102,7 +102,9 @@ class ManagementDoor(Door):
                 ("PUT", self._scale, _SCALE),
                 ("DELETE", self._unregister, _UNREGISTER),
             ):
-                yield Route(path, handler, (method,), token, operations=(_of(path, operation),))
+                of_version = operation.of_version("a model", "a version of a model")
+                operations = (operation if path == _MODEL else of_version,)
+                yield Route(path, handler, (method,), token, operations=operations)
             yield Route(path, self._describe_api, ("OPTIONS",), token)
         yield Route(f"{_VERSION}/set-default", self._set_default, ("PUT",), token, operations=(_SET_DEFAULT,))
         yield Route("/v1/models/{model_name}", self._is_ready, ("GET",), token, operations=(_READINESS,))
@@ -159,11 +161,3 @@ def register_request(parameters: Parameters, *, synchronous: bool) -> RegisterRe
     if parameters.text("url") is None:
         raise bad_request("Parameter url is required.")
     return RegisterRequest(**{"synchronous": synchronous, **parameters.given(_REGISTER)})
-
-
-def _of(path: str, operation: Operation) -> Operation:
-    """Return the operation of a model at one of its paths: with a version, or without."""
-    if path == _MODEL:
-        return operation
-    description = operation.description.replace("a model", "a version of a model")
-    return operation._replace(id=f"version_{operation.id}", description=description)

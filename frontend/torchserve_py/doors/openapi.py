@@ -126,6 +126,10 @@ class Operation(NamedTuple):
             operation["deprecated"] = True
         return operation
 
+    def of_version(self, model: str, version: str) -> Operation:
+        """Return the same operation of a version of a model; ``version`` is what its description says for ``model``."""
+        return self._replace(id=f"version_{self.id}", description=self.description.replace(model, version))
+
     def _response(self, status: int | str) -> dict[str, Any]:
         if not isinstance(status, int) or status >= 400:
             description = _REASONS[status] if isinstance(status, int) else "Error"

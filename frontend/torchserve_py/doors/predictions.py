@@ -52,8 +52,7 @@ class InferenceDoor(Door):
         for path, explain, operation in (("/predictions", "False", PREDICT), ("/explanations", "True", EXPLAIN)):
             handler = partial(self._infer, explain)
             yield Route(f"{path}/{{model_name}}", handler, operations=(operation,))
-            described = operation.description.replace("the default version", "a version")
-            of_version = operation._replace(id=f"version_{operation.id}", description=described)
+            of_version = operation.of_version("the default version", "a version")
             yield Route(f"{path}/{{model_name}}/{{model_version}}", handler, operations=(of_version,))
             yield Route(f"{path}/{{model_name}}/{{model_version}}/{{rest:path}}", handler)
 

@@ -67,8 +67,7 @@ class Responses:
         )
 
     def send(self, request: Request, answer: Answer, request_id: str = "", *, close: bool = False) -> Sent:
-        """Write a whole answer, but for headers that only the server may set; the transport takes care of a slow
-        reader.
+        """Write a whole answer, but for headers that only the server may set. The transport handles a slow reader.
 
         Raises DoorError: the status or a header is not one that HTTP allows; nothing was written.
         """

@@ -57,9 +57,7 @@ class TokenAuthorization:
         self._write()
 
     def check(self, kind: TokenType, authorization: str | None) -> None:
-        """Check the header ``Authorization``, ``Bearer <key>`` or ``Api-Key <key>``. Raises DoorError: the key is
-        wrong.
-        """
+        """Check the header ``Authorization`` (``Bearer KEY``, ``Api-Key KEY``). Raises DoorError: the key is wrong."""
         key = self._keys[kind]
         if not _matches(authorization, key.text) or self._now() >= key.expires_at:
             raise DoorError(Failure(400, "InvalidKeyException", f"Token Authorization {_REASON}"))
