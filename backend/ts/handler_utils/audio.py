@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ts.protocol.messages import AUDIO_RATES
+
 if TYPE_CHECKING:
     from ts.context import Context
 
 Samples = np.ndarray[Any, np.dtype[np.float32]]
-
-_RATES: Final = range(8_000, 48_001)
 
 
 def audio_of(context: Context, idx: int, body: Any) -> tuple[Samples, int]:
@@ -24,8 +24,10 @@ def audio_of(context: Context, idx: int, body: Any) -> tuple[Samples, int]:
     """
     encoding = context.get_request_header(idx, "realtime_encoding") or ""
     rate = context.get_request_header(idx, "realtime_rate") or ""
-    if not rate.isdecimal() or int(rate) not in _RATES:
-        raise ValueError(f"realtime_rate: {rate!r} is no number of samples per second from {_RATES[0]} to {_RATES[-1]}")
+    if not rate.isdecimal() or int(rate) not in AUDIO_RATES:
+        raise ValueError(
+            f"realtime_rate: {rate!r} is no number of samples per second from {AUDIO_RATES[0]} to {AUDIO_RATES[-1]}"
+        )
     if not isinstance(body, bytes | bytearray):
         raise ValueError(f"audio is bytes, not {type(body).__name__}")
     return decode_audio(body, encoding), int(rate)
@@ -85,8 +87,8 @@ class Resampler:
 
     def __init__(self, rate: int, wanted: int, rest: bytes | None = None, offset: int = 0) -> None:
         for given in (rate, wanted):
-            if given not in _RATES:
-                raise ValueError(f"{given} samples per second; rates are from {_RATES[0]} to {_RATES[-1]}")
+            if given not in AUDIO_RATES:
+                raise ValueError(f"{given} samples per second; rates are from {AUDIO_RATES[0]} to {AUDIO_RATES[-1]}")
         common = gcd(rate, wanted)
         self._up, self._down = wanted // common, rate // common
         self._filters = _filters(self._up, self._down)

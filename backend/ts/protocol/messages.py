@@ -101,6 +101,9 @@ def ended_sequences(headers: Iterable[Sequence[str]], end_header: str) -> list[s
     return [each.strip() for value in values for each in value.split(SEQUENCE_ID_SEPARATOR)]
 
 
+#: The samples per second that the audio of a realtime session may have.
+AUDIO_RATES: Final = range(8_000, 48_001)
+
 #: The header of an error response with the cause; for a step of a sequence, why the step was not applied.
 CAUSE_HEADER: Final = "ts-error-cause"
 

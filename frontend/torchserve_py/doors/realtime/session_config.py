@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from torchserve_py.doors.realtime.client_events import BadEvent
+from ts.protocol.messages import AUDIO_RATES
 
 _OBJECT: Final = "realtime.transcription_session"
-_RATES: Final = range(8_000, 48_001)
 _G711_RATE: Final = 8_000
 _OPENAI_RATE: Final = 24_000
 _VLLM_RATE: Final = 16_000
@@ -152,8 +152,8 @@ def _format_of(given: _Format | None) -> AudioFormat:
     rate = given.rate
     if rate is None:
         rate = _OPENAI_RATE if encoding == "pcm16" else _G711_RATE
-    if rate not in _RATES or (encoding != "pcm16" and rate != _G711_RATE):
-        rates = f"G.711 has {_G711_RATE}, pcm {_RATES[0]} to {_RATES[-1]}"
+    if rate not in AUDIO_RATES or (encoding != "pcm16" and rate != _G711_RATE):
+        rates = f"G.711 has {_G711_RATE}, pcm {AUDIO_RATES[0]} to {AUDIO_RATES[-1]}"
         message = f"The format {given.type} with {rate} samples per second is unknown; {rates}."
         raise BadEvent(message, "invalid_value", "format.rate")
     return AudioFormat(encoding, rate)
