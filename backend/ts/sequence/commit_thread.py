@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from statistics import median
 from typing import Any, Final
 
 from ts.connection_threads import SHORTEST_STEP
@@ -16,6 +17,8 @@ from ts.sequence.stores.store import Store
 
 #: Commits that are shorter (seconds) cost less than passing them to the thread.
 _LEAST_COMMIT: Final = 0.1e-3
+#: What a device may wait between two batches, of what it waits without the thread.
+_MOST_WAIT: Final = 0.9
 #: A commit beside a handler may take so many times as long as one alone: the handler may let no other thread run.
 _MOST_DELAY: Final = 2
 #: How many steps are measured at a time: at first, and at most. Each time that the thread turns out not to pay, the
@@ -74,7 +77,9 @@ class StoreAfterCommit:
 
 
 class CommitOverlap:
-    """Measures steps and their commits, and tells whether commits are worth being made while the next batch runs.
+    """Measures batches that are followed by others, and tells whether commits are worth being made meanwhile.
+
+    That is so while a device waits less between two batches with it than without.
 
     Attributes:
         pays: Whether they are, as far as is known.
@@ -82,25 +87,33 @@ class CommitOverlap:
 
     def __init__(self) -> None:
         self.pays = False
-        self._alone = 0.0
+        self._wait_alone, self._commit_alone = 0.0, 0.0
         self._to_measure = _MEASURED_STEPS
-        self._restart()
+        self._since: float | None = None
+        self._steps: list[float] = []
+        self._waits: list[float] = []
+        self._commits: list[float] = []
 
-    def _restart(self) -> None:
-        self._steps, self._step_seconds, self._commit_seconds = 0, 0.0, 0.0
+    def ran(self, began: float, ended: float, *, is_followed: bool) -> None:
+        """Note when the handler has run, and whether another batch waited then."""
+        if self._since is not None:
+            self._steps.append(ended - began)
+            self._waits.append(began - self._since)
+            if self._commits and len(self._steps) >= self._to_measure:
+                self._decide(median(self._steps), median(self._waits), median(self._commits))
+        self._since = ended if is_followed else None
 
-    def note(self, step: float, commit: float) -> None:
-        """Note how long a step has taken, and how long its commit (seconds)."""
-        self._steps += 1
-        self._step_seconds += step
-        self._commit_seconds += commit
-        if self._steps < self._to_measure:
-            return
-        step, commit = self._step_seconds / self._steps, self._commit_seconds / self._steps
+    def committed(self, seconds: float) -> None:
+        """Note how long the commit of a batch has taken."""
+        if self._since is not None:
+            self._commits.append(seconds)
+
+    def _decide(self, step: float, wait: float, commit: float) -> None:
         if not self.pays:
-            self._alone = commit
+            self._wait_alone, self._commit_alone = wait, commit
             self.pays = step >= SHORTEST_STEP and commit >= _LEAST_COMMIT
-        elif step < SHORTEST_STEP or commit > _MOST_DELAY * self._alone:
+        elif step < SHORTEST_STEP or wait > _MOST_WAIT * self._wait_alone or commit > _MOST_DELAY * self._commit_alone:
             self.pays = False
             self._to_measure = min(2 * self._to_measure, _MOST_MEASURED)
-        self._restart()
+        for measured in (self._steps, self._waits, self._commits):
+            measured.clear()

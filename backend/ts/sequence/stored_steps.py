@@ -22,6 +22,7 @@ unknown, the step is answered with ``outcome_unknown``.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, cast
@@ -85,8 +86,8 @@ class StoredSteps(Steps):
         self._max_answer = max_answer
         self._thread = CommitThread()
         self._overlap = CommitOverlap()
-        #: The commit that the thread makes, and how long its step took (seconds).
-        self._under_way: tuple[BatchCommit, float] | None = None
+        #: The commit that the thread makes.
+        self._under_way: BatchCommit | None = None
         self._free_store = cast("Store", StoreAfterCommit(store, self.finish_commit))
         self._holdings = Holdings(cache, self._free_store, settings, self._end_live)
 
@@ -94,7 +95,7 @@ class StoredSteps(Steps):
 
     def _refusals(self, steps: list[Step]) -> Mapping[str, StepRefusal]:
         if self._under_way is not None:
-            uncertain = self._under_way[0].steps
+            uncertain = self._under_way.steps
             # That a step was not applied is true while the lease lasts: its answer must not wait for another commit.
             if any(step.sequence_id in uncertain or step.history.only_ask for step in steps):
                 self.finish_commit()
@@ -156,19 +157,22 @@ class StoredSteps(Steps):
     def settle(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Commit the steps that these answers complete; return the answers to send, errors if a commit failed."""
         self.finish_commit()
-        return self._settled(self._completed(answers), 0.0)
+        return self._settled(self._completed(answers))
 
     def settle_and_send(
         self, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], seconds: float, *, meanwhile: bool
     ) -> None:
         """Commit the steps that these answers complete, then send the answers; perhaps in a thread, see `Steps`."""
         self.finish_commit()
+        if seconds:  # not for a part of a stream
+            now = time.perf_counter()
+            self._overlap.ran(now - seconds, now, is_followed=meanwhile)
         batch = self._completed(answers)
         if not (meanwhile and self._overlap.pays and batch.commits) or self._live or self._holdings.has_chores:
-            send(self._settled(batch, seconds))
+            send(self._settled(batch))
             return
         batch.answers = self._with_rolled_back(batch.answers)
-        self._under_way = batch, seconds
+        self._under_way = batch
         store = self._store
 
         def commit() -> None:
@@ -183,10 +187,10 @@ class StoredSteps(Steps):
         if self._under_way is None:
             return
         self._thread.wait()
-        batch, seconds = self._under_way
+        batch = self._under_way
         batch.conclude(self._holdings)
         self._under_way = None
-        self._overlap.note(seconds, batch.seconds)
+        self._overlap.committed(batch.seconds)
 
     def _completed(self, answers: list[ResultRow]) -> BatchCommit:
         """Return the commit of the steps that these answers complete; roll back the sequences of failed steps."""
@@ -220,11 +224,10 @@ class StoredSteps(Steps):
                 del batch.steps[sequence_id]
         return batch
 
-    def _settled(self, batch: BatchCommit, seconds: float) -> list[ResultRow]:
-        """Commit a batch, whose step took so many seconds; return the answers to send."""
+    def _settled(self, batch: BatchCommit) -> list[ResultRow]:
+        """Commit a batch; return the answers to send."""
         batch.write(self._store)
-        if batch.commits:
-            self._overlap.note(seconds, batch.seconds)
+        self._overlap.committed(batch.seconds)
         batch.conclude(self._holdings)
         return self._with_rolled_back(batch.answers)
 

@@ -17,36 +17,58 @@ from ts.sequence.stores.store import StoreError
 LONG, SHORT = 5e-3, 1e-4
 
 
-def noted(overlap: CommitOverlap, steps: int, step: float, commit: float) -> bool:
-    for _ in range(steps):
-        overlap.note(step, commit)
-    return overlap.pays
+class Clock:
+    """Runs steps, and notes how long they and their commits took and how long the device waited before."""
+
+    def __init__(self) -> None:
+        self.overlap = CommitOverlap()
+        self._now = 0.0
+
+    def pays(self, steps: int, step: float, wait: float, commit: float, *, is_followed: bool = True) -> bool:
+        for _ in range(steps):
+            began = self._now + wait
+            self._now = began + step
+            self.overlap.ran(began, self._now, is_followed=is_followed)
+            self.overlap.committed(commit)
+        return self.overlap.pays
+
+    def steps_until(self, pays: bool, step: float, wait: float, commit: float) -> int:
+        return next(number for number in range(10_000) if self.pays(1, step, wait, commit) is pays)
 
 
 def test_a_thread_pays_for_long_commits_of_long_steps() -> None:
-    assert noted(CommitOverlap(), 100, LONG, 1e-3)
-    assert not noted(CommitOverlap(), 100, LONG, 1e-5), "there is nothing to be gained"
-    assert not noted(CommitOverlap(), 100, SHORT, 1e-3), "the step is over before the thread has begun"
-    assert not noted(CommitOverlap(), 3, LONG, 1e-3), "three steps tell nothing"
+    assert Clock().pays(20, LONG, 2e-3, 1e-3)
+    assert not Clock().pays(20, LONG, 2e-3, 1e-5), "there is nothing to be gained"
+    assert not Clock().pays(20, SHORT, 2e-3, 1e-3), "the step is over before the thread has begun"
+    assert not Clock().pays(3, LONG, 2e-3, 1e-3), "three steps tell nothing"
+    assert not Clock().pays(20, LONG, 2e-3, 1e-3, is_followed=False), "no other batch waits"
 
 
-def test_a_thread_that_turns_out_not_to_pay_is_tried_again_later_each_time() -> None:
-    overlap = CommitOverlap()
+@pytest.mark.parametrize(
+    ("step", "wait", "commit"),
+    [
+        pytest.param(LONG, 2e-3, 1e-3, id="the device waits as long as without"),
+        pytest.param(LONG, 1e-3, 3e-3, id="the handler lets no other thread run"),
+        pytest.param(SHORT, 1e-3, 1e-3, id="the steps are short now"),
+    ],
+)
+def test_a_thread_that_turns_out_not_to_pay_is_tried_again_later_each_time(
+    step: float, wait: float, commit: float
+) -> None:
+    clock = Clock()
     waits = []
     for _ in range(3):
-        steps = 0
-        while not overlap.pays:
-            overlap.note(LONG, 1e-3)
-            steps += 1
-        waits.append(steps)
-        assert noted(overlap, 2, LONG, 3e-3), "two steps tell nothing"
-        while overlap.pays:
-            overlap.note(LONG, 3e-3)  # the handler lets no other thread run
+        waits.append(clock.steps_until(True, LONG, 2e-3, 1e-3))
+        clock.steps_until(False, step, wait, commit)
     assert waits[0] < waits[1] < waits[2]
-    while not overlap.pays:
-        overlap.note(LONG, 1e-3)
-    assert noted(overlap, 10_000, LONG, 1.5e-3), "it goes on to pay"
-    assert not noted(overlap, 10_000, SHORT, 1.5e-3), "now the steps are short"
+
+
+def test_a_thread_that_pays_goes_on_even_if_one_commit_takes_long() -> None:
+    clock = Clock()
+    clock.steps_until(True, LONG, 2e-3, 1e-3)
+    for _ in range(20):
+        assert clock.pays(15, LONG, 1e-3, 1.5e-3)
+        assert clock.pays(1, LONG, 20.0, 20.0)
 
 
 def test_an_error_in_the_thread_is_raised_by_every_wait() -> None:

@@ -216,7 +216,10 @@ class AlwaysPays:
 
     pays = True
 
-    def note(self, step: float, commit: float) -> None:
+    def ran(self, began: float, ended: float, *, is_followed: bool) -> None:
+        """Measure nothing."""
+
+    def committed(self, seconds: float) -> None:
         """Measure nothing."""
 
 
