@@ -35,8 +35,8 @@ from ts.sequence.encoding import StateEncoding
 from ts.sequence.stores.file import FileStore
 from ts.sequence.stores.store import Commit, Lease, StoreError, StoreSettings
 
-# A body: a number to be added, "0" ends the sequence, "boom" fails the batch half way, "odd" puts something into the
-# state that no store can hold. The client of "left" has left before its step begins.
+# A body: a number to be added, "0" ends the sequence, "9" has the start marker, "boom" fails the batch half way, "odd"
+# puts something into the state that no store can hold. The client of "left" has left before its step begins.
 HANDLER = """
 from ts.sequence import SequenceCache
 
@@ -49,12 +49,17 @@ class Handler:
     def handle(self, data, context):
         return [self.step(context, index, row["body"].decode()) for index, row in enumerate(data)]
 
+    def on_sequence_end(self, sequence_id, reason):
+        if sequence_id in self.cache:
+            probe(sequence_id, self.cache[sequence_id]["total"], None)
+
     def step(self, context, index, word):
         sequence_id = context.get_sequence_id(index)
         if sequence_id not in self.cache:
             self.cache[sequence_id] = {"total": 0}
         state = self.cache[sequence_id]
-        probe(sequence_id, state["total"])
+        begins = context.get_request_header(index, context.header_key_sequence_start)
+        probe(sequence_id, state["total"], begins)
         if word == "odd":
             state["odd"] = object()
             return word
@@ -71,14 +76,20 @@ OUTCOMES = ["fine", "fine", "reply lost", "not written", "reply lost, silence", 
 MOMENTS = ["at once", "in the handler", "awaited"]
 SEQUENCES = "abcdef"
 
-words = st.sampled_from(["1", "2", "3", "0", "boom", "odd", "left"])
+words = st.sampled_from(["1", "2", "3", "0", "9", "boom", "odd", "left"])
 rows = st.dictionaries(st.sampled_from(SEQUENCES), words, min_size=1, max_size=3)
 batch = st.tuples(st.just("batch"), rows, st.sampled_from(OUTCOMES), st.sampled_from(MOMENTS))
 orders = st.lists(
-    st.one_of(batch, batch, batch, st.tuples(st.sampled_from(["end", "repeat", "idle"]), st.sampled_from(SEQUENCES))),
+    st.one_of(
+        batch, batch, batch, st.tuples(st.sampled_from(["end", "repeat", "ask", "idle"]), st.sampled_from(SEQUENCES))
+    ),
     min_size=4,
     max_size=14,
 )
+
+
+class Wrong(BaseException):
+    """Tells what is wrong; no ``except Exception`` around a handler hides it."""
 
 
 class Killed(BaseException):
@@ -253,18 +264,20 @@ class Worker:
     def module(self) -> Any:
         return sys.modules[self.service.entry_point.__module__]
 
-    def called(self, sequence_id: str, total: int) -> None:
-        """The handler runs a step on a state."""
-        assert total == self._world.totals[sequence_id], "the step's state is not the stored one"
+    def called(self, sequence_id: str, total: int, begins: str | None) -> None:
+        """The handler runs on a state."""
+        stored = 0 if begins else self._world.totals[sequence_id]
+        if total != stored:
+            raise Wrong(f"the state of {sequence_id} is {total}, and {stored} is stored")
         if self.is_killed:
             raise Killed
         self._world.let("in the handler")
 
-    def run(self, number: int, rows: list[Any], *, again: bool = False) -> None:
+    def run(self, number: int, rows: list[Any], *, again: bool = False, ask: str = "") -> None:
         for row in rows:
             if not again:
                 self._world.unanswered[row[0]].append(number)
-        self.runtime.admit(rows, {row[0]: (-math.inf, True, "") for row in rows} if again else {})
+        self.runtime.admit(rows, {row[0]: (-math.inf, True, ask) for row in rows} if again or ask else {})
         self.runtime.step()
 
     def rest(self) -> None:
@@ -278,7 +291,7 @@ def play(world: World, worker: Worker, events: Sequence[Any], first: int = 0) ->
     sent: list[list[Any]] = []
     for number, (name, what, *plan) in enumerate(events, first):
         if name == "batch":
-            rows = [step(f"{number}{each}", each, word) for each, word in what.items()]
+            rows = [step(f"{number}{each}", each, word, start=word == "9") for each, word in what.items()]
             shared = Plan(*plan, threading.Event())
             if shared.moment == "at once":
                 shared.go.set()
@@ -288,8 +301,8 @@ def play(world: World, worker: Worker, events: Sequence[Any], first: int = 0) ->
             worker.run(number, rows)
         elif name == "end":
             worker.runtime.end_sequences([(what, "ended", 0.0)])
-        elif name == "repeat" and (earlier := [row for row in sent if row[0].endswith(what)]):
-            worker.run(number, earlier[-1:])
+        elif name in {"repeat", "ask"} and (earlier := [row for row in sent if row[0].endswith(what)]):
+            worker.run(number, earlier[-1:], ask="worker_died" if name == "ask" else "")
         elif name == "idle":
             worker.rest()
 
