@@ -66,6 +66,11 @@ class FailoverRedis:
             _, port = sentinel.sentinel_get_master_addr_by_name(SERVICE)
         return next(each for each in self.servers if each.port == int(port))
 
+    def signal_most_sentinels(self, number: int) -> None:
+        """Send a signal to all Sentinels except one."""
+        for each in self._sentinels[1:]:
+            each.send_signal(number)
+
     def wait_failed_over(self, former: RedisServer) -> None:
         """Wait until another server is the primary."""
         end = time.monotonic() + DEADLINE

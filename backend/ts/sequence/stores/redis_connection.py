@@ -83,9 +83,8 @@ class RedisConnection:
         if self._trust is None:
             return command()
         self._trust.confirm()
-        sent = time.monotonic()
         result = command()
-        self._trust.answered(sent)
+        self._trust.expect_unchanged()
         return result
 
     def _silence(self, error: redis.RedisError, *, is_former: bool) -> str:

@@ -19,6 +19,7 @@ from tests.redis_server import DEADLINE, RedisServer
 from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step
 
 from ts.sequence.stores.redis import RedisStore
+from ts.sequence.stores.redis_primary import patience_of
 from ts.sequence.stores.store import Commit, StoreError, StoreSettings
 
 SETTINGS = StoreSettings(model="m/1", owner="a/1/1", lease=2.0, lifetime=60.0, kept=2)
@@ -68,6 +69,44 @@ def test_steps_go_on_at_the_new_primary_and_none_is_lost(durable_worker: Make, d
         assert add_one()
         for store in (idle, elsewhere):
             store.close()
+
+
+def test_without_most_sentinels_nothing_is_acknowledged(directory: Path) -> None:
+    with FailoverRedis(directory) as redis:
+        store = RedisStore(SETTINGS, redis.url)
+        assert store.acquire(["s"])[0].lease is not None
+        redis.signal_most_sentinels(signal.SIGSTOP)
+        # They may be separated from the primary, and make another server the primary.
+        end = time.monotonic() + DEADLINE
+        with pytest.raises(StoreError, match="name no primary that is up"):
+            while time.monotonic() < end:
+                store.acquire(["s"])
+        redis.signal_most_sentinels(signal.SIGCONT)
+        assert persistently(lambda: store.acquire(["s"]))[0].lease is not None
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("waited", "silent", "seconds"),
+    [
+        ((0, 0, 0), 0, 5.0),
+        ((0, 4000, 0), 0, 5.0),  # one Sentinel alone cannot replace the primary
+        ((1000, 4000, 0), 0, 4.0),
+        ((5000, 6000, 0), 0, 0.0),
+        ((0, 1000), 1, 4.0),  # the silent Sentinel and the one that waits are enough
+        ((0, 0), 2, 0.0),
+    ],
+)
+def test_sentinels_are_patient_until_a_quorum_has_waited_long_enough(
+    waited: tuple[int, ...], silent: int, seconds: float
+) -> None:
+    connected = {"down-after-milliseconds": 5000, "quorum": 2, "flags": "master", "last-ok-ping-reply": 9000}
+    assert patience_of([{**connected, "last-ping-sent": each} for each in waited], silent) == seconds
+
+
+def test_a_sentinel_without_a_connection_has_waited_since_the_last_answer() -> None:
+    state = {"down-after-milliseconds": 5000, "quorum": 1, "last-ping-sent": 0, "last-ok-ping-reply": 2000}
+    assert patience_of([{**state, "flags": "master,disconnected"}], silent=0) == 3.0
 
 
 def persistently(action: Callable[[], Any]) -> Any:
