@@ -104,6 +104,7 @@ def run(store: str, seconds: float, replicas: int = 0) -> Report:
         replicas: With ``sentinel``, how many replicas of Redis must have a step.
     """
     report = Report(f"{store}, replicas {replicas}" if store == "sentinel" else store)
+    replicas = replicas if store == "sentinel" else 0  # a single Redis has none
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
         limits = {"worker_heartbeat_timeout": 2, "drain_timeout": 1}
