@@ -71,12 +71,12 @@ class ServeCommand:
         """Return what the command has printed."""
         return self.output.read_text(errors="replace")
 
-    def wait_for(self, text: str) -> str:
-        """Wait until the command has printed a text; return all that it has printed."""
+    def wait_for(self, text: str, times: int = 1) -> str:
+        """Wait until the command has printed a text so many times; return all that it has printed."""
 
         def shows() -> bool:
             assert self.process.poll() is None, f"the command ended:\n{self.printed()}"
-            return text in self.printed()
+            return self.printed().count(text) >= times
 
         try:
             eventually(shows, f"it prints {text}")

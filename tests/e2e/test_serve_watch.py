@@ -104,17 +104,15 @@ def test_an_error_in_a_changed_file_is_told_and_the_version_before_goes_on(tmp_p
     file.write_text(SHOUT)
     with ServeCommand(tmp_path, "shout.py", "--watch") as command:
         command.wait_until_serving()
-        for broken, told in (
+        changes = (
             ("\n\nmissing()\n", 'shout.py", line 9, in <module>'),
             ("\n\ndef half(:\n", 'shout.py", line 9\n'),
             ("\n\n@serve\ndef other(text):\n    return text\n", "shout.py:10: a file has one model"),
-        ):
+        )
+        for number, (broken, told) in enumerate(changes, 1):
             file.write_text(SHOUT + broken)
             command.wait_for(told)
-            eventually(
-                lambda: command.printed().rstrip().endswith("The version before it goes on serving."),
-                "the command says so",
-            )
+            command.wait_for("The version before it goes on serving.", times=number)
             assert command.predict("shout", "hello").text == "first hello"
         file.unlink()
         command.wait_for(f"{file} is gone. The version before it goes on serving.")

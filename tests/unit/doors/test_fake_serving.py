@@ -15,10 +15,10 @@ NAMES = [name for name in vars(Serving) if not name.startswith("_")]
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not isinstance(vars(Serving)[name], property)])
 def test_the_fake_and_the_registry_take_what_doors_give(name: str) -> None:
-    wanted = inspect.signature(getattr(Serving, name))
+    wanted = inspect.signature(getattr(Serving, name), eval_str=True)
     for implementation in (FakeServing, ModelRegistry):
         method = getattr(implementation, name)
-        assert list(inspect.signature(method).parameters.values()) == list(wanted.parameters.values())
+        assert list(inspect.signature(method, eval_str=True).parameters.values()) == list(wanted.parameters.values())
         assert inspect.iscoroutinefunction(method) is inspect.iscoroutinefunction(getattr(Serving, name))
 
 

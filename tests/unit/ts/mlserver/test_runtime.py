@@ -15,6 +15,7 @@ from tests.unit.ts.mlserver.frontend import Frontend, tensor
 from tests.unit.ts.mlserver.small_models import Double, InferenceRequest, InferenceResponse, ResponseOutput, respond
 
 from ts.protocol.messages import TRUSS
+from ts.runtimes.mlserver import reported_metrics
 
 
 async def test_a_request_gets_the_response_of_predict() -> None:
@@ -130,6 +131,8 @@ async def test_a_response_that_is_too_large_is_an_error() -> None:
 
 
 async def test_metrics_leave_with_the_answer() -> None:
+    reported_metrics.forward()
+
     class Measured(MLModel):
         async def predict(self, payload: InferenceRequest) -> InferenceResponse:
             log(size=3)
