@@ -44,7 +44,12 @@ def start(
     workplace: Workplace, command: str = "torchserve-py --ncs --start --model-store model_store"
 ) -> psutil.Process:
     assert workplace.run(command)[0] == 0
-    eventually(lambda: "Model server started." in workplace.output.read_text(), "the server says that it has started")
+    try:
+        eventually(
+            lambda: "Model server started." in workplace.output.read_text(), "the server says that it has started"
+        )
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{workplace.output.read_text()}") from None
     assert workplace.server is not None
     return workplace.server
 

@@ -28,6 +28,7 @@ class ContinuousHandler(TorchServeHandler):
         super().__init__(service, connection, **options)
         self._live: list[Row] = []
         self._describe: list[Row] = []
+        self._known_cancelled: set[str] = set()
 
     @property
     def is_busy(self) -> bool:
@@ -52,13 +53,18 @@ class ContinuousHandler(TorchServeHandler):
             self.update_store()
             return
         live = self._without_withdrawn(self.drop_cancelled(self._live))
-        self._connection.cancelled.clear()  # every cancelled job has been answered
+        self._forget_cancellations()
         self._live = []
         if live:
             self._live = self._without_withdrawn(self._run(live))
             for row in self._live:
                 row.data = {}
                 row.processor.reset_response()
+
+    def _forget_cancellations(self) -> None:
+        """Forget the cancellations that the step before knew of: their jobs have arrived and been answered since."""
+        self._connection.cancelled.difference_update(self._known_cancelled)
+        self._known_cancelled = set(self._connection.cancelled)
 
     def _without_withdrawn(self, rows: list[Row]) -> list[Row]:
         """Return the rows whose sequence was not rolled back; notify the handler of the others' end."""

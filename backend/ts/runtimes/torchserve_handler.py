@@ -190,9 +190,9 @@ class TorchServeHandler:
                 answers = self._service.steps.settle(answers)
             self._connection.send_results(answers, 0.0)
             self.notify_cancelled(dropped)
-        remaining = [row for row in rows if row.job_id not in cancelled]
         cancelled.difference_update(dropped)
-        return remaining
+        # Further cancellations may have arrived by now; their rows have not been answered.
+        return [row for row in rows if row.job_id not in dropped]
 
     def notify_cancelled(self, job_ids: list[str]) -> None:
         """Call the handler's ``on_cancel``, if it has one, for rows that ended after the handler had begun them."""

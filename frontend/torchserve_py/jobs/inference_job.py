@@ -99,7 +99,7 @@ class InferenceJob(Job):
         Args:
             moment_of: Makes monotonic seconds of the scheduler's.
         """
-        only_ask = self.only_ask or (Cause.not_applied.value if self.request.only_ask else "")
+        only_ask = Cause.not_applied.value if self.request.only_ask else self.only_ask
         return moment_of(self.active_since), self.was_sent_before, only_ask
 
 

@@ -156,6 +156,6 @@ class SequenceLane(Lane[Sequence]):
             sequence.in_flight += (job,)
             job.ready_since = items.pop(sequence)
             job.opens, job.active_since = not sequence.has_state, sequence.active_since
-            sequence.has_state, sequence.once = True, job.once
+            sequence.has_state, sequence.once = True, sequence.once or job.once
             jobs.append(job)
         return jobs

@@ -227,6 +227,16 @@ def test_nothing_begins_a_sequence_anew_that_is_there_only_once(durable, by_clie
     assert play.submit("d", "s") == ["w1 <- d"], "a request that may begin it anew does"
 
 
+def test_a_question_about_an_earlier_step_leaves_a_sequence_there_only_once():
+    play = Play(sequences())
+    play.submit("a", "s", once=True)
+    play.answer("a")
+    play.submit("question", "s")
+    play.answer("question")
+    play.end_sequence("s")
+    assert play.submit("b", "s", once=True) == ["b: sequence_ended"]
+
+
 def test_a_sequence_that_is_there_only_once_goes_on_where_it_is_stored():
     policy = sequences()
     play = Play(replace(policy, sequences=replace(policy.sequences, durable=True)))

@@ -98,7 +98,26 @@ def test_cancellations_of_rows_that_are_done_do_not_pile_up(worker: Worker) -> N
     worker.peer.send("cancel", ["b"])
 
     assert brief(worker.step()) == [("a", True, "3")]
+    worker.step()
     assert worker.connection.cancelled == set()
+
+
+def test_a_row_that_is_cancelled_while_others_leave_is_answered(worker: Worker) -> None:
+    worker.peer.send("infer", [row("a", b"5"), row("b", b"5")])
+    worker.step()
+    worker.peer.send("cancel", ["a"])
+    send_results = worker.connection.send_results
+
+    def send(*results: Any) -> None:
+        worker.connection.cancelled.update({"b", "c"})  # as by the thread that receives
+        send_results(*results)
+
+    worker.connection.send_results = send  # type: ignore[method-assign]
+    assert brief(worker.step()) == [("a", False, "cancelled"), ("b", False, "cancelled")]
+    worker.connection.send_results = send_results  # type: ignore[method-assign]
+    worker.peer.send("infer", [row("c", b"5")])
+    assert brief(worker.step()) == [("c", False, "cancelled")]
+    assert not worker.runtime.is_busy
 
 
 def test_when_all_rows_are_cancelled_the_handler_is_not_called(worker: Worker) -> None:

@@ -210,6 +210,9 @@ def _message(exchange: GrpcExchange, body: bytes | bytearray) -> PredictionRespo
 
 
 def _text(request: PredictionsRequest, key: str) -> str | None:
-    """Return the entry of a request's input that stands for a header, or None."""
+    """Return the entry of a request's input that stands for a header, or None. Raises `DoorError`: it is not UTF-8."""
     value = request.input.get(key)
-    return None if value is None else value.decode("utf-8", "replace")
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        raise bad_request(f"Input {key!r} is {value!r}, which is not UTF-8.") from None

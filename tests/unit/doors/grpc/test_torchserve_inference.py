@@ -88,6 +88,12 @@ async def test_an_id_that_a_handler_would_end_as_several_is_refused(start):
     assert "'zz;alice' is no sequence id; it must hold no ';'" in str(error.details())
 
 
+async def test_an_id_that_is_no_text_is_refused(start):
+    serving = await start(registry_of(stateful_model()))
+    error = await failure(serving.inference.Predictions(request("s1", data=b"1", ts_request_id=b"\xff")))
+    assert error.details() == "Input 'ts_request_id' is b'\\xff', which is not UTF-8.\nBadRequestException.()"
+
+
 async def test_a_sequence_of_unary_requests(start):
     serving = await start(registry_of(stateful_model()))
     markers = [{"ts_request_sequence_start": b"true"}, {}, {"ts_request_sequence_end": b"true"}]
