@@ -113,7 +113,7 @@ def test_a_killed_server_does_not_prevent_the_next(workplace: Workplace) -> None
     eventually(lambda: "Model server started." in workplace.output.read_text(), "the next server has started")
 
 
-def test_stop_waits_until_accepted_work_is_done(tmp_path: Path) -> None:
+def test_stop_drains(tmp_path: Path) -> None:
     folder = model_folder(tmp_path, "waiting", WAITING_HANDLER)
     place = tmp_path / "place"
     place.mkdir()
