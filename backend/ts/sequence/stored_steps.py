@@ -227,7 +227,8 @@ class StoredSteps(Steps):
     def _settled(self, batch: BatchCommit) -> list[ResultRow]:
         """Commit a batch; return the answers to send."""
         batch.write(self._store)
-        self._overlap.committed(batch.seconds)
+        if batch.commits:  # not for a part of a stream
+            self._overlap.committed(batch.seconds)
         batch.conclude(self._holdings)
         return self._with_rolled_back(batch.answers)
 

@@ -83,6 +83,19 @@ def test_an_error_in_the_thread_is_raised_by_every_wait() -> None:
             thread.wait()
 
 
+def test_parts_of_streams_are_no_commits(durable_worker: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = """
+            from ts.handler_utils.utils import send_intermediate_predict_response
+            for _ in range(3):
+                send_intermediate_predict_response(["part"] * len(data), context.request_ids, "", 200, context)
+            calls.append(len(data))"""
+    worker = durable_worker(TOTAL.replace("            calls.append(len(data))", parts.removeprefix("\n")))
+    commits: list[float] = []
+    monkeypatch.setattr(worker.service.steps._overlap, "committed", commits.append)  # type: ignore[union-attr]
+    assert [row[5] for row in worker.infer(step("j1", "s", "5"))] == [b"part"] * 3 + [b"5"]
+    assert len(commits) == 1
+
+
 @pytest.fixture
 def held(durable_worker: Make, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Worker, threading.Event]]:
     """Make a worker that leaves commits to its thread, which waits for the event; two steps were run before."""
