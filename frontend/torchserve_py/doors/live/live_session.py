@@ -98,7 +98,7 @@ class LiveSession(StepSession):
         self._adopt(asked.resume)
         applied: StepExchange | None = None
         for number in sorted({asked.after, *asked.unanswered} - {0}):
-            step = self._ask(number)
+            self.answered = step = self._ask(number)
             try:
                 first = await step.next()
                 applied, self.last = step, number
@@ -115,6 +115,7 @@ class LiveSession(StepSession):
                 await self.tell_failure(step, failure)
                 if failure.cause != HANDLER_ERROR:
                     return try_again(failure)
+        self.answered = None
         self.is_begun = self.last > 0
         self.active_at = asyncio.get_running_loop().time()
         await self.greet()

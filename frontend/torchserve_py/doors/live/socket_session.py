@@ -45,12 +45,14 @@ class SocketSession(ABC):
         #: Answers that wait for their turn. (Not `asyncio.Queue`, which would be a tenth of an idle session's memory.)
         self._queue = deque[tuple[StepExchange | None, Answer]]()
         self._answer_comes: asyncio.Future[None] | None = None
-        self._answered: StepExchange | None = None
+        #: The step whose answer is sent, or waited for.
+        self.answered: StepExchange | None = None
         self._count = self._bytes = 0
         self._room_comes: asyncio.Future[None] | None = None
         self._told: asyncio.Future[Goodbye | None] = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = self.active_at = asyncio.get_running_loop().time()
+        self._is_listening = False
         self._sent = 0  # messages since the client was heard
 
     async def greet(self) -> None:  # noqa: B027 - most APIs override it
@@ -103,7 +105,7 @@ class SocketSession(ABC):
 
     def unanswered(self) -> list[StepExchange]:
         """Return the steps without an answer; call this when the session has ended."""
-        steps = [self._answered, *(step for step, _ in self._queue)]
+        steps = [self.answered, *(step for step, _ in self._queue)]
         self._queue.clear()
         return [step for step in steps if step is not None]
 
@@ -112,8 +114,9 @@ class SocketSession(ABC):
     async def _receive(self) -> Goodbye | None:
         """Take what the client sends, to its close."""
         while True:
+            self._heard_at, self._is_listening = asyncio.get_running_loop().time(), True
             message = await self._socket.receive()
-            self._heard_at, self._sent = asyncio.get_running_loop().time(), 0
+            self._sent, self._is_listening = 0, False
             if message.kind is Kind.close:
                 return None
             if message.kind is Kind.pong:
@@ -131,12 +134,11 @@ class SocketSession(ABC):
         while self._count and (self._is_ending or self._count >= terms.window or self._bytes >= terms.max_message_size):
             self._room_comes = asyncio.get_running_loop().create_future()
             await self._room_comes
-            self._heard_at = asyncio.get_running_loop().time()  # meanwhile its pongs were not read
 
     @property
     def _is_ending(self) -> bool:
         """Whether the latest step on its way is the last of the sequence."""
-        step = self._queue[-1][0] if self._queue else self._answered
+        step = self._queue[-1][0] if self._queue else self.answered
         return step is not None and step.ends
 
     @property
@@ -160,10 +162,10 @@ class SocketSession(ABC):
             while not self._queue:
                 self._answer_comes = asyncio.get_running_loop().create_future()
                 await self._answer_comes
-            self._answered, answer = self._queue.popleft()
+            self.answered, answer = self._queue.popleft()
             goodbye = await answer()
-            if (step := self._answered) is not None:
-                self._answered = None
+            if (step := self.answered) is not None:
+                self.answered = None
                 self._count -= 1
                 self._bytes -= step.size
                 self.active_at = asyncio.get_running_loop().time()
@@ -184,7 +186,7 @@ class SocketSession(ABC):
         A client that is not read from, or has answers to read before the ping, may be slow without being gone.
         """
         loop, max_idle, give_up_after = asyncio.get_running_loop(), self.terms.max_idle, _GIVE_UP_AFTER
-        if self._socket.is_reader_slow or (self._room_comes is not None and not self._room_comes.done()):
+        if self._socket.is_reader_slow or not self._is_listening:
             self._heard_at = loop.time()
         elif self._sent > _READ_AHEAD:
             give_up_after = max(give_up_after, self.terms.settings.default_response_timeout)

@@ -112,3 +112,17 @@ async def test_a_client_that_has_the_last_answer_is_told_that_the_sequence_has_e
     model.behave = lambda call: call.part(headers=[["ts_request_sequence_end", call.sequence_id or ""]], **answer)
     await session.send(resume="a token", after=2)
     assert await session.closed() == (1000, "The sequence has ended.")
+
+
+async def test_the_answer_that_a_replaced_session_waited_for_is_read_and_dropped(live: Open) -> None:
+    model = stateful(is_durable=True)
+    model.behave = lambda call: None
+    first = await live(model)
+    await first.send(resume="a token", after=0, unanswered=[1])
+    await until(lambda: len(model.calls) == 1, "the first session asks")
+    second = await live(model)
+    await second.send(resume="a token", after=0, unanswered=[1])
+    assert (await first.closed())[0] == 4409
+    parts = model.calls[0].parts
+    model.calls[0].part(b"a part", more=True)
+    await until(lambda: not parts.buffered_bytes, "nobody waits for the answer, so it is dropped")

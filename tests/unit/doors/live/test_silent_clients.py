@@ -64,3 +64,19 @@ async def test_a_client_whose_large_steps_are_on_their_way_is_not_given_up(
         await until(lambda number=number: len(model.calls) > number, "the next step comes")
         model.calls[number].part(b"done")
     assert [(await session.receive())["step"] for _ in range(3)] == [1, 2, 3]
+
+
+async def test_a_client_that_waits_for_what_it_has_missed_is_not_given_up(
+    live: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not read from meanwhile, its pongs included."""
+    monkeypatch.setattr(socket_session, "_PING_AFTER", 0.1)
+    monkeypatch.setattr(socket_session, "_GIVE_UP_AFTER", 0.3)
+    model = stateful(is_durable=True)
+    model.behave = lambda call: None
+    session = await live(model, ping_interval=None)
+    await session.send(resume="a token", after=0, unanswered=[1])
+    await until(lambda: len(model.calls) == 1, "the missed answer is asked for")
+    await asyncio.sleep(1)
+    model.calls[0].part(b"late")
+    assert (await session.receive())["body"] == "late"
