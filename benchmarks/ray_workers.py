@@ -18,7 +18,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.e2e.running_server import RunningServer, free_ports, model_folder
+from tests.e2e.running_server import RunningServer, model_folder
+from tests.ports import free_ports
 from tests.ray_cluster import RayNodes
 
 from benchmarks.loads import HttpLoad

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import requests
 import yaml
-from tests.e2e.running_server import DEADLINE, eventually, free_ports
+from tests.e2e.running_server import DEADLINE, eventually
+from tests.ports import free_ports
 from tests.programs import need_program
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"

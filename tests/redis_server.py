@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from tests.ports import free_ports
+
 DEADLINE = 30.0
 
 
@@ -24,9 +26,7 @@ class RedisServer:
     def __init__(self, directory: Path, more: Mapping[str, str] = MappingProxyType({})) -> None:
         self.directory = directory
         self.more = more
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        (self.port,) = free_ports(1)
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import requests
 from tests.e2e.raw_client import RawClient
-from tests.e2e.running_server import DEADLINE, RunningServer, eventually, free_ports, model_folder
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
+from tests.ports import free_ports
 
 ECHO = "def handle(data, context):\n    return data and [row.get('body') for row in data]\n"
 PATHS = ("/predictions/echo", "/v2/models/echo/infer", "/invocations?model_name=echo")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import requests
 from tests.conformance.grpc_client import target
-from tests.e2e.running_server import DEADLINE, RunningServer, eventually, free_ports
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import requests
 from openapi_spec_validator import validate
-from tests.e2e.running_server import RunningServer, free_ports, model_folder
+from tests.e2e.running_server import RunningServer, model_folder
+from tests.ports import free_ports
 
 #: Answers with what a handler is given for its row: the decoded values, and the headers that the server sets.
 SHOW = """

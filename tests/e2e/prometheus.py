@@ -8,7 +8,8 @@ from typing import Any
 
 import requests
 import yaml
-from tests.e2e.running_server import DEADLINE, ROOT, eventually, free_ports
+from tests.e2e.running_server import DEADLINE, ROOT, eventually
+from tests.ports import free_ports
 from tests.programs import need_program
 
 DEPLOY = ROOT / "deploy" / "prometheus"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 import psutil
 import requests
 from prometheus_client.parser import text_string_to_metric_families
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 HANDLERS = ROOT / "handlers"
@@ -34,18 +34,6 @@ def eventually(condition: Callable[[], T], what: str, deadline: float = DEADLINE
             return value
         assert time.monotonic() < end, f"not within {deadline:g} s: {what}"
         time.sleep(0.02)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 class RunningServer:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import requests
-from tests.e2e.running_server import RunningServer, free_ports, model_folder
+from tests.e2e.running_server import RunningServer, model_folder
+from tests.ports import free_ports
 
 DOUBLE = """
 def handle(data, context):

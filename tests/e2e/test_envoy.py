@@ -9,7 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 import requests
-from tests.e2e.running_server import DEADLINE, RunningServer, free_ports, model_folder
+from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
+from tests.ports import free_ports
 from tests.proxies import Envoy
 
 from torchserve_py.doors.grpc.protos.inference_pb2 import PredictionsRequest

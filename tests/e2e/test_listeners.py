@@ -10,7 +10,8 @@ from typing import Literal
 
 import aiohttp
 import requests
-from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT, RunningServer, free_ports, model_folder
+from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT, RunningServer, model_folder
+from tests.ports import free_ports
 
 from model_archiver import ModelArchiver, ModelArchiverConfig
 

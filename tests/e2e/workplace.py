@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT, free_ports
+from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT
+from tests.ports import free_ports
 
 #: The ports that the documentation speaks of: inference, management, metrics; gRPC inference, gRPC management.
 DOCUMENTED_PORTS = (8080, 8081, 8082, 7070, 7071)

@@ -11,7 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.e2e.running_server import RunningServer, free_ports, model_folder
+from tests.e2e.running_server import RunningServer, model_folder
+from tests.ports import free_ports
 
 #: What the envelope of KServe's v1 gives a handler, and what its v2 does.
 DOUBLE = """

@@ -1,0 +1,29 @@
+"""Ports for programs that tests start."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from typing import Final
+
+#: Linux takes ports from 32,768 on for connections and for port 0, and Ray those up to 20,000 for its workers: they
+#: could take a port of a program that is being started.
+_PORTS: Final = range(20_001, 32_000)
+#: Not the generator that tests seed: those that run side by side would choose the same ports.
+_CHOICE: Final = random.SystemRandom()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nobody listens on now."""
+    ports: list[int] = []
+    with contextlib.ExitStack() as stack:
+        for port in _CHOICE.sample(_PORTS, len(_PORTS)):
+            if len(ports) == count:
+                break
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                ports.append(port)
+    assert len(ports) == count, f"there are no {count} free ports"
+    return ports
