@@ -181,8 +181,7 @@ class Worker:
 
         Raises ValueError, TypeError, OverflowError, struct.error: it cannot be encoded; nothing was sent.
         """
-        histories = NO_HISTORIES if moment_of is None else _histories(jobs, moment_of)
-        self._ranks.send_request(encode_infer([job.row for job in jobs], histories))
+        self._ranks.send_request(encode_infer([job.row for job in jobs], _histories(jobs, moment_of)))
 
     def send_ahead(
         self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None, *, joins: bool
@@ -193,8 +192,7 @@ class Worker:
         """
         assert self._tokens is not None, "only the scheduler of a model with tokens sends ahead"
         pipe = self._tokens.pipe_of(joins=joins)
-        histories = NO_HISTORIES if moment_of is None else _histories(jobs, moment_of)
-        buffers = encode_infer([job.row for job in jobs], histories, (pipe, joins))
+        buffers = encode_infer([job.row for job in jobs], _histories(jobs, moment_of), (pipe, joins))
         self._tokens.add(pipe)
         self._ranks.send_request(buffers)
 
@@ -376,5 +374,7 @@ class Worker:
             self._watcher.cancel()
 
 
-def _histories(jobs: Sequence[InferenceJob], moment_of: Callable[[float], float]) -> Histories:
+def _histories(jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> Histories:
+    if moment_of is None:
+        return NO_HISTORIES
     return {job.id: job.history(moment_of) for job in jobs if job.has_history}
