@@ -171,7 +171,7 @@ def test_the_collector_has_one_object_to_look_at_for_a_sequence_that_rests_and_n
         scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
         scheduler.parts([(f"open{number}", False)], 0.0)
     assert scheduler.open_sequences == 2_000
-    assert 2_000 <= containers() - at_first < 2_100
+    assert 1_900 < containers() - at_first < 2_100  # others of this process come and go
     scheduler.tick(100.0)
     assert scheduler.open_sequences == 0
     assert containers() - at_first < 100
