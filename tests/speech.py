@@ -1,7 +1,5 @@
 """Speech for tests: a text as sound, 16-bit samples, 16,000 per second, one channel."""
 
-from __future__ import annotations
-
 import subprocess
 from functools import cache
 

@@ -5,8 +5,6 @@ many of these the server worked (0 on a system without ``/proc``). The server di
 waited for a processor that others had.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

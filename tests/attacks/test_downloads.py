@@ -1,7 +1,5 @@
 """URLs of registrations that were to reach addresses of this machine past the policy on addresses."""
 
-from __future__ import annotations
-
 import re
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Frames that were to keep the server busy, or to be waited for for ever."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

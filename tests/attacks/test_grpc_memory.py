@@ -1,7 +1,5 @@
 """Calls that were to fill the server's memory: bombs, answers that nobody reads, references to headers."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Clients that hold connections, or break off what they send: they are told so once, and nobody else notices."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Bodies and messages that were to fill the server's memory, or to keep its event loop busy piece by piece."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

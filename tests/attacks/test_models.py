@@ -1,7 +1,5 @@
 """Models whose code was to keep the server busy: with what it prints, and with what it sends to the server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Paths that models declare, and requests that were to make their matching expensive."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

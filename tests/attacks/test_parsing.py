@@ -1,7 +1,5 @@
 """Bodies, files and numbers that were to keep the event loop busy: it reads only what routing needs, within bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests of the chaos clients: a step, one attempt to have it answered, and what came of the attempt."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """A balancer before servers whose connections break in every way: reset, half-open, in the middle of a frame."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

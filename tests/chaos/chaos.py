@@ -8,8 +8,6 @@ is killed or frozen, and fails over; the disk has no room left. Whatever a clien
 contradiction.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

@@ -6,8 +6,6 @@ state before it; where it was told nothing, or ``outcome_unknown``, it asks, by 
 (that of ``x-request-id`` if it had sent none); after 410 it expects the state to be gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Servers that share a store, and all that can happen to them, at random moments."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

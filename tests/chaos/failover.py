@@ -8,8 +8,6 @@ Afterwards each acknowledged state is asked for. No sequence has a second commit
 lost.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import signal

@@ -7,8 +7,6 @@ and 50 in live sessions, and whatever they see that is not what they were told i
 configurations of ``deploy/``.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

@@ -1,7 +1,5 @@
 """What a worker does not survive: a commit around which it dies or hangs, and a disk without room."""
 
-from __future__ import annotations
-
 import os
 import random
 import resource

@@ -4,8 +4,6 @@ Every step has a token of its own, and every answer lists the tokens that the st
 steps count, in which order, and how often; a ledger compares that with every word that the client was told before.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

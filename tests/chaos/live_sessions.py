@@ -8,8 +8,6 @@ comes out of order is seen in every later answer. Later the same is said again, 
 (``memory``) a session may be lost, if something has happened to it; it never goes on without its state.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

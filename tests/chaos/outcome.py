@@ -1,7 +1,5 @@
 """What a run from the command line tells, and its exit status."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Protocol

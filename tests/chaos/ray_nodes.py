@@ -5,8 +5,6 @@
 The clients are those of ``tests.chaos.chaos``: whatever they see that is not what they were told is a contradiction.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """What clients are told is true, whatever is killed. `scripts/chaos` runs for longer."""
 
-from __future__ import annotations
-
 import pytest
 from tests.chaos.chaos import CLIENTS, run
 from tests.programs import need_program

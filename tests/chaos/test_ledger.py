@@ -1,7 +1,5 @@
 """A ledger finds what contradicts that which a client was told, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 from tests.chaos.ledger import Contradiction, Ledger, Status
 

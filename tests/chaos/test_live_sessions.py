@@ -1,7 +1,5 @@
 """Disturbed live sessions say what undisturbed ones say. `scripts/chaos sessions` runs for longer, with every store."""
 
-from __future__ import annotations
-
 import pytest
 from tests.chaos.live_sessions import SESSIONS, run
 

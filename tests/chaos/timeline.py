@@ -1,7 +1,5 @@
 """What happened when, and whether a server may truly say that a sequence was idle for too long."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

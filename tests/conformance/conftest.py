@@ -1,7 +1,5 @@
 """One server with the models of `open_inference_models`, for all tests of clients of the Open Inference Protocol."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 client.py REST_ADDRESS GRPC_ADDRESS MODEL
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import urllib.request

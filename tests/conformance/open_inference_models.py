@@ -1,7 +1,5 @@
 """Models for clients of the Open Inference Protocol."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Every model makes capitals of a text; those that stream give its words one by one.
 """
 
-from __future__ import annotations
-
 import json
 import queue
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """gRPC of a running server, spoken to by grpcio's clients."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """One folder served by MLServer and by this server answers the same, and MLServer's own clients work with both."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

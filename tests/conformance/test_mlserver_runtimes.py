@@ -1,7 +1,5 @@
 """MLServer's ready-made runtimes, from their own packages, serve what scikit-learn, XGBoost and LightGBM have saved."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

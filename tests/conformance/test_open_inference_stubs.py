@@ -3,8 +3,6 @@
 MLServer's send typed contents and read messages without an envelope; others know nothing and ask for the definitions.
 """
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Iterator
 from typing import Any

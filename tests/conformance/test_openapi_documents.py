@@ -1,7 +1,5 @@
 """Every OpenAPI document against the server that gave it: schemathesis sends what the document allows, and what not."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

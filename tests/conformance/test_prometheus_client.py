@@ -1,7 +1,5 @@
 """prometheus_client's parser, which is strict about types and buckets, reads what a server under load shows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

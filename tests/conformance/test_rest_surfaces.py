@@ -1,7 +1,5 @@
 """The REST surfaces of a running server, spoken to by clients that users have: requests, curl, an OpenAPI validator."""
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """SageMaker's stateful sessions: what Amazon's container standards do with a client, this server does, and more."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """tritonclient over gRPC: everything but streams."""
 
-from __future__ import annotations
-
 import queue
 import shutil
 from typing import Any

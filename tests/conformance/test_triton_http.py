@@ -1,7 +1,5 @@
 """tritonclient over HTTP, with and without asyncio, and httpx with httpx-sse: unmodified clients of the REST door."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """tritonclient changes what is served while requests are under way: nothing that was accepted is lost."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """tritonclient's shared memory, over HTTP and gRPC."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

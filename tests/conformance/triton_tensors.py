@@ -1,7 +1,5 @@
 """Tensors as tritonclient sends them."""
 
-from __future__ import annotations
-
 import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import np_to_triton_dtype

@@ -1,7 +1,5 @@
 """Chromium, driven by selenium, for tests of pages: empty profile, no request to anywhere but the test's server."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager

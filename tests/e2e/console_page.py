@@ -1,7 +1,5 @@
 """The console as a visitor sees it: what tests press, write and read there."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

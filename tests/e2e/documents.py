@@ -11,8 +11,6 @@ Of the fenced blocks of a document, in order and all in one directory,
 All others are for reading only.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 The gate is a file. Handlers get `WAITING` in front of their source and call ``wait_for(path)``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.e2e.running_server import eventually

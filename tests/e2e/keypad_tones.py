@@ -1,7 +1,5 @@
 """The sound of a telephone's keys, for the handler in ``handlers/keypad``."""
 
-from __future__ import annotations
-
 import base64
 
 import numpy as np

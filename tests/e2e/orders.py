@@ -1,7 +1,5 @@
 """A stateless handler that does what a request's text says; the answer is the text."""
 
-from __future__ import annotations
-
 from tests.e2e.gate import WAITING
 
 #: ``wait NAME`` waits at the gate NAME in the model's folder; ``stream NAME`` does after it has sent a first part.

@@ -1,7 +1,5 @@
 """A stateful handler that shows what its worker knows of a sequence: it answers with all that it was sent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.e2e.gate import WAITING

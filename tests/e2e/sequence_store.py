@@ -1,7 +1,5 @@
 """Both stores of sequences for tests, and a handler that adds up and can be brought to fail around its commits."""
 
-from __future__ import annotations
-
 import contextlib
 import textwrap
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The source of a module in place of nvidia-ml-py's ``pynvml``, for machines without a GPU."""
 
-from __future__ import annotations
-
 _SOURCE = """
 import os
 from pathlib import Path

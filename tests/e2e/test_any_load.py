@@ -1,7 +1,5 @@
 """Whatever clients and workers do at random, each request is run at most once and gets its own answer."""
 
-from __future__ import annotations
-
 import random
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Asynchronous handlers (asyncCommunication): requests that overlap, streams, cancellation, crashes, an LLM handler."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A model of PyTorch, served by a subclass of BaseHandler as TorchServe's documentation shows it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A worker that runs a batch already has the next one; its jobs can still be cancelled, moved, or lost by nobody."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Models without a line of handler code: packed with torch-model-archiver and the name of a built-in handler."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """`torchserve_py.client` against real servers; sessions under chaos say the same as undisturbed ones."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

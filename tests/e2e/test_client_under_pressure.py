@@ -1,7 +1,5 @@
 """The client against real servers: a caller that reads slowly, a server that drains, a sequence that has ended."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

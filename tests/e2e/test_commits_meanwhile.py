@@ -1,7 +1,5 @@
 """A worker that is killed while a commit is under way and the next batch runs: every step counts once, none is lost."""
 
-from __future__ import annotations
-
 import textwrap
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The console in a real browser: every view, and everything that can be done there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

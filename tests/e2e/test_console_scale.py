@@ -1,7 +1,5 @@
 """The console with a hundred models and ten thousand open sequences: what it sends and draws stays small."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import time

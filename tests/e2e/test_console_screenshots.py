@@ -1,7 +1,5 @@
 """The pictures of the console in the documentation are taken; `scripts/console-screenshots` renews them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """The container's entry point starts real servers as SageMaker, Vertex AI and KServe expect them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

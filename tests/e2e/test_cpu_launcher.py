@@ -1,7 +1,5 @@
 """Workers that Intel's launcher binds to their share of the cores (cpu_launcher_enable)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

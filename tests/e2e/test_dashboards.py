@@ -1,7 +1,5 @@
 """The boards, alerts and recording rules in ``deploy/`` against what a server under load really reports."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The setting ``debug``: the server tells how a worker is started, and waits for whoever does it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor

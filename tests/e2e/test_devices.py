@@ -1,7 +1,5 @@
 """What a worker sees of the host's GPUs, and what happens when a device fails; nvidia-smi and CUDA are stand-ins."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The wheel and the sdist: complete, accepted by the package index, and enough to serve a request."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

@@ -1,7 +1,5 @@
 """The documentation site: built without a warning, complete, and shown without any other host."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

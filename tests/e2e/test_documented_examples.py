@@ -1,7 +1,5 @@
 """Every example of the documentation does what the documentation says; see `tests.e2e.documents` for what is run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

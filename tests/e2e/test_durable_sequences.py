@@ -1,7 +1,5 @@
 """Durable sequences in a real server: a worker that dies in a step, a restart, two servers, a full disk."""
 
-from __future__ import annotations
-
 import resource
 import stat
 import textwrap

@@ -1,7 +1,5 @@
 """Two servers behind Envoy with ``deploy/envoy.yaml``: who gets a sequence, over HTTP and gRPC at one port."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A server that was frozen in the middle of a step and overtaken by another: what it computed does not count."""
 
-from __future__ import annotations
-
 import signal
 import tempfile
 import textwrap

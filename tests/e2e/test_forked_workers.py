@@ -1,7 +1,5 @@
 """Workers that are forked from a process that has imported torch: what they are, and which workers are not forked."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import signal

@@ -1,7 +1,5 @@
 """Three questions to a server: /ping, /live and /ready, while it starts, serves, loses workers and stops."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -3,8 +3,6 @@
 Whatever they send, they get one clear refusal (or none), and nobody else notices.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

@@ -1,7 +1,5 @@
 """HTTP at its edges, byte for byte: pipelining, old clients, HEAD, 100-continue, and what is no HTTP."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Predictions as a TorchServe user makes them: which handlers there are, what they get, what is refused before them."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """With ``log_format=json``, what models of every contract log is one JSON object that names its request."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`ts.launcher`, as a script uses it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.e2e.workplace import Workplace

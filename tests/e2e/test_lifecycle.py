@@ -1,7 +1,5 @@
 """Scaling, unregistering and shutting down: every request is answered, every sequence told, and no process stays."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Where a server listens, and which models it starts with."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Live sessions of stored sequences: resumed after a cut, a worker's death, a restart, and at another server."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import textwrap

@@ -1,7 +1,5 @@
 """`python -m ts.llm_launcher` and the handler vllm_handler, with a stand-in for vLLM and OpenAI's own client."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

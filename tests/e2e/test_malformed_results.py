@@ -1,7 +1,5 @@
 """A worker whose code writes to the server's socket itself: nothing of what is malformed reaches a client."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """/metrics as Prometheus reads it: every series from the start, right counts, and the handler's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where metrics go: metrics.yaml, the logs of the modes log and legacy, and a script that measures the host."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

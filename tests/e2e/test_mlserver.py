@@ -1,7 +1,5 @@
 """MLServer models in a running server: every way in, streams both ways, batches, custom paths, workers that die."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Models that bring packages of their own: installed for their workers alone, from files in the archive."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """OpenAI's client against a handler of a model that declares OpenAI's interface."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import openai

@@ -1,7 +1,5 @@
 """Policies for robots, with the unmodified client of openpi: episodes, their states, errors, what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What a handler can answer, row by row: types, statuses, headers, errors, and what that means for its batch-mates."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,6 @@
 """More work than the workers can do: what is refused at once, what expires, what goes first, and that refused work is
 never run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Parallel workers: several processes that torchrun starts, what each of them gets, and that none outlives the rest."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """The commands: from a handler to an answer with the lines that TorchServe users know, and what else they can do."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

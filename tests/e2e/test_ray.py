@@ -1,7 +1,5 @@
 """Workers on the nodes of a Ray cluster: placed, lost with their node, placed again; and nobody else gets in."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

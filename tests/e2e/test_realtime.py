@@ -1,7 +1,5 @@
 """OpenAI's client, unmodified, and clients of vLLM's variant transcribe the keys of a telephone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Models at the start of a server and over its life, as an operator sees them."""
 
-from __future__ import annotations
-
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

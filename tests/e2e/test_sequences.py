@@ -1,7 +1,5 @@
 """Sequences over HTTP, with real workers: their state, their order, their limits, and how they end."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import time

@@ -1,7 +1,5 @@
 """`torchserve-py serve`: from one's own file to an answer, every kind of model, and what a user sees of errors."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`torchserve-py serve --watch`: files change while clients ask; no request and no stored sequence is lost."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Two servers behind HAProxy on one machine: the commands of docs/scale.md do what it says."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A server starts with what TorchServe's image and SageMaker's toolkit write into config.properties."""
 
-from __future__ import annotations
-
 import requests
 from tests.e2e.running_server import DEADLINE, HANDLERS, RunningServer
 

@@ -1,7 +1,5 @@
 """Shells complete the commands, as a user sees it who types and presses the tab key."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

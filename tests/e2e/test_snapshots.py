@@ -1,7 +1,5 @@
 """A server that is restarted serves what it served before."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

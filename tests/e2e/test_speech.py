@@ -1,7 +1,5 @@
 """Speech over live sessions: handlers/voice_activity and handlers/transcribe, and a worker that dies in mid-speech."""
 
-from __future__ import annotations
-
 import base64
 import os
 import signal

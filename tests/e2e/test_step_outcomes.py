@@ -1,7 +1,5 @@
 """What clients of durable sequences are told is true: frozen workers, lost stores, servers that stop, idle limits."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator

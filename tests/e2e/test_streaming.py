@@ -1,7 +1,5 @@
 """Responses in parts: when they arrive, who runs meanwhile, and what becomes of clients that leave or do not read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

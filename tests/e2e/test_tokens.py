@@ -1,7 +1,5 @@
 """Token authorization, which is on unless it is switched off."""
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A trace leads from the client's span over the server's to the handler's; without the setting nothing is imported."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

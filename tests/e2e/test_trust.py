@@ -1,7 +1,5 @@
 """What the server keeps to itself, and what it does not let a worker have."""
 
-from __future__ import annotations
-
 import json
 import stat
 import sys

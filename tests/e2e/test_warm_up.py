@@ -1,7 +1,5 @@
 """Warm-up requests of real workers, and the memory of workers on GPUs; the driver's library is a stand-in."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

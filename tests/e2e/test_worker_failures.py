@@ -1,7 +1,5 @@
 """Workers that die, hang or never get ready: what clients are told, and that the server recovers."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

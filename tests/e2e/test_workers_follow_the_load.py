@@ -1,7 +1,5 @@
 """Workers come while requests wait and go when they do not; a model without workers loads on the first request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path

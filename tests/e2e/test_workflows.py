@@ -1,7 +1,5 @@
 """Workflows in a real server: archives that `torch-workflow-archiver` packs, models and functions as nodes."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Iterator

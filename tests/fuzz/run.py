@@ -4,8 +4,6 @@ python -m tests.fuzz.run --list
 python -m tests.fuzz.run TARGET SECONDS
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import tempfile

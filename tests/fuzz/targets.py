@@ -4,8 +4,6 @@ A target catches the errors that its reader documents, and asserts what must hol
 has inputs to start from beside each; what fuzzing has found is in the folder `findings`, one file for each.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import io

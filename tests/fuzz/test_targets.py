@@ -1,7 +1,5 @@
 """Every target takes its seeds, what fuzzing has found before, and arbitrary bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

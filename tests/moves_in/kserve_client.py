@@ -3,8 +3,6 @@
 python kserve_client.py V1_URL V2_URL GRPC_TARGET
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from importlib.metadata import version

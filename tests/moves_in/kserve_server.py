@@ -3,8 +3,6 @@
 python -m tests.moves_in.kserve_server CLIENTS_PYTHON
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 python mlflow_client.py CONFIG_PROPERTIES MODEL_STORE, as `mlflow_server.py` does, with torch-model-archiver on the path
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

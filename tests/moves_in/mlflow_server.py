@@ -3,8 +3,6 @@
 python -m tests.moves_in.mlflow_server CLIENTS_PYTHON
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

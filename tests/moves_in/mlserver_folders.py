@@ -4,8 +4,6 @@ python -m tests.moves_in.mlserver_folders [MLSERVER], in an environment with the
 MLServer, whose example custom-json is served then, too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

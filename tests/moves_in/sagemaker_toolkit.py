@@ -4,8 +4,6 @@ Runs in an environment with sagemaker-pytorch-inference and this server, and wit
 takes any server among the processes that it sees for the one that it has started.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

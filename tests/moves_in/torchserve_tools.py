@@ -3,8 +3,6 @@
 python torchserve_tools.py CHECKOUT
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import subprocess

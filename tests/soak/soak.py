@@ -5,8 +5,6 @@ is left alone again, until sequences that clients abandoned have expired, and me
 file descriptors, tasks, threads or open sequences have not come back, and where an answer was not one that it may be.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """JSON that the frontend reads itself: what is found in it, and that nothing is made of the rest."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The Helm chart, rendered by Helm, and KServe's runtime: valid for Kubernetes, and true to what the server does."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``--schema`` prints JSON Schemas that accept what the server accepts, and refuse what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How the container image starts the server on each platform."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The examples in deploy/ name what there is: flags, settings, ports, probes; and each is valid for what reads it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

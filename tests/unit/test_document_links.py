@@ -1,7 +1,5 @@
 """The README and the documents lead where they say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

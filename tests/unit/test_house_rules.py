@@ -1,7 +1,5 @@
 """Rules that the whole tree keeps: sizes, names of files, and no private name of another package or module."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from collections.abc import Iterator

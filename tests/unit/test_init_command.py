@@ -1,7 +1,5 @@
 """`torchserve-py init`: what it writes, and that it replaces nothing. docs/first-minute.md shows that it serves."""
 
-from __future__ import annotations
-
 import configparser
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is asked of NVML, and what happens where it, or a GPU, has no answer; the library is a stand-in."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """docs/operations.md explains every cause that an answer can name, and none that there is not."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The distribution holds every package of the source tree, and its commands exist."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import importlib

@@ -1,7 +1,5 @@
 """The examples of proxies in deploy/: valid, and in agreement with each other and with the server."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

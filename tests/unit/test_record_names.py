@@ -1,7 +1,5 @@
 """Code asks the record of a contract or of a store what it can do, and compares its name only in its own package."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The server process as a whole, without its doors: how it ends when something of its own goes wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Files of configuration as TorchServe's image and SageMaker's toolkit have them: the server starts with each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The last lines of each worker are kept, and no more than that."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

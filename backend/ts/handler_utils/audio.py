@@ -1,17 +1,13 @@
 """The audio that clients of OpenAI's realtime API send (``docs/realtime.md``), as samples at the rate of a model."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import gcd
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from ts.context import Context
 from ts.protocol.messages import AUDIO_RATES
-
-if TYPE_CHECKING:
-    from ts.context import Context
 
 Samples = np.ndarray[Any, np.dtype[np.float32]]
 

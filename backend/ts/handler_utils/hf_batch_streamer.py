@@ -1,8 +1,6 @@
 """Streams the text that a Hugging Face model generates for the rows of a batch."""
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Any, Self
 
 from ts.utils.optional_packages import missing_package
 
@@ -49,7 +47,7 @@ class TextIteratorStreamerBatch(BaseStreamer):  # type: ignore[misc,unused-ignor
         for streamer in self.streamers:
             streamer.end()
 
-    def __iter__(self) -> TextIteratorStreamerBatch:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> list[dict[str, str]]:

@@ -1,12 +1,10 @@
 """How a model computes, as ``autocast``, ``channelsLast`` and ``pt2`` (``torch.compile``) in model-config.yaml say."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 
@@ -35,7 +33,7 @@ class Computing:
     channels_last: bool = False
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], device: torch.device) -> Computing:
+    def of(cls, config: Mapping[str, Any], device: torch.device) -> Self:
         """Return what a model's configuration asks for. Raises ValueError: ``autocast`` is no type of torch's."""
         name = config.get("autocast")
         if name not in _TYPES:

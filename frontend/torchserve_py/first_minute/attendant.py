@@ -1,7 +1,5 @@
 """What `torchserve-py serve` does beside serving: wait until models are loaded, introduce them, reload what changes."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time
@@ -73,7 +71,7 @@ class Attendant:
 
     # Loading
 
-    async def _wait_for(self, served: ServedPath, serving: Serving, bar: tqdm[Any]) -> None:
+    async def _wait_for(self, served: ServedPath, serving: Serving, bar: "tqdm[Any]") -> None:
         """Wait until a model that the server loads at its start is ready, or has failed."""
         location = served.spec.location
         while True:

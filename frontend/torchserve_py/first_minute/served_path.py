@@ -1,12 +1,10 @@
 """What `torchserve-py serve` is given: a Python file, a folder or an archive; and whether its files have changed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from torchserve_py.archive.locate import PYTHON_SUFFIX
 from torchserve_py.settings.model_spec import ARCHIVE_SUFFIXES, ModelSpec
@@ -33,7 +31,7 @@ class ServedPath:
     spec: ModelSpec
 
     @classmethod
-    def of(cls, text: str, store: Path) -> ServedPath:
+    def of(cls, text: str, store: Path) -> Self:
         """Return the path that a user has typed; an archive is linked into the model store.
 
         Raises NoModel: there is no model there.

@@ -1,7 +1,5 @@
 """Lists the steps of each sequence. Is slow, fails, streams, dies around commits, and can have no disk left."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -1,7 +1,5 @@
 """Answers each step with all steps of its sequence that count; streams, is slow, and dies around commits."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

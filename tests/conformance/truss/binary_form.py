@@ -3,8 +3,6 @@
 Written from the contract, not with the server's code.
 """
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import pickle

@@ -1,7 +1,5 @@
 """One server for each file of tests, with the Trusses that the file names in ``TRUSSES``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """One Truss on a server of its own: its paths name no model, and the server's own are Truss's; how it shuts down."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The numbers are those of the table; `test_table` checks that every row has a test.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a Truss is given, how it loads, and what probes say meanwhile."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The other protocols that a Truss answers: TorchServe's predictions, and Open Inference over REST."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

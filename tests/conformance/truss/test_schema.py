@@ -1,7 +1,5 @@
 """Row 67: what a Truss's annotations say of what it takes and gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """WebSockets, with the client of the package `websockets`."""
 
-from __future__ import annotations
-
 import socket
 import time
 

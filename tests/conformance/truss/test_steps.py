@@ -1,7 +1,5 @@
 """Where requests are while others run, and what becomes of those whose client leaves."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator, Sequence

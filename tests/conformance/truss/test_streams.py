@@ -1,7 +1,5 @@
 """Streams that fail or pause: before their first chunk that is an error, later never a complete answer."""
 
-from __future__ import annotations
-
 import httpx
 import openai
 import pytest

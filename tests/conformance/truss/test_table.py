@@ -1,7 +1,5 @@
 """Every row of the contract's table of black-box tests has a test."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

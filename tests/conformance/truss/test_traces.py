@@ -1,7 +1,5 @@
 """Traces of requests, where they are wanted."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small model to pack, an archiver that packs it, and a web server on the loopback."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator

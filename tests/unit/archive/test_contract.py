@@ -1,7 +1,5 @@
 """How a model's contract is told by its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Downloads into the model store, from a web server on the loopback."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

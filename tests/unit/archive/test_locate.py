@@ -1,7 +1,5 @@
 """Finding a model that is named by a path."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Reading, checking and writing MANIFEST.json."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from pathlib import Path

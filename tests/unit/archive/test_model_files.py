@@ -1,7 +1,5 @@
 """Opening archives of every format, folders, and folders without a manifest."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """What `--models` and `load_models` may say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

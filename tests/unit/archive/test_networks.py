@@ -1,7 +1,5 @@
 """Which addresses count as the public internet, and what a network that is allowed adds."""
 
-from __future__ import annotations
-
 from ipaddress import ip_network
 
 import pytest

@@ -1,7 +1,5 @@
 """From a URL to a model's files: downloaded or found in the store, opened, and removed again."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from functools import partial

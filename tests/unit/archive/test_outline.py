@@ -1,7 +1,5 @@
 """Looking into a model finds what unpacking it finds, and refuses what unpacking it refuses."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

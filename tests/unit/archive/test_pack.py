@@ -1,7 +1,5 @@
 """Making archives: every option of the archiver, and that what goes in comes out."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

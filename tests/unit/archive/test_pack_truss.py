@@ -1,7 +1,5 @@
 """Packing a Truss: its folder as it is, with the packages that it uses from elsewhere."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files with a function or class decorated with `ts.serve`: read without running them, and served where they lie."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

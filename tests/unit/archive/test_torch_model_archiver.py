@@ -1,7 +1,5 @@
 """The command `torch-model-archiver`, and TorchServe's Python API for it."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

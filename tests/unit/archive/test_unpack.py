@@ -1,7 +1,5 @@
 """Unpacking what must not be trusted: nothing leaves the folder, nothing is left behind."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import stat

@@ -1,7 +1,5 @@
 """The load for GPUs, as far as it goes without one."""
 
-from __future__ import annotations
-
 import sys
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The comparison's arithmetic and its report: ratios go by round, goals by direction, and the page says both."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """A session of the client against a server that says what the test wants."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

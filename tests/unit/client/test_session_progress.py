@@ -1,7 +1,5 @@
 """What a client makes of the messages of a live session, across lost connections."""
 
-from __future__ import annotations
-
 import json
 import struct
 from typing import Any

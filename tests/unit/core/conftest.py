@@ -1,7 +1,5 @@
 """Registries, with real files and everything but worker processes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models for registries that the tests of this folder make."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A dispatcher with workers that only note what they are given."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, cast

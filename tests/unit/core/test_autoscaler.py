@@ -1,7 +1,5 @@
 """The shell around the scaling policy: when it looks, what it starts and stops, and what it says."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence

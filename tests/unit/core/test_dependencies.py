@@ -1,7 +1,5 @@
 """Installing a model's packages: what is run, and what is told when it fails. pip itself is in the end-to-end tests."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

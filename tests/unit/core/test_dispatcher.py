@@ -1,7 +1,5 @@
 """The shell around the scheduler: jobs to workers, answers to readers."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

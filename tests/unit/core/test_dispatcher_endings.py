@@ -1,7 +1,5 @@
 """How a worker retires, and how a dispatcher drains, finishes and closes."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """What the readers of jobs do, and what that means to workers and to other jobs."""
 
-from __future__ import annotations
-
 from tests.unit.core.shell import STREAM_BUFFER, Shell, cause_of, stateless
 
 from torchserve_py.scheduling.effects import Cause

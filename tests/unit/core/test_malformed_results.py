@@ -1,7 +1,5 @@
 """Workers that send malformed rows: every job has one outcome, and the scheduler hears of every row."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from typing import Any

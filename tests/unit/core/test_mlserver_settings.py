@@ -1,7 +1,5 @@
 """An MLServer model's settings files: what the server makes of them, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

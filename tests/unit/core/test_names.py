@@ -1,7 +1,5 @@
 """What models and versions may be called."""
 
-from __future__ import annotations
-
 import pytest
 
 from torchserve_py.core.errors import InvalidModel

@@ -1,7 +1,5 @@
 """What operators watch of a model version: open sequences page by page, and why jobs failed."""
 
-from __future__ import annotations
-
 import pytest
 from tests.unit.core.shell import Shell, cause_of, stateful, stateless
 

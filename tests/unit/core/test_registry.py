@@ -1,7 +1,5 @@
 """Registering, with real files and everything but worker processes."""
 
-from __future__ import annotations
-
 import asyncio
 import tarfile
 from pathlib import Path

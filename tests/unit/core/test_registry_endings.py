@@ -1,7 +1,5 @@
 """How models leave the registry, and how it closes."""
 
-from __future__ import annotations
-
 import asyncio
 import tarfile
 import threading

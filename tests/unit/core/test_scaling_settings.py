@@ -1,7 +1,5 @@
 """`scaling` in model-config.yaml: what is refused, which limits hold, and what the scheduler is told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

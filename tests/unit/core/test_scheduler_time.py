@@ -1,7 +1,5 @@
 """The clock by which sequences are idle, and the one timer of a scheduler."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """What is imported once for the workers of many models, found out from a model's files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

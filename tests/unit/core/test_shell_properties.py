@@ -4,8 +4,6 @@ Whatever clients, workers and the pool do: every job ends exactly once, its read
 once, and in the end no record of any job is left.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable

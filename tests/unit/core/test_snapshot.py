@@ -1,7 +1,5 @@
 """When snapshots are written, what they hold, and that a later server makes the same of them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """A Truss's `config.yaml`: what the server makes of it, and what it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

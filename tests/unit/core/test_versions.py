@@ -1,7 +1,5 @@
 """Which version of a model answers requests that name none."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A fake of `core.serving.Serving` without workers: each model answers as its test says."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Settings, metrics and raw connections for the tests of doors."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from pathlib import Path

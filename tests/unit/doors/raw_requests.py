@@ -1,7 +1,5 @@
 """Requests as bytes, and what a test does with a connection that it sends them on."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import re

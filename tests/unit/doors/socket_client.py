@@ -1,7 +1,5 @@
 """The client's end of a WebSocket, and how tests wait for what a server does."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

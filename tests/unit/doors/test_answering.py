@@ -1,7 +1,5 @@
 """Requests and their jobs, from a socket to a model: what may happen to them and to their connection."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

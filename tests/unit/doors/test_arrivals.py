@@ -1,7 +1,5 @@
 """A request is answered the same however it arrives: whole or in pieces."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

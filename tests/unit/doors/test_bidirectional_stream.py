@@ -1,7 +1,5 @@
 """SageMaker's bidirectional stream: messages are steps, and parts of answers are messages."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """How many connections a listener holds at once, and what one too many is told."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

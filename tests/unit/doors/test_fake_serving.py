@@ -1,7 +1,5 @@
 """The fake that doors are tested against has the interface of the core."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

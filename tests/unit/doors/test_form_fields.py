@@ -1,7 +1,5 @@
 """Finding one field of a form."""
 
-from __future__ import annotations
-
 import pytest
 
 from torchserve_py.doors.failures import DoorError

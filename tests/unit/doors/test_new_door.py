@@ -1,7 +1,5 @@
 """A new door is one file and one row: the one that `docs/architecture.md` shows."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

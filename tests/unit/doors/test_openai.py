@@ -1,7 +1,5 @@
 """OpenAI's interface for models that declare it, with OpenAI's own client."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sessions at SageMaker's paths that have had no request yet, and models that keep no sequences."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Models listed and probed as clients of KServe v1 and OpenAI's own client do."""
 
-from __future__ import annotations
-
 import pytest
 from openai import AsyncOpenAI, NotFoundError
 from tests.unit.doors.conftest import OpenDoors, Start

@@ -1,7 +1,5 @@
 """The doors of workflows, with a workflow whose nodes are functions of a fake model."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """For tests of ready-made handlers: a context with TorchServe's documented methods, and the handlers' modules."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """handlers/durable: totals per sequence, with whatever is beneath the cache."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -1,7 +1,5 @@
 """handlers/echo: every row gets back what it brought."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -1,7 +1,5 @@
 """handlers/gru_session: stepping many sessions in one batch gives what each session gets alone."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 from collections.abc import Callable

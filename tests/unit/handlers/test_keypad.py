@@ -1,7 +1,5 @@
 """handlers/keypad: the same keys are heard however the sound is cut, encoded and sampled."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

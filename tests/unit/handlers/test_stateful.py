@@ -1,7 +1,5 @@
 """handlers/stateful: totals per sequence, the end of a sequence, and streams that can be cancelled."""
 
-from __future__ import annotations
-
 import inspect
 from collections import defaultdict
 from pathlib import Path

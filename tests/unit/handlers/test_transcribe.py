@@ -1,7 +1,5 @@
 """handlers/transcribe: the words of a sound, however it comes, whoever speaks beside it, whatever is lost."""
 
-from __future__ import annotations
-
 import random
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """handlers/voice_activity: many sounds in one batch give what each gives alone, and what the package itself gives."""
 
-from __future__ import annotations
-
 import random
 from types import ModuleType
 from typing import Any

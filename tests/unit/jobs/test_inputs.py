@@ -1,7 +1,5 @@
 """Further inputs of a job: held until it has a worker, never more than the model can take, none after its end."""
 
-from __future__ import annotations
-
 import asyncio
 
 from torchserve_py.jobs.inputs import MAX_UNTAKEN, MAX_UNTAKEN_BYTES, Input, Inputs

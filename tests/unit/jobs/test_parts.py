@@ -1,7 +1,5 @@
 """What a door holds while its job runs."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

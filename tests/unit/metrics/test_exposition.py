@@ -1,7 +1,5 @@
 """What several workers expose, as one text that Prometheus reads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

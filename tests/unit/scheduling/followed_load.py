@@ -1,7 +1,5 @@
 """A load whose number of workers follows it, on a simulated clock: a real scheduler, a real policy, no process."""
 
-from __future__ import annotations
-
 from itertools import count
 
 from tests.unit.scheduling.simulation import SimulatedWorker, Simulation

@@ -1,7 +1,5 @@
 """How many workers there are to be: each rule on its own, and all of them together on a simulated clock."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

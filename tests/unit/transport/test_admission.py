@@ -1,7 +1,5 @@
 """How many connections there may be: of one listener, of one client, of the whole process."""
 
-from __future__ import annotations
-
 import pytest
 
 from torchserve_py.transport.admission import Admission, ConnectionBudget, Place

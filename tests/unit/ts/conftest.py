@@ -1,7 +1,5 @@
 """Fixtures: a frontend's listening socket, and workers made from a handler's source."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import textwrap

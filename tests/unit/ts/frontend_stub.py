@@ -1,7 +1,5 @@
 """The frontend's end of a worker's connections, for tests: a listening Unix socket and what comes over it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

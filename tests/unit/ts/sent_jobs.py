@@ -1,7 +1,5 @@
 """The frontend's side of a runtime's connection without a socket: jobs that were sent, and the rows that come back."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Asynchronous handlers: requests that overlap, their contexts, streams and cancellations, in a real process."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Batches: every row is answered once, and one row's failure stays its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

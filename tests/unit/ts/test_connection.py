@@ -1,7 +1,5 @@
 """The worker's end of a connection: partial writes, cancellations that overtake, and the end."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

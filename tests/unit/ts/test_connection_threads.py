@@ -1,7 +1,5 @@
 """Reading and writing while the handler runs: the same messages, in the same order, and the same end."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """The context: request headers as handlers look them up, and the response's head."""
 
-from __future__ import annotations
-
 import pytest
 
 from ts.context import Context, RequestProcessor

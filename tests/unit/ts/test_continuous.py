@@ -1,7 +1,5 @@
 """Continuous batching: the step loop, joining and leaving between steps, stopping criteria."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is read from the errors of CUDA and of those that allocate memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

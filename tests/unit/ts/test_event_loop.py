@@ -1,7 +1,5 @@
 """The loop of an asynchronous model: what is logged is about the job that logs it, and about no other."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 

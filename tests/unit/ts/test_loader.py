@@ -1,7 +1,5 @@
 """Finding a handler's code and initializing it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``context.metrics``: what handlers report and what of it reaches the frontend."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

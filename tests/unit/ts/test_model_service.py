@@ -1,7 +1,5 @@
 """The base classes of handlers from before TorchServe 0.1."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """TorchServe handlers answer Open Inference requests: what a handler gets, and what its result becomes."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Request envelopes around a handler, in a worker: every request of a batch is unwrapped, and answered for itself."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """From what a handler returns to response bodies."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From bodies to what a handler gets for them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """The hook ``on_sequence_end``."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

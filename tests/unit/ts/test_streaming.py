@@ -1,7 +1,5 @@
 """Streaming in parts with `send_intermediate_predict_response`, and its cancellation."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

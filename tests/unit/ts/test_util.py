@@ -1,7 +1,5 @@
 """``ts.utils.util``: what handlers import from there."""
 
-from __future__ import annotations
-
 import json
 import types
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The process that forks workers: what it tells of them, and when it does not fork."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

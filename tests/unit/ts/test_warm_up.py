@@ -1,7 +1,5 @@
 """Warm-up requests: what the handler gets, and what fails the load."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

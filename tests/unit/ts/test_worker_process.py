@@ -1,7 +1,5 @@
 """The real process: how it greets, loads, works, logs and ends."""
 
-from __future__ import annotations
-
 import os
 import re
 import select

@@ -1,7 +1,5 @@
 """The server runs on uvloop, and so do the tests of what it does with processes and sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Certificates of workers on other machines: who gets in, and as whom."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from pathlib import Path

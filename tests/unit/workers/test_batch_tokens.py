@@ -1,7 +1,5 @@
 """Tokens: a frame that was sent ahead belongs to the worker or to the server, never to both."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Workers as another user and with less memory: what is possible is done, what is not is told at the start."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import subprocess

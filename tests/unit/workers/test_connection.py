@@ -1,7 +1,5 @@
 """The frontend's end of a worker's connection, over a real socket pair."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

@@ -1,7 +1,5 @@
 """What workers may declare of their models."""
 
-from __future__ import annotations
-
 import pytest
 
 from torchserve_py.workers.startup import MAX_CHARACTERS, MAX_VALUES, checked_declarations

@@ -1,7 +1,5 @@
 """The command lines of launchers that come before a worker's own."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The lifecycle of a worker process."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

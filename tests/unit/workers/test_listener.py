@@ -1,7 +1,5 @@
 """The workers' socket: who is let in."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """How many workers there are, and which of them make room."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable

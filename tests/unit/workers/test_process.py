@@ -1,7 +1,5 @@
 """How a worker process is launched, and what is told of its output and its end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

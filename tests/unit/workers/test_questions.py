@@ -1,7 +1,5 @@
 """Questions to a worker: each answer finds its question, and nobody waits for a worker that is gone."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

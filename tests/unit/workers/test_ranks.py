@@ -1,7 +1,5 @@
 """The connections of a worker's processes: who is let in, and who gets what."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

@@ -1,7 +1,5 @@
 """Why a worker has no node of a Ray cluster: it waits for room, or no node is large enough."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

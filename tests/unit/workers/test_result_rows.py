@@ -1,7 +1,5 @@
 """What a worker may send as a result, and what becomes of the rest."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

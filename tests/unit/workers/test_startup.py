@@ -1,7 +1,5 @@
 """What a process says of how loading went."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """A place of the pool is kept filled, until that is hopeless or nobody wants it any more."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import cast
 

@@ -1,7 +1,5 @@
 """About which jobs a worker has said nothing for too long, and what becomes of them and of the worker."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, cast
 

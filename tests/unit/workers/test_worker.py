@@ -1,7 +1,5 @@
 """A worker from launch to exit, with a real process and a real socket."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

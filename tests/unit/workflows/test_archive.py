@@ -1,7 +1,5 @@
 """From `torch-workflow-archiver` to an unpacked workflow, and archives that are none."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The graph of a workflow: TorchServe's checks with its messages, and that cycles of any length are found."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A request's way through the graph: what nodes get, what comes out, and what happens when one fails."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Sequence

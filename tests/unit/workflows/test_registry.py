@@ -1,7 +1,5 @@
 """Registering workflows: what is registered as models, and what is left when that goes wrong or is called off."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path

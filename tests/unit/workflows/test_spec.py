@@ -1,7 +1,5 @@
 """The specification: defaults and overrides, functions, and what is wrong with one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ A problem names the place, the value, its type and what the value must be::
     line 3: batchSize is 'many' (str), it must be an integer from 1
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
@@ -40,7 +38,7 @@ class Schema(BaseModel):
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
-    others: ClassVar[type[Schema] | None] = None
+    others: ClassVar["type[Schema] | None"] = None
 
     @model_validator(mode="before")
     @classmethod

@@ -1,7 +1,5 @@
 """A model whose annotations are texts."""
 
-from __future__ import annotations
-
 from fastapi import Request
 
 

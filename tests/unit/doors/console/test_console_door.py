@@ -1,7 +1,5 @@
 """The console's door: the page without a key, everything else with the management key, and an off switch."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the console remembers of a model: rates, means and percentiles, in rings of a fixed size."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules for the files of the page: short, no foreign host, no markup from texts, no code that the policy forbids."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

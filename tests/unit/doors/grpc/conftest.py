@@ -1,7 +1,5 @@
 """Real gRPC against doors with a fake model registry behind them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls of `ModelStreamInfer`, and models that answer them."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

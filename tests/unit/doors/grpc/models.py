@@ -1,7 +1,5 @@
 """Fake models and their requests, as gRPC clients see them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Open Inference service: its unary methods, under all of its names."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`ModelStreamInfer` as MLServer's clients use it, without an envelope; and how the server tells who has called."""
 
-from __future__ import annotations
-
 import asyncio
 
 import grpc

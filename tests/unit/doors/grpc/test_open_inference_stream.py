@@ -1,7 +1,5 @@
 """`ModelStreamInfer` as Triton's clients use it: independent requests, answered in envelopes."""
 
-from __future__ import annotations
-
 import asyncio
 
 import grpc

@@ -1,7 +1,5 @@
 """A client of live sessions, and sessions with a fake of the core behind them."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Live sessions against a fake of the core, with the client of `websockets`."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

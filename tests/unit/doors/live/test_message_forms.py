@@ -1,7 +1,5 @@
 """The forms of a session's messages: whatever a client sends is read, or refused with a reason."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 

@@ -1,7 +1,5 @@
 """Resuming live sessions against a fake of the core, which answers as a store would."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Clients of live sessions that say nothing: those that are gone, and those that are only slow."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Paths that models declare: how they match, and which declarations are usable."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 

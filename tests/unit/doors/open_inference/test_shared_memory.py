@@ -1,7 +1,5 @@
 """The regions of shared memory that clients register: what is refused, and what happens when objects change."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

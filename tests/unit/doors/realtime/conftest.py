@@ -1,7 +1,5 @@
 """Clients of the realtime API, and sessions with a fake of the core behind them."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Whatever a client sends is carried out or refused with an error that names its event."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

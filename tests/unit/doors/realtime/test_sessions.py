@@ -1,7 +1,5 @@
 """Sessions of the realtime API: their settings, in each shape, what is refused, and how they end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

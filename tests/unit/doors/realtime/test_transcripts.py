@@ -1,7 +1,5 @@
 """Audio that is appended and committed, and what comes back."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Truss's HTTP interface: what reaches the model, and what the client gets."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

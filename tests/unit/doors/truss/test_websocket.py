@@ -1,7 +1,5 @@
 """WebSockets of Trusses: frames go both ways, and every end is told to the other side."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What users write is read against a schema: all that is wrong is told at once, and the rest is read."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import pytest

@@ -1,7 +1,5 @@
 """The engine without a network: a connection whose transport is a list, and an application of a few paths."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Requests parsed by the engine and by aiohttp: where they read differently, smuggling might be possible."""
 
-from __future__ import annotations
-
 from asyncio import AbstractEventLoop
 from typing import Any, NamedTuple, cast
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """One connection: what it answers to what arrives, however that is split."""
 
-from __future__ import annotations
-
 import asyncio
 import tracemalloc
 from dataclasses import replace

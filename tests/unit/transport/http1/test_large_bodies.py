@@ -1,7 +1,5 @@
 """Large bodies over real sockets: they are received into their own memory, whatever the event loop and the cuts."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

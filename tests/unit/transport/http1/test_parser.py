@@ -1,7 +1,5 @@
 """Bytes to requests: which are taken, which refused, what is read from them, and that aiohttp reads the same."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """A connection after its upgrade to a WebSocket: what it takes from clients that do not keep to the protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import tracemalloc
 

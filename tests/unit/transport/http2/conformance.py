@@ -1,7 +1,5 @@
 """What a case of the conformance tests is: bytes that a client sends, and what it must see then."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from typing import Final, NamedTuple

@@ -1,7 +1,5 @@
 """Cases of RFC 9113, sections 3 to 7: connections, frames, streams (h2spec's generic 1 to 3 and http2 3 to 7)."""
 
-from __future__ import annotations
-
 import struct
 from typing import Final
 

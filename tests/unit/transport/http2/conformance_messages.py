@@ -1,7 +1,5 @@
 """Cases of RFC 9113, section 8 (requests), and of RFC 7541 (their headers)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tests.unit.transport.http2.conformance import (

@@ -1,7 +1,5 @@
 """A server of this package's own, with one service whose methods take and give plain bytes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

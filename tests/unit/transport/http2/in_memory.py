@@ -1,7 +1,5 @@
 """A connection without sockets: bytes go in, frames come out, and nothing may be held when it is over."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

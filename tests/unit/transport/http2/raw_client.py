@@ -1,7 +1,5 @@
 """A client of HTTP/2 that can break its rules: it sends bytes, and takes frames apart."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 

@@ -1,7 +1,5 @@
 """What a gRPC client (the real one) gets: messages, metadata, statuses, deadlines, cancellation, and a clean end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,7 +1,5 @@
 """What the package does of RFC 9113 and RFC 7541, case by case; docs/http2.md has the same table."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How connections and calls end: no call is lost when a connection is replaced, and nothing waits for ever."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import struct

@@ -1,7 +1,5 @@
 """Floods of cheap frames: what they cost is bounded, and honest clients are far from the bounds."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import tracemalloc

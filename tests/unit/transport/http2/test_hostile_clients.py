@@ -1,7 +1,5 @@
 """What clients that break the rules of HTTP/2 get, frame by frame; others must notice nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import struct

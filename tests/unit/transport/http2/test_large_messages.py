@@ -1,7 +1,5 @@
 """How large messages may be, and how much of them a server holds."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import zlib

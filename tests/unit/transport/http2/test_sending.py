@@ -1,7 +1,5 @@
 """Flow control against a model: no window is ever overrun, and all is sent when there is room."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections import Counter

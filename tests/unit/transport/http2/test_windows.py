@@ -1,7 +1,5 @@
 """What calls of one connection may send at a time."""
 
-from __future__ import annotations
-
 import struct
 
 from tests.unit.transport.http2.raw_client import RawClient, frame, headers_for

@@ -1,7 +1,5 @@
 """The parts that turn bytes into something, against what others make of the same bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import zlib

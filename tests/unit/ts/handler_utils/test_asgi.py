@@ -1,7 +1,5 @@
 """Requests that an application inside the worker answers: whole bodies in any number of pieces, and streams."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Audio in each encoding of the realtime API, as samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

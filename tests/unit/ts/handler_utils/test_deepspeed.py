@@ -1,7 +1,5 @@
 """`ts.handler_utils.distributed.deepspeed` and the handler for it, with a stand-in for DeepSpeed."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types

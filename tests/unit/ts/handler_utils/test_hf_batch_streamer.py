@@ -1,7 +1,5 @@
 """Text that a Hugging Face model generates for several rows at once."""
 
-from __future__ import annotations
-
 import queue
 import sys
 from collections.abc import Callable

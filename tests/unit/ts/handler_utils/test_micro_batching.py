@@ -1,7 +1,5 @@
 """A batch cut into micro batches: their order, what runs at the same time, and what happens when one fails."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any

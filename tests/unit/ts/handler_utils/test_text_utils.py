@@ -1,7 +1,5 @@
 """Tokens and n-grams."""
 
-from __future__ import annotations
-
 import pytest
 
 from ts.handler_utils.text_utils import get_tokenizer, ngrams_iterator

@@ -1,7 +1,5 @@
 """Small models, and how they answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mlserver import MLModel, types

@@ -1,7 +1,5 @@
 """Requests that arrive together are one call of the model, and each gets its own rows back."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import struct

@@ -1,7 +1,5 @@
 """A model's own REST paths: FastAPI's parameters, any response, errors as JSON."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

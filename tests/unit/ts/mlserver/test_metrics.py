@@ -1,7 +1,5 @@
 """Values that a model reports wait for its next answer; only a model's code can report any."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What MLServer's numpy codec makes of memory is what it makes of lists."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 

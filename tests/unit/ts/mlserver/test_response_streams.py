@@ -1,7 +1,5 @@
 """An MLServer model takes and gives streams: one request or many, one response or many."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """An MLServer model answers requests: one each, streams of them, with headers, errors and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """A model's settings are read from its folder, and a file that is wrong is named."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

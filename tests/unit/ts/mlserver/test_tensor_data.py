@@ -1,7 +1,5 @@
 """Data that have not been read are the same, for the model and for its clients, as data that are a list."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

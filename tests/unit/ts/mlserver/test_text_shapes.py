@@ -1,7 +1,5 @@
 """The example of MLServer's documentation that has the length of a text as shape, over REST and gRPC."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The gRPC form: what a client sends is what the model gets, and the other way round."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

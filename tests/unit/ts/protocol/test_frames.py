@@ -1,7 +1,5 @@
 """Frames survive any cut of the byte stream, and garbage is refused with a clear error."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

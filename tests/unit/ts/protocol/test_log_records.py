@@ -1,7 +1,5 @@
 """Records of a worker's log: what they say of the requests that they are about; nothing else is taken for one."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Server identities: whether a server is still there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

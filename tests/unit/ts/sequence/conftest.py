@@ -1,7 +1,5 @@
 """Fixtures: each kind of store, settled as the server does, and workers that use it."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path

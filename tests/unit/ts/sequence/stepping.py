@@ -1,7 +1,5 @@
 """A handler that adds up, steps for it, and what each was told."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

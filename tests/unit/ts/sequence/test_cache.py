@@ -1,7 +1,5 @@
 """SequenceCache as a mapping: what lru.LRU does, and what a store changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """When commits are left to a thread: only where that pays, and never so that an error or an answer is lost."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ Whatever happens: an answer leaves after its step was committed; no step runs on
 one thread at a time uses the store; every step is applied once and answered once, in the order of the batches.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import threading

@@ -1,7 +1,5 @@
 """States as bytes and back: what comes back is what it was, and nothing is run to read it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import OrderedDict, deque

@@ -1,7 +1,5 @@
 """The file store: what it refuses, what it sweeps, and that nothing of a failed commit is left."""
 
-from __future__ import annotations
-
 import sqlite3
 import stat
 import threading

@@ -1,7 +1,5 @@
 """Several processes use one file in any order, die and come back: what was committed is there, and nothing else."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Idle time across servers: what one of them has queued keeps a sequence from expiring at another."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 import threading

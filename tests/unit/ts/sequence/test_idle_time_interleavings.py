@@ -1,7 +1,5 @@
 """Two servers and one sequence, in any order: it expires for a step only if the step came after that."""
 
-from __future__ import annotations
-
 import math
 import time
 import uuid

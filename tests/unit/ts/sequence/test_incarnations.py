@@ -1,7 +1,5 @@
 """Sequence ids and request ids that are used again: what is a repetition, and what begins anew."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

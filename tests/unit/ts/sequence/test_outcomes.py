@@ -1,7 +1,5 @@
 """What a step is told is true: whatever happens to the commit, and whoever asks later."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

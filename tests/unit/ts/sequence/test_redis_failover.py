@@ -1,7 +1,5 @@
 """The Redis store when Redis fails over: steps go on at the new primary, and a former primary is not believed."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 import tempfile

@@ -1,7 +1,5 @@
 """The Redis store: which Redis it refuses or warns of, and steps that only count once replicas have them."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import tempfile

@@ -1,7 +1,5 @@
 """Steps of sequences in a worker: committed before they are answered, applied once, taken over, refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the first formats of the stores hold goes on: they had no incarnations."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

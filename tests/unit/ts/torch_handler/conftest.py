@@ -1,7 +1,5 @@
 """Fixtures: built-in handlers in a worker without its own process."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """``autocast`` and ``channelsLast``: in which types and layout a model computes, and what its answers are in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

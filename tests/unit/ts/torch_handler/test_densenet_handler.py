@@ -1,7 +1,5 @@
 """The built-in handler for tensors."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Callable

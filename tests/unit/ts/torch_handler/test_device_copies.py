@@ -1,7 +1,5 @@
 """Copies to and from a GPU, and its stream. CUDA is a stand-in: calls are noted, tensors stay on the CPU."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace

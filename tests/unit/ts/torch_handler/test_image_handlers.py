@@ -1,7 +1,5 @@
 """The built-in image handlers: what they answer, and what they say of what is no image."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

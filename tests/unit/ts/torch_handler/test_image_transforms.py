@@ -1,7 +1,5 @@
 """The preparation of images: sizes, and the arithmetic of torchvision on values worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.torch

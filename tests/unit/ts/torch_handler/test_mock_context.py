@@ -1,7 +1,5 @@
 """The context for handlers' own unit tests, used as TorchServe's tests of handlers use it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

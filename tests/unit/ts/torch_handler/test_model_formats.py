@@ -1,7 +1,5 @@
 """BaseHandler serves a model in each of the formats that PyTorch can save one in."""
 
-from __future__ import annotations
-
 import base64
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The built-in text classifier: cleaning, vocabulary, answers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """What the tests of Truss models share."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 

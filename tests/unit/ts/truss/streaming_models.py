@@ -1,7 +1,5 @@
 """A model of which every request streams in another way."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,7 +1,5 @@
 """One request from its row to its answer: steps, inputs, the request object, errors, logs, the other protocols."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Slots and overlap: what runs at once, what waits, and that a slot comes back however a call ends."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Plain functions in slots: the thread that has ended one call begins the next, and nothing is lost on the way."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

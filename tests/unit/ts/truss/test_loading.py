@@ -1,7 +1,5 @@
 """From a folder to a model that serves: configuration, imports, constructor, secrets, environment, load."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A Truss answers other protocols: TorchServe's predictions and the Open Inference Protocol."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Responses that the model makes itself: Starlette's and FastAPI's."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any

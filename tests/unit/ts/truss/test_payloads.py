@@ -1,7 +1,5 @@
 """Payloads: JSON and the binary form, in and out, and what is refused."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import json

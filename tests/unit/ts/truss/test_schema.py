@@ -1,7 +1,5 @@
 """The schema that a model's annotations give."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator, Iterator
 from typing import Any, Optional, Union
 

@@ -1,7 +1,5 @@
 """Slots under every interleaving of arrivals, releases, departures and cancellations."""
 
-from __future__ import annotations
-
 import asyncio
 
 from hypothesis import given

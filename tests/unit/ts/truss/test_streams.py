@@ -1,7 +1,5 @@
 """Streams: chunk by chunk or gathered, errors before and after the first chunk, gaps, clients that leave."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator

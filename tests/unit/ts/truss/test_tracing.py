@@ -1,7 +1,5 @@
 """Spans of requests: what there is of each, whose children they are, and when there are none."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

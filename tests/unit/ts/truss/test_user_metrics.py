@@ -1,7 +1,5 @@
 """The metrics that a model keeps itself: whose they are, and what a collector that hangs holds up."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

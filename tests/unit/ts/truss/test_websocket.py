@@ -1,7 +1,5 @@
 """WebSocket sessions: frames in and out, closing by either side, models that fail or have no such method."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Callable

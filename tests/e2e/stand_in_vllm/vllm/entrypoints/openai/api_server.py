@@ -1,7 +1,5 @@
 """The application of the stand-in's OpenAI server, with the parameters that these functions have in vLLM 0.10."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from collections.abc import AsyncIterator
