@@ -58,7 +58,7 @@ class GrpcExchange(Exchange):
 
     def answer(self) -> object:
         """Answer the call with one message, without a task unless the dialect needs one; return `LATER`."""
-        self.call.add_done_callback(self._leave)
+        self.call.on_end.append(self._leave)
         self.parts.when_first(self._answer_with)
         return LATER
 

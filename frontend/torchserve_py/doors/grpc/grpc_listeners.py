@@ -6,16 +6,15 @@ import os
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import grpc
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+from grpc_health.v1 import health, health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from torchserve_py.doors.grpc.health import HealthService
-from torchserve_py.doors.grpc.method_table import GrpcMethod, add_service
+from torchserve_py.doors.grpc.method_table import GrpcMethod, methods_of
 from torchserve_py.doors.grpc.open_inference import OpenInferenceService
 from torchserve_py.doors.grpc.protos import (
     inference_pb2,
@@ -32,22 +31,17 @@ from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.tls import TlsError, use_files
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import Settings, default_of
-from torchserve_py.transport.http2.grpc_messages import LARGEST
+from torchserve_py.transport.http2.grpc_messages import LARGEST, MessageLimit
 from torchserve_py.transport.http2.grpc_server import Age, GrpcServer
-from torchserve_py.transport.http2.methods import Limits
+from torchserve_py.transport.http2.methods import Limits, Method
 
 logger = logging.getLogger(__name__)
 
 #: Generated code that defines services, and their methods by name.
 _Services = tuple[Any, Mapping[str, GrpcMethod]]
 
-#: Methods that need no token, and the size limit of their messages (bytes).
-_WITHOUT_TOKEN: Final = (
-    f"/{health.SERVICE_NAME}/Check",
-    f"/{health.SERVICE_NAME}/Watch",
-    f"/{reflection.SERVICE_NAME}/ServerReflectionInfo",
-)
-_SMALL_MESSAGE: Final = 4096
+#: The size limit of the messages of health checks and reflection, which need no token.
+_SMALL: Final = MessageLimit(4096, "is enough for the name of a service")
 #: How long answers that are being written may take when the servers stop (seconds).
 _STOP_SECONDS: Final = 5.0
 
@@ -89,32 +83,35 @@ class GrpcDoors:
 
     async def _serve(self, kind: str, services: Sequence[_Services], context: ssl.SSLContext | None) -> None:
         """Open the port that the settings ``grpc_<kind>_…`` describe."""
-        server = self._server(kind)
         names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
-        for definition, methods in services:
+        methods: dict[str, Method] = {}
+        for definition, table in services:
             for service in definition.DESCRIPTOR.services_by_name.values():
                 names.append(service.full_name)
-                add_service(server, service, methods, self.context, _tensor_limit(self.context.settings))
+                methods |= methods_of(service, table, self.context, _tensor_limit(self.context.settings))
         state = HealthService(self.context, names)
-        registrar = cast("grpc.aio.Server", server)  # which has the methods that generated code calls
-        health_pb2_grpc.add_HealthServicer_to_server(state, registrar)
+        methods |= state.methods(_SMALL)
         definitions = [health_pb2, reflection_pb2, *(definition for definition, _ in services)]
-        reflected = reflection.aio.ReflectionServicer(names, pool=_pool_of(definitions))
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, registrar)  # type: ignore[no-untyped-call]
-        server.limit_messages(_WITHOUT_TOKEN, _SMALL_MESSAGE, "is enough for the name of a service")
+        methods[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = Method(
+            reflection.aio.ReflectionServicer(names, pool=_pool_of(definitions)).ServerReflectionInfo,
+            _SMALL,
+            reflection_pb2.ServerReflectionRequest.FromString,
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+            takes_stream=True,
+        )
+        server = self._server(kind, methods)
         await self._listen(kind, server, context)
         self._servers.append(server)
         self._health.append(state)
 
-    def _server(self, kind: str) -> GrpcServer:
+    def _server(self, kind: str, methods: Mapping[str, Method]) -> GrpcServer:
         settings = self.context.settings
-        stall = float(settings.default_response_timeout)
-        limits = Limits(settings.max_request_size, settings.grpc_max_concurrent_streams, stall)
+        limits = Limits(settings.grpc_max_concurrent_streams, float(settings.default_response_timeout))
         age = Age(
             _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_ms")),
             _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_grace_ms")),
         )
-        return GrpcServer(limits, age, *self.context.limits(for_operators=kind == "management"))
+        return GrpcServer(methods, limits, age, *self.context.limits(for_operators=kind == "management"))
 
     async def _listen(self, kind: str, server: GrpcServer, context: ssl.SSLContext | None) -> None:
         setting, settings = f"grpc_{kind}_port", self.context.settings
@@ -145,17 +142,17 @@ async def start_grpc_doors(context: DoorContext) -> GrpcDoors:
     return doors
 
 
-def _tensor_limit(settings: Settings) -> tuple[int, str]:
-    """Return how many bytes a message with tensors may have, and the setting that says so.
+def _tensor_limit(settings: Settings) -> MessageLimit:
+    """Return the size limit of messages with tensors.
 
     Clients of the Open Inference Protocol expect no limit. The default of ``max_request_size`` is for TorchServe's
     clients; a value that is configured is for all.
     """
     if settings.grpc_max_message_length is not None:
-        return settings.grpc_max_message_length, "grpc_max_message_length sets"
+        return MessageLimit(settings.grpc_max_message_length, "grpc_max_message_length sets")
     if settings.max_request_size != default_of("max_request_size", Path()):
-        return settings.max_request_size, "max_request_size sets"
-    return LARGEST, "is the most that protobuf can hold"
+        return MessageLimit(settings.max_request_size, "max_request_size sets")
+    return MessageLimit(LARGEST, "is the most that protobuf can hold")
 
 
 def _pool_of(definitions: Iterable[Any]) -> DescriptorPool:

@@ -6,10 +6,12 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from grpc import StatusCode
-from grpc.aio import ServicerContext
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 
 from torchserve_py.doors.routing import DoorContext
+from torchserve_py.transport.http2.call import Call
+from torchserve_py.transport.http2.grpc_messages import MessageLimit
+from torchserve_py.transport.http2.methods import LATER, Method
 from torchserve_py.transport.turns import running_turns
 
 #: The service name that stands for the whole server.
@@ -20,7 +22,7 @@ _INTERVAL: Final = 1.0
 _Status = health_pb2.HealthCheckResponse
 
 
-class HealthService(health_pb2_grpc.HealthServicer):
+class HealthService:
     """The state of the services of one server, which is the same for all services."""
 
     def __init__(self, context: DoorContext, services: Collection[str]) -> None:
@@ -38,20 +40,27 @@ class HealthService(health_pb2_grpc.HealthServicer):
         self._is_closed = True
         self._wake()
 
-    async def Check(self, request: Any, context: ServicerContext[Any, Any]) -> Any:
-        """Return whether a service should get traffic."""
-        if request.service not in self._services:
-            await context.abort(StatusCode.NOT_FOUND, f"Unknown service: {request.service}")
-        return _Status(status=self._status(request.service))
+    def methods(self, limit: MessageLimit) -> dict[str, Method]:
+        """Return the methods by path, with a size limit for their messages."""
+        read, write = health_pb2.HealthCheckRequest.FromString, _Status.SerializeToString
+        served = {"Check": self._check, "Watch": self._watch}
+        return {f"/{health.SERVICE_NAME}/{name}": Method(each, limit, read, write) for name, each in served.items()}
 
-    async def Watch(self, request: Any, context: ServicerContext[Any, Any]) -> None:
+    def _check(self, request: Any, call: Call) -> Any:
+        """Return whether a service should get traffic."""
+        if request.service in self._services:
+            return _Status(status=self._status(request.service))
+        call.end(StatusCode.NOT_FOUND, f"Unknown service: {request.service}")
+        return LATER
+
+    async def _watch(self, request: Any, call: Call) -> None:
         """Send the state now and after each change."""
         sent = None
         while True:
             status = self._status(request.service)
             if status != sent:
                 sent = status
-                await context.write(_Status(status=status))
+                await call.write(_Status(status=status))
             elif self._is_closed:
                 return
             else:

@@ -1,4 +1,4 @@
-"""The methods of gRPC services as tables of `GrpcMethod`, from which the handlers of the transport are made."""
+"""The methods of gRPC services as tables of `GrpcMethod`, from which the methods of the transport are made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
@@ -22,18 +21,13 @@ from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.logs import access_log as access
 from torchserve_py.transport.http2.call import Call
-from torchserve_py.transport.http2.grpc_server import GrpcServer
-from torchserve_py.transport.http2.methods import Denied
+from torchserve_py.transport.http2.grpc_messages import MessageLimit
+from torchserve_py.transport.http2.methods import Denied, Method
 from torchserve_py.transport.http2.request_head import Metadata
 
 logger = logging.getLogger(__name__)
 
 _AUTHORIZATION: Final = "authorization"
-_MAKERS: Final = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
 
 
 class GrpcMethod(NamedTuple):
@@ -55,54 +49,44 @@ class GrpcMethod(NamedTuple):
     is_raw: bool = False
 
 
-def add_service(
-    server: GrpcServer,
-    service: ServiceDescriptor,
-    methods: Mapping[str, GrpcMethod],
-    context: DoorContext,
-    raw_limit: tuple[int, str],
-) -> None:
-    """Let a server serve a service.
-
-    A message of a raw method may have as many bytes as ``raw_limit`` says, which names the setting, too.
-    """
-    served = {
-        each.name: _Served(f"{service.full_name}/{each.name}", methods[each.name], context) for each in service.methods
-    }
-    handlers = {each.name: served[each.name].handler(each) for each in service.methods}
-    server.add_registered_method_handlers(service.full_name, handlers)
-    for method in served.values():
-        server.guard(f"/{method.name}", None if context.tokens is None else method.admit, method.refuse)
-        if method.method.is_raw:
-            server.limit_messages((f"/{method.name}",), *raw_limit)
+def methods_of(
+    service: ServiceDescriptor, table: Mapping[str, GrpcMethod], context: DoorContext, raw_limit: MessageLimit
+) -> dict[str, Method]:
+    """Return the methods of a service by path; ``raw_limit`` is the size limit of the messages of raw methods."""
+    limit = MessageLimit(context.settings.max_request_size, "max_request_size sets")
+    methods = {}
+    for each in service.methods:
+        served = _Served(f"{service.full_name}/{each.name}", table[each.name], context)
+        methods[f"/{served.name}"] = served.method(each, limit, raw_limit)
+    return methods
 
 
 class _Served:
     """A method of a server: checks keys, words failures, and writes the access log."""
 
-    def __init__(self, name: str, method: GrpcMethod, context: DoorContext) -> None:
+    def __init__(self, name: str, row: GrpcMethod, context: DoorContext) -> None:
         self.name = name
-        self.method = method
+        self._row = row
         self._tokens = context.tokens
         self._is_logged = context.settings.access_log
 
-    def handler(self, definition: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
-        """Return the handler in gRPC's form."""
-        read: Callable[[bytes], Any] | None = None
-        write: Callable[[Any], bytes] | None = None
-        if not self.method.is_raw:
-            read = self.method.read or GetMessageClass(definition.input_type).FromString
-            write = functools.partial(_serialized, GetMessageClass(definition.output_type))
-        make = _MAKERS[definition.client_streaming, definition.server_streaming]
-        serve = self._serve_logged if self._is_logged else self.method.serve
-        return make(serve, request_deserializer=read, response_serializer=write)
+    def method(self, definition: MethodDescriptor, limit: MessageLimit, raw_limit: MessageLimit) -> Method:
+        """Return the method as the transport serves it."""
+        row = self._row
+        serve = self._serve_logged if self._is_logged else row.serve
+        admit = None if self._tokens is None else self.admit
+        served = Method(serve, limit, None, None, definition.client_streaming, admit, self.refuse)
+        if row.is_raw:
+            return served._replace(limit=raw_limit)
+        read = row.read or GetMessageClass(definition.input_type).FromString
+        return served._replace(read=read, write=functools.partial(_serialized, GetMessageClass(definition.output_type)))
 
     def admit(self, metadata: Metadata, peer: str) -> Denied | None:
         """Check the key of a call; return the status of one that is refused."""
         assert self._tokens is not None, "token authorization is on"
         given = next((value for key, value in metadata if key == _AUTHORIZATION), None)
         try:
-            self._tokens.check(self.method.token, given if isinstance(given, str) else None)
+            self._tokens.check(self._row.token, given if isinstance(given, str) else None)
         except DoorError as error:
             denied = self.refuse(error)
             if self._is_logged:
@@ -114,15 +98,15 @@ class _Served:
         """Return the status of a call that fails with an exception."""
         if not isinstance(error, EXPECTED_ERRORS):
             logger.error("%s failed.", self.name, exc_info=error)
-        refusal = self.method.dialect.refusal(error)
+        refusal = self._row.dialect.refusal(error)
         return Denied(refusal.code, refusal.description, refusal.metadata)
 
     def _serve_logged(self, request: Any, call: Call) -> Any:
-        call.add_done_callback(functools.partial(self._log, time.monotonic()))
-        return self.method.serve(request, call)
+        call.on_end.append(functools.partial(self._log, time.monotonic()))
+        return self._row.serve(request, call)
 
     def _log(self, started: float, call: Call) -> None:
-        self._note(call.peer(), call.code() or StatusCode.OK, time.monotonic() - started)
+        self._note(call.peer, call.code or StatusCode.OK, time.monotonic() - started)
 
     def _note(self, peer: str, code: StatusCode, seconds: float) -> None:
         """``/<ip>:<port> "gRPC <full.method/Name> HTTP/2.0" <grpc code> <ms>``; ``peer`` is ``ipv4:<ip>:<port>``."""

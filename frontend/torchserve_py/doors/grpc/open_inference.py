@@ -83,7 +83,7 @@ class OpenInferenceService:
             dialect = SharedMemoryMessages(self._memory, outputs) if outputs else DIALECT
         request = read_request(body)
         model = self._jobs.model(request)
-        return self._jobs.submit(call, dialect, model, request, call.invocation_metadata() or ()).answer()
+        return self._jobs.submit(call, dialect, model, request, call.metadata).answer()
 
     def _model_stream_infer(self, requests: Any, call: Call) -> Awaitable[None]:
         settings = self._context.settings

@@ -153,7 +153,7 @@ def _enveloped(body: bytes | bytearray, *, final: bool) -> bytes:
 
 def _send_headers(exchange: GrpcExchange, part: Part) -> None:
     if part.headers:
-        exchange.call.set_trailing_metadata(metadata_of(part.headers))
+        exchange.call.trailing_metadata = metadata_of(part.headers)
 
 
 def metadata_of(headers: Iterable[Sequence[str]]) -> tuple[tuple[str, str | bytes], ...]:

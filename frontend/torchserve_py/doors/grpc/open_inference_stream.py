@@ -49,7 +49,7 @@ class InferStream(TwoWayCall):
     ) -> None:
         super().__init__(call, open_calls, max_request_size)
         self._jobs = jobs
-        self._metadata: Any = (*(call.invocation_metadata() or ()), _STREAMED)
+        self._metadata: Any = (*call.metadata, _STREAMED)
         said = dict(self._metadata)
         self._envelope: str | bytes = said.get(_ENVELOPE_KEY, envelope)
         self._wants_status = said.get(_STATUS_KEY) == "true"

@@ -1,4 +1,4 @@
-"""A gRPC server on asyncio: HTTP/2 frames, flow control and gRPC's messages, for handlers written for grpc.aio.
+"""A gRPC server on asyncio: HTTP/2 frames, flow control and gRPC's messages.
 
 It exists because it is many times cheaper per message than grpc.aio: what is ready in one turn of the event loop
 leaves in one write, header blocks that repeat are decoded once, and no thread is involved. Header compression is that

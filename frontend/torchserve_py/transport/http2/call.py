@@ -1,30 +1,28 @@
-"""One gRPC call: its messages and its status. It is the handler's context as well, with what grpc.aio's has."""
+"""One gRPC call: its messages and its status."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from time import monotonic
-from typing import Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from grpc import StatusCode
 from grpc.aio import EOF, AbortError
 
 from torchserve_py.transport.http2 import header_blocks
-from torchserve_py.transport.http2.call_context import Context
 from torchserve_py.transport.http2.frames import ErrorCode, StreamFailed
 from torchserve_py.transport.http2.grpc_messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
 from torchserve_py.transport.http2.handler_run import HandlerRun
-from torchserve_py.transport.http2.methods import Method, Shared
-from torchserve_py.transport.http2.request_head import RequestHead
+from torchserve_py.transport.http2.methods import Method
+from torchserve_py.transport.http2.request_head import Metadata, RequestHead
 from torchserve_py.transport.http2.stalls import Progress
 from torchserve_py.transport.http2.stream import Stream
-from torchserve_py.transport.http2.unread import Unread
 from torchserve_py.transport.turns import running_turns
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from torchserve_py.transport.http2.http2_connection import Http2Connection
 
 #: Bytes that a client may send on one stream before the handler has read some of them.
 STREAM_WINDOW: Final = 1 << 20
@@ -32,70 +30,42 @@ STREAM_WINDOW: Final = 1 << 20
 CALL_COST: Final = 8192
 
 
-class Carrier(Protocol):
-    """The connection of a call; `Http2Connection` implements this."""
-
-    @property
-    def peer(self) -> str:
-        """The client's address as gRPC writes it."""
-
-    @property
-    def unread(self) -> Unread:
-        """The count of bytes that the client has not read."""
-
-    def ready(self, call: Call) -> None:
-        """Note that the call has something to send."""
-
-    def flush(self) -> None:
-        """Send what can be sent now."""
-
-    def give_window(self, stream_id: int, size: int) -> None:
-        """Let the client send ``size`` more bytes."""
-
-    def task_started(self) -> None:
-        """Note that a handler has started."""
-
-    def task_ended(self) -> None:
-        """Note that a handler has ended."""
-
-
-class Call(Context):
-    """A call, from its headers to its trailers.
-
-    Args:
-        carrier: The connection of the call.
-        stream_id: The stream of the call.
-        head: The headers.
-        method: The method that serves the call.
-        shared: Limits and state that all calls of the server share.
+class Call:
+    """A call, from its headers to its trailers; a method of many requests iterates over them.
 
     Raises BadMessage: the server already holds as many bytes of requests as it may.
     """
 
-    def __init__(self, carrier: Carrier, stream_id: int, head: RequestHead, method: Method, shared: Shared) -> None:
-        super().__init__(head, carrier.peer)
-        self.stream = Stream(stream_id, carrier.unread)
+    def __init__(self, connection: Http2Connection, stream_id: int, head: RequestHead, method: Method) -> None:
+        self.stream = Stream(stream_id, connection.unread)
+        self.method = method
+        #: The client's metadata, and its address as gRPC writes it.
+        self.metadata, self.peer = head.metadata, connection.peer
+        #: The status of the call, once it is over, and the metadata to be sent with it.
+        self.code: StatusCode | None = None
+        self.trailing_metadata: Metadata = ()
+        #: Called when the handler has ended.
+        self.on_end: list[Callable[[Call], None]] = []
         #: How many bytes of data the client may still send.
         self.receive_window = STREAM_WINDOW
-        #: Whether the client has sent everything.
-        self.input_has_ended = False
-        self._carrier = carrier
-        self._method = method
-        self._handler: Any = method.handler
-        self._shared = shared
-        self.reader = MessageReader(method.limit, shared.budget)  # counts what the server holds for the call, too
+        #: Whether the client has sent everything, and whether the status is settled.
+        self.input_has_ended = self.is_over = False
+        self._connection = connection
+        self._head = head
+        #: Counts what the server holds for the call, too.
+        self.reader = MessageReader(method.limit, connection.server.budget)
         self.reader.hold(CALL_COST + head.size)
         self._received = 0
         self._messages: deque[bytes] = deque()
         self._taken_size = 0  # of the message that the handler has
         self._end_of_slice = 0.0  # until when the handler may read without a pause
         self._waiter: asyncio.Future[None] | None = None
-        self._run = HandlerRun(self, method.handler)
-        self._over = self._initial_sent = False
+        self._run = HandlerRun(self)
+        self._initial_sent = False
         self._timer: asyncio.TimerHandle | None = None
         if head.timeout is not None:
             self._timer = asyncio.get_running_loop().call_later(head.timeout, self._expire)
-        if self._handler.request_streaming:
+        if method.takes_stream:
             self._start()
 
     # Called by the connection.
@@ -106,7 +76,7 @@ class Call(Context):
         announced = self._head.content_length
         if announced is not None and self._received > announced:
             raise StreamFailed(self.stream.id, ErrorCode.PROTOCOL_ERROR)
-        if self._over:
+        if self.is_over:
             return
         try:
             self._messages += self.reader.feed(data)
@@ -125,11 +95,11 @@ class Call(Context):
         self.input_has_ended = True
         if self._head.content_length not in (None, self._received):
             raise StreamFailed(self.stream.id, ErrorCode.PROTOCOL_ERROR)
-        if self._over:
+        if self.is_over:
             return
         if not self.reader.is_between_messages:
             self.fail(StatusCode.INTERNAL, "The request ends within a message.")
-        elif self._handler.request_streaming:
+        elif self.method.takes_stream:
             self._wake()
         elif len(self._messages) != 1:
             self.fail(StatusCode.INTERNAL, f"The method takes one message; the request has {len(self._messages)}.")
@@ -150,19 +120,19 @@ class Call(Context):
     def progress(self) -> Progress:
         """How far the client has got with sending the request and fetching the answer."""
         reader, stream = self.reader, self.stream
-        if self._handler.request_streaming:  # silence between messages is no stall, nor is that of a full window
-            awaits = not (reader.is_between_messages or self._over or len(self._messages) > 1)
+        if self.method.takes_stream:  # silence between messages is no stall, nor is that of a full window
+            awaits = not (reader.is_between_messages or self.is_over or len(self._messages) > 1)
             messages = reader.completed
         else:
-            awaits = not (self.input_has_ended or self._over)
+            awaits = not (self.input_has_ended or self.is_over)
             messages = 0  # of which it takes one, and that with its end
         return Progress(awaits, self._received, messages, stream.pending, stream.sent)
 
     def abandon(self) -> None:
         """End the call: the client has disconnected or cancelled."""
-        if not self._over:
-            self._over = True
-            self._code = StatusCode.CANCELLED
+        if not self.is_over:
+            self.is_over = True
+            self.code = StatusCode.CANCELLED
         self._release()
         self.stream.discard()
         self._stop()
@@ -176,47 +146,42 @@ class Call(Context):
     # The handler.
 
     def _start(self) -> None:
-        self._carrier.task_started()
-        self._run.start(in_task=self._handler.request_streaming or isinstance(self._messages[0], Compressed))
+        self._connection.task_started()
+        self._run.start(decompress=not self.method.takes_stream and isinstance(self._messages[0], Compressed))
 
     def handler_ended(self) -> None:
         """Note that the handler has ended."""
         self._release()
-        self._carrier.task_ended()
-        for callback in self._callbacks:
+        self._connection.task_ended()
+        for callback in self.on_end:
             callback(self)
 
     def respond(self, response: Any) -> None:
-        """End the call with the response of the handler; a handler that has written its messages has None."""
-        if not self._handler.response_streaming:
+        """End the call with the response of the handler, if it has any besides those it has sent."""
+        if response is not None:
             self.send(response)
-        self._conclude(self._code or StatusCode.OK, self._details)
+        self._conclude(StatusCode.OK, "")
 
     def follow(self, result: Any) -> None:
         """Answer with what a handler may return; for one that has returned `LATER`."""
         self._run.follow(result)
 
     def _expire(self) -> None:
-        if not self._over:
+        if not self.is_over:
             self.fail(StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
         elif self.stream.pending:  # the handler has ended, but the client has not fetched its answer
             self.stream.discard()
             self.stream.end(header_blocks.trailers(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", ()))
-            self._carrier.ready(self)
+            self._connection.ready(self)
 
     def raised(self, error: Exception) -> None:
         """End the call after an exception of its handler; an `AbortError` has ended it already."""
-        if isinstance(error, AbortError):
-            return
-        if self._method.refuse is not None:
-            self.end(*self._method.refuse(error))
-            return
-        logger.error("A handler of gRPC calls has failed.", exc_info=error)
-        self.fail(self._code or StatusCode.UNKNOWN, self._details or f"Unexpected {type(error)}: {error}")
+        if not isinstance(error, AbortError):
+            self.end(*self.method.refuse(error))
 
     def fail(self, code: StatusCode, details: str) -> None:
         """End the call now, without waiting for its handler."""
-        if self._over:
+        if self.is_over:
             return
         self.stream.discard()
         self._conclude(code, details)
@@ -228,67 +193,58 @@ class Call(Context):
         self._run.stop()
 
     def _conclude(self, code: StatusCode, details: str) -> None:
-        if self._over:
+        if self.is_over:
             return
-        self._over = True
-        self._code, self._details = code, details
+        self.is_over = True
+        self.code = code
         self._release()
-        if code is StatusCode.OK and not details and not self._trailing:
+        if code is StatusCode.OK and not details and not self.trailing_metadata:
             block = header_blocks.OK_TRAILERS
         else:
-            block = header_blocks.trailers(code.value[0], details, self._trailing)
+            block = header_blocks.trailers(code.value[0], details, self.trailing_metadata)
         if not self._initial_sent:
             self._initial_sent = True
             block = header_blocks.RESPONSE + block
         self.stream.end(block)
-        self._carrier.ready(self)
+        self._connection.ready(self)
 
     # Messages.
 
-    async def awaited_request(self) -> Any:
-        """Return what the handler gets."""
-        return _Requests(self) if self._handler.request_streaming else await self._taken()
-
-    async def _taken(self) -> Any:
-        """Return the message that has waited longest, decoded for the handler."""
-        message = self._messages[0]
-        if not isinstance(message, Compressed):
-            return self.next_request()
-        self._messages.popleft()
-        try:
-            whole = await decompressed(
-                self._shared.decompressor, message, self._head.encoding, self._method.limit, self.reader
-            )
-        except BadMessage as error:
-            self.fail(error.code, str(error))
-            raise AbortError from error
-        self._taken_size = len(message) + len(whole)
-        return self._decoded(whole)
-
     def next_request(self) -> Any:
-        """Return the message that has waited longest, decoded; it is not compressed."""
-        message = self._messages.popleft()
-        self._taken_size = len(message)
-        return self._decoded(message)
+        """Return what the handler gets: its only message, read, or the call, to iterate over the messages."""
+        return self if self.method.takes_stream else self._taken()
 
-    def _decoded(self, message: bytes) -> Any:
-        deserialize = self._handler.request_deserializer
+    def _taken(self) -> Any:
+        message = self._messages.popleft()
+        self._taken_size += len(message)
         try:
-            return message if deserialize is None else deserialize(message)
+            return message if self.method.read is None else self.method.read(message)
         except Exception as error:
             self.fail(StatusCode.INTERNAL, f"The request cannot be read: {error}")
             raise AbortError from error
+
+    async def decompress_next(self) -> None:
+        """Decompress the message that has waited longest. Raises AbortError: it is malformed; the call has ended."""
+        message = self._messages.popleft()
+        assert isinstance(message, Compressed), "other messages are taken as they are"
+        decompressor, encoding = self._connection.server.decompressor, self._head.encoding
+        try:
+            whole = await decompressed(decompressor, message, encoding, self.method.limit, self.reader)
+        except BadMessage as error:
+            self.fail(error.code, str(error))
+            raise AbortError from error
+        self._taken_size = len(message)
+        self._messages.appendleft(whole)
 
     def send(self, message: Any) -> None:
         """Send a message without waiting for the client, as `room` does.
 
         Raises AbortError: the client leaves too much unread; the call has been ended.
         """
-        if self._over:
+        if self.is_over:
             return
-        serialize = self._handler.response_serializer
-        data = message if serialize is None else serialize(message)
-        unread = self._carrier.unread
+        data = message if self.method.write is None else self.method.write(message)
+        unread = self._connection.unread
         if unread.held and not unread.has_room(len(data)):
             self.fail(
                 StatusCode.RESOURCE_EXHAUSTED,
@@ -299,7 +255,7 @@ class Call(Context):
             self._initial_sent = True
             self.stream.send_head(header_blocks.RESPONSE)
         self.stream.send(PREFIX.pack(0, len(data)), data)
-        self._carrier.ready(self)
+        self._connection.ready(self)
 
     async def write(self, message: Any) -> None:
         """Send a message; returns when there is room for another one."""
@@ -309,7 +265,7 @@ class Call(Context):
     async def room(self) -> None:
         """Wait until the client has read enough of what was sent."""
         while self.stream.is_full:
-            self._carrier.flush()
+            self._connection.sender.flush()
             await self.stream.drained()
 
     async def read(self) -> Any:
@@ -322,13 +278,24 @@ class Call(Context):
             await turns.next()
             self._end_of_slice = turns.end_of_slice()
         while not self._messages:
-            if self.input_has_ended or self._over:
+            if self.input_has_ended or self.is_over:
                 return EOF
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
             self._end_of_slice = turns.end_of_slice()
-        message = await self._taken()
+        if isinstance(self._messages[0], Compressed):
+            await self.decompress_next()
+        message = self._taken()
         self._give_window()
+        return message
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self.read()
+        if message is EOF:
+            raise StopAsyncIteration
         return message
 
     def _give_window(self) -> None:
@@ -336,57 +303,16 @@ class Call(Context):
         used = STREAM_WINDOW - self.receive_window
         if used >= STREAM_WINDOW // 2 and len(self._messages) <= 1 and not self.input_has_ended:
             self.receive_window = STREAM_WINDOW
-            self._carrier.give_window(self.stream.id, used)
+            self._connection.sender.give_window(self.stream.id, used)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         self._waiter = None
 
-    def end(self, code: StatusCode, details: str = "", trailing_metadata: Any = ()) -> None:
+    def end(self, code: StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> None:
         """End the call with an error."""
         if trailing_metadata:
-            self._trailing = tuple(trailing_metadata)
+            self.trailing_metadata = trailing_metadata
         self._conclude(code, details)
         self._run.end()
-
-    async def abort(self, code: StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
-        """End the call with an error."""
-        self.end(code, details, trailing_metadata)
-        raise AbortError("The call has been aborted.")
-
-    async def abort_with_status(self, status: Any) -> NoReturn:
-        """End the call with an error."""
-        await self.abort(status.code, status.details, status.trailing_metadata)
-
-    async def send_initial_metadata(self, initial_metadata: Any) -> None:
-        """Send the headers now, with metadata; they can be sent once."""
-        if self._initial_sent:
-            raise asyncio.InvalidStateError("The initial metadata has been sent.")
-        self._initial_sent = True
-        self.stream.send_head(header_blocks.initial(tuple(initial_metadata or ())))
-        self._carrier.ready(self)
-
-    def cancelled(self) -> bool:
-        """Whether the call has ended without the handler."""
-        return self._over and self._run.is_running
-
-    def done(self) -> bool:
-        """Whether the call has ended."""
-        return self._over
-
-
-class _Requests:
-    """The messages of a call, for a handler that iterates over them."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
-
-    async def __anext__(self) -> Any:
-        message = await self._call.read()
-        if message is EOF:
-            raise StopAsyncIteration
-        return message

@@ -8,17 +8,15 @@ import random
 import socket
 import ssl
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
-
-from grpc import RpcMethodHandler
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, NamedTuple
 
 from torchserve_py.transport.acceptor import Acceptor
-from torchserve_py.transport.admission import Admission, ConnectionBudget, Place
+from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.transport.decompression import Decompressor
-from torchserve_py.transport.http2.grpc_messages import MessageLimit
 from torchserve_py.transport.http2.http2_connection import Http2Connection
-from torchserve_py.transport.http2.methods import Admit, Limits, Method, Refuse, Shared
+from torchserve_py.transport.http2.methods import Limits, Method
 from torchserve_py.transport.http2.unread import UnreadOfAll
 from torchserve_py.transport.request_budget import RequestBudget
 
@@ -38,14 +36,11 @@ class Age(NamedTuple):
     grace: float | None
 
 
-class _Service(Protocol):
-    def service_name(self) -> str | None: ...
-
-
 class GrpcServer:
-    """Serves handlers written for grpc.aio.
+    """Serves methods.
 
     Args:
+        methods: The methods by path (``/package.Service/Method``).
         limits: Limits of what the server holds for clients.
         age: The maximum age of connections.
         admission: Limits the number of connections; None for the limit of the process.
@@ -53,46 +48,27 @@ class GrpcServer:
     """
 
     def __init__(
-        self, limits: Limits, age: Age, admission: Admission | None = None, budget: RequestBudget | None = None
+        self,
+        methods: Mapping[str, Method],
+        limits: Limits,
+        age: Age,
+        admission: Admission | None = None,
+        budget: RequestBudget | None = None,
     ) -> None:
-        self._methods: dict[str, Method] = {}
-        self._limits = limits
-        self._shared = Shared(self._methods, limits, budget or RequestBudget(), UnreadOfAll(), Decompressor())
+        self.methods = methods
+        self.limits = limits
+        self.budget = budget or RequestBudget()
+        self.unread = UnreadOfAll()
+        self.decompressor = Decompressor()
         self._age = age
-        self._connections: set[Http2Connection] = set()
+        #: The open connections, each with the timer of its age, if that is limited.
+        self._connections: dict[Http2Connection, asyncio.TimerHandle | None] = {}
         self._admission = admission or Admission(ConnectionBudget.of_process(), sys.maxsize)
-        self._timers: dict[Http2Connection, asyncio.TimerHandle] = {}
         self._listener: Acceptor | None = None
         self._all_closed: asyncio.Future[None] | None = None
 
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, RpcMethodHandler[Any, Any]]) -> None:
-        """Serve the methods of a service, by their names; generated code calls this."""
-        limit = MessageLimit(self._limits.message_size, "max_request_size sets")
-        for name, handler in handlers.items():
-            self._methods[f"/{service}/{name}"] = Method(handler, limit)
-
-    def limit_messages(self, paths: Iterable[str], size: int, origin: str) -> None:
-        """Limit messages of some methods to ``size`` bytes; ``origin`` tells clients which setting says so."""
-        for path in paths:
-            self._methods[path] = self._methods[path]._replace(limit=MessageLimit(size, origin))
-
-    def guard(self, path: str, admit: Admit | None, refuse: Refuse | None = None) -> None:
-        """Call ``admit`` when the head of a call has arrived, and ``refuse`` for an exception of the handler."""
-        self._methods[path] = self._methods[path]._replace(admit=admit, refuse=refuse)
-
-    def add_generic_rpc_handlers(self, handlers: Iterable[_Service]) -> None:
-        """Do nothing: generated code also calls `add_registered_method_handlers`."""
-
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
-        """Accept connections.
-
-        Args:
-            host: An address or name of this machine.
-            port: The port; 0 for a free one.
-            context: The TLS context; None without TLS.
-
-        Returns:
-            The port.
+        """Accept connections at an address or name of this machine, and return the port, which port 0 leaves open.
 
         Raises OSError: the address cannot be used.
         """
@@ -100,15 +76,7 @@ class GrpcServer:
             context.set_alpn_protocols(["h2"])
         listening = _bound(host, port)
         number: int = listening.getsockname()[1]
-
-        def connect(place: Place) -> Http2Connection:
-            def closed(connection: Http2Connection) -> None:
-                self._closed(connection)
-                place.leave()
-
-            return Http2Connection(self._shared, self._opened, closed)
-
-        self._listener = Acceptor(listening, self._admission, connect, context=context)
+        self._listener = Acceptor(listening, self._admission, partial(Http2Connection, self), context=context)
         return number
 
     async def stop(self, grace: float) -> None:
@@ -120,7 +88,7 @@ class GrpcServer:
             self._listener.close()
         if self._connections:
             await self._end_connections(grace)
-        self._shared.decompressor.close()
+        self.decompressor.close()
 
     async def _end_connections(self, grace: float) -> None:
         self._all_closed = asyncio.get_running_loop().create_future()
@@ -133,21 +101,22 @@ class GrpcServer:
         if self._connections:
             logger.warning("gRPC calls of %d connections do not end although cancelled.", len(self._connections))
 
-    def _opened(self, connection: Http2Connection) -> None:
-        self._connections.add(connection)
+    def opened(self, connection: Http2Connection) -> None:
+        """Add a connection."""
+        self._connections[connection] = None
         if self._age.limit is not None:
             delay = self._age.limit * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
-            self._timers[connection] = asyncio.get_running_loop().call_later(delay, self._retire, connection)
+            self._connections[connection] = asyncio.get_running_loop().call_later(delay, self._retire, connection)
 
     def _retire(self, connection: Http2Connection) -> None:
         connection.finish()
         if self._age.grace is not None:
             loop = asyncio.get_running_loop()
-            self._timers[connection] = loop.call_later(self._age.grace, connection.abort)
+            self._connections[connection] = loop.call_later(self._age.grace, connection.abort)
 
-    def _closed(self, connection: Http2Connection) -> None:
-        self._connections.discard(connection)
-        timer = self._timers.pop(connection, None)
+    def closed(self, connection: Http2Connection) -> None:
+        """Remove a connection."""
+        timer = self._connections.pop(connection)
         if timer is not None:
             timer.cancel()
         if self._all_closed is not None and not self._connections and not self._all_closed.done():

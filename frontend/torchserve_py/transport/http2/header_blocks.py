@@ -45,11 +45,6 @@ def http_error(status: int) -> bytes:
     return _literal(":status", str(status).encode())
 
 
-def initial(metadata: Metadata) -> bytes:
-    """Return the headers of a response with initial metadata."""
-    return RESPONSE + _metadata(metadata)
-
-
 def trailers(code: int, message: str, metadata: Metadata) -> bytes:
     """Return the trailers of a response."""
     block = _literal("grpc-status", str(code).encode())

@@ -7,9 +7,9 @@ that ask for nothing.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
-from collections.abc import Callable
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from grpc import StatusCode
 
@@ -21,15 +21,18 @@ from torchserve_py.transport.http2.frame_reader import MAX_FRAME_SIZE, FrameHand
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.transport.http2.grpc_messages import BadMessage
 from torchserve_py.transport.http2.header_decoder import MAX_HEADER_LIST_SIZE, HeaderDecoder
-from torchserve_py.transport.http2.methods import Denied, Shared
+from torchserve_py.transport.http2.methods import Denied
 from torchserve_py.transport.http2.patience import Patience
-from torchserve_py.transport.http2.peers import grpc_name, keep_alive
 from torchserve_py.transport.http2.request_head import TRAILERS, RequestHead
 from torchserve_py.transport.http2.sender import Sender
 from torchserve_py.transport.http2.stalls import Stalls
 from torchserve_py.transport.http2.stream import whole_response
 from torchserve_py.transport.http2.unread import Unread
 from torchserve_py.transport.turns import running_turns
+
+if TYPE_CHECKING:
+    from torchserve_py.transport.admission import Place
+    from torchserve_py.transport.http2.grpc_server import GrpcServer
 
 logger = logging.getLogger(__name__)
 
@@ -42,23 +45,15 @@ _NOT_FOUND: Final = Denied(StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
 class Http2Connection(asyncio.Protocol):
-    """One client. `shared` is what all connections of the server have in common.
+    """One client of ``server``; ``place`` is given back when the connection is gone and its last handler has ended."""
 
-    `opened` is called when the connection is there, `closed` when it is gone and its last handler has ended.
-    """
-
-    def __init__(
-        self, shared: Shared, opened: Callable[[Http2Connection], None], closed: Callable[[Http2Connection], None]
-    ) -> None:
-        #: The client's address, and the same as gRPC writes it.
-        self.address: object = None
+    def __init__(self, server: GrpcServer, place: Place | None = None) -> None:
+        #: The client's address as gRPC writes it.
         self.peer = ""
         #: The count of bytes that the client has not read.
-        self.unread = Unread(shared.unread, self._give_up)
-        self._shared = shared
-        self._opened = opened
-        self._closed = closed
-        self._loop = asyncio.get_running_loop()
+        self.unread = Unread(server.unread, self._give_up)
+        self.server = server
+        self._place = place
         self._turns = running_turns()
         self._transport: asyncio.Transport | None = None
         self._greeting: asyncio.TimerHandle | None = None
@@ -72,7 +67,7 @@ class Http2Connection(asyncio.Protocol):
         self._last_id = 0
         self._refuses = False
         self._receive_window = _WINDOW
-        self._sender: Sender[Call] = Sender(self._calls, self._patience, self._answered, self._flushed)
+        self.sender = Sender(self._calls, self._patience, self._answered, self._flushed)
         handlers = {
             frames.DATA: self._on_data,
             frames.HEADERS: self._on_headers,
@@ -89,27 +84,25 @@ class Http2Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the settings."""
         self._transport = cast(asyncio.Transport, transport)
-        keep_alive(self._transport)
-        self.address = transport.get_extra_info("peername")
-        self.peer = grpc_name(self.address)
+        self.peer = _grpc_name(transport.get_extra_info("peername"))
         settings = {
-            frames.MAX_CONCURRENT_STREAMS: self._shared.limits.streams,
+            frames.MAX_CONCURRENT_STREAMS: self.server.limits.streams,
             frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
             frames.MAX_FRAME_SIZE: MAX_FRAME_SIZE,
             frames.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_SIZE,
         }
-        self._sender.connect(self._transport)
-        self._sender.out += [frames.settings(settings), frames.window_update(0, _WINDOW - frames.DEFAULT_WINDOW)]
-        self._greeting = self._loop.call_later(_GREETING_LIMIT, self._transport.abort)
-        self._stalls = Stalls(self._transport, self._reader, self._calls, self._reset, self._shared.limits.stall)
-        self._opened(self)
-        self.flush()
+        self.sender.connect(self._transport)
+        self.sender.out += [frames.settings(settings), frames.window_update(0, _WINDOW - frames.DEFAULT_WINDOW)]
+        self._greeting = asyncio.get_running_loop().call_later(_GREETING_LIMIT, self._transport.abort)
+        self._stalls = Stalls(self._transport, self._reader, self._calls, self._reset, self.server.limits.stall)
+        self.server.opened(self)
+        self.sender.flush()
 
     def data_received(self, data: bytes) -> None:
         """Take the frames that are complete."""
         if self._transport is None or self._transport.is_closing():
             return
-        self._sender.hold()  # what is ready leaves at the end
+        self.sender.hold()  # what is ready leaves at the end
         try:
             is_done = self._reader.feed(data, self._turns.end_of_slice())
         except ConnectionFailed as error:
@@ -121,7 +114,7 @@ class Http2Connection(asyncio.Protocol):
         if not is_done:
             self._transport.pause_reading()
             self._turns.put_off(self._go_on)
-        self.flush()
+        self.sender.flush()
 
     def _go_on(self) -> None:
         """Take the frames that were left for the sake of other clients."""
@@ -137,26 +130,31 @@ class Http2Connection(asyncio.Protocol):
                 timer.cancel()
         self._drop_all()
         self.unread.leave()
-        if not self._running:
-            self._closed(self)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._transport is None and not self._running:
+            self.server.closed(self)
+            if self._place is not None:
+                self._place.leave()
 
     def _drop_all(self) -> None:
         self._refuses = True
-        self._sender.close()
+        self.sender.close()
         for call in self._calls.values():
             call.abandon()
         self._calls.clear()
 
     def pause_writing(self) -> None:
         """Pause writing: the client reads more slowly than the server writes."""
-        self._sender.writable = False
+        self.sender.writable = False
         cast(Stalls, self._stalls).pause()
 
     def resume_writing(self) -> None:
         """Resume writing: the client has caught up."""
-        self._sender.writable = True
+        self.sender.writable = True
         cast(Stalls, self._stalls).resume()
-        self.flush()
+        self.sender.flush()
 
     # Called by the server.
 
@@ -165,15 +163,15 @@ class Http2Connection(asyncio.Protocol):
         if self._refuses or self._farewell is not None:
             return
         if self._reader.is_greeted:
-            self._farewell = Farewell(self._sender.out, self._refuse)
+            self._farewell = Farewell(self.sender.out, self._refuse)
         else:
             self._refuse()
-        self.flush()
+        self.sender.flush()
 
     def _refuse(self) -> None:
         self._refuses = True
-        self._sender.out.append(frames.goaway(self._last_id, ErrorCode.NO_ERROR))
-        self._sender.flush_soon()
+        self.sender.out.append(frames.goaway(self._last_id, ErrorCode.NO_ERROR))
+        self.sender.flush_soon()
 
     def abort(self) -> None:
         """End every call and close now."""
@@ -191,12 +189,7 @@ class Http2Connection(asyncio.Protocol):
     def ready(self, call: Call) -> None:
         """Note that a call has something to send by the end of this turn of the event loop."""
         if call.stream.id in self._calls:
-            self._sender.ready(call)
-
-    def give_window(self, stream_id: int, size: int) -> None:
-        """Let the client send ``size`` more bytes."""
-        self._sender.out.append(frames.window_update(stream_id, size))
-        self._sender.flush_soon()
+            self.sender.ready(call)
 
     def task_started(self) -> None:
         """Note that a handler has started."""
@@ -205,12 +198,7 @@ class Http2Connection(asyncio.Protocol):
     def task_ended(self) -> None:
         """Note that a handler has ended."""
         self._running -= 1
-        if self._transport is None and not self._running:
-            self._closed(self)
-
-    def flush(self) -> None:
-        """Write what can leave now."""
-        self._sender.flush()
+        self._leave()
 
     # Called by the sender.
 
@@ -225,7 +213,7 @@ class Http2Connection(asyncio.Protocol):
             if call.input_has_ended:
                 self._ended.add(stream_id)
             else:
-                self._sender.out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))  # no more is wanted
+                self.sender.out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))  # no more is wanted
                 self._ended.add(stream_id, call.receive_window)
         call.finished()
 
@@ -234,7 +222,7 @@ class Http2Connection(asyncio.Protocol):
         logger.debug("The gRPC connection of %s ends: %s: %s", self.peer, error.code.name, error)
         if self._transport is not None:
             goaway = frames.goaway(self._last_id, error.code, str(error))
-            self._transport.write(b"".join((*self._sender.out, goaway)))
+            self._transport.write(b"".join((*self.sender.out, goaway)))
             self._drop_all()
             self._transport.close()
 
@@ -253,16 +241,16 @@ class Http2Connection(asyncio.Protocol):
         return handle
 
     def _reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
-        self._sender.out.append(frames.rst_stream(stream_id, code))
+        self.sender.out.append(frames.rst_stream(stream_id, code))
         self._drop(stream_id, resets=True)
-        self._sender.flush_soon()
+        self.sender.flush_soon()
 
     def _drop(self, stream_id: int, *, resets: bool) -> None:
         """Forget a call that is over; with ``resets`` the server ends it, and the client may still send frames."""
         call = self._calls.pop(stream_id, None)
         if call is not None:
             self._ended.add(stream_id, call.receive_window if resets and not call.input_has_ended else None)
-            self._sender.drop(call)
+            self.sender.drop(call)
             call.abandon()
 
     def _on_headers(self, flags: int, stream_id: int, block: bytes) -> None:
@@ -283,7 +271,7 @@ class Http2Connection(asyncio.Protocol):
         if self._refuses:
             return  # the client learns that from GOAWAY
         self._last_id = stream_id
-        streams = self._shared.limits.streams
+        streams = self.server.limits.streams
         code = None
         if len(self._calls) >= streams or self._running >= 2 * streams:  # a handler may outlive its call
             code = ErrorCode.REFUSED_STREAM
@@ -299,15 +287,15 @@ class Http2Connection(asyncio.Protocol):
         if head.http_status != 200:
             self._answer_at_once(stream_id, header_blocks.http_error(head.http_status), ends=ends)
             return
-        method = self._shared.methods.get(head.path)
+        method = self.server.methods.get(head.path)
         denied = _NOT_FOUND if method is None else method.admit and method.admit(head.metadata, self.peer)
         if method is not None and denied is None:
             try:
-                call = self._calls[stream_id] = Call(self, stream_id, head, method, self._shared)
+                call = self._calls[stream_id] = Call(self, stream_id, head, method)
             except BadMessage as error:
                 denied = Denied(error.code, str(error))
             else:
-                self._sender.begun()
+                self.sender.begun()
                 if ends:
                     call.end_input()
         if denied is not None:
@@ -316,10 +304,10 @@ class Http2Connection(asyncio.Protocol):
 
     def _answer_at_once(self, stream_id: int, block: bytes, *, ends: bool) -> None:
         self._patience.spend()
-        self._sender.out.append(whole_response(stream_id, block))
+        self.sender.out.append(whole_response(stream_id, block))
         self._ended.add(stream_id, None if ends else STREAM_WINDOW)
         if not ends:
-            self._sender.out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))
+            self.sender.out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         size = len(payload)
@@ -327,7 +315,7 @@ class Http2Connection(asyncio.Protocol):
         if self._receive_window < 0:
             raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "more data than the window of the connection")
         if self._receive_window < _WINDOW // 2:
-            self._sender.out.append(frames.window_update(0, _WINDOW - self._receive_window))
+            self.sender.out.append(frames.window_update(0, _WINDOW - self._receive_window))
             self._receive_window = _WINDOW
         content = frames.unpadded(payload, flags) if flags & frames.PADDED else payload
         ends = bool(flags & frames.END_STREAM)
@@ -370,17 +358,17 @@ class Http2Connection(asyncio.Protocol):
             return
         for name, value in dict(frames.parse_settings(payload)).items():  # the last of each counts
             if name == frames.INITIAL_WINDOW_SIZE:
-                self._sender.resize(value)
+                self.sender.resize(value)
             elif name == frames.MAX_FRAME_SIZE:
-                self._sender.max_frame = min(value, MAX_FRAME_SIZE)
-        self._sender.out.append(frames.header(0, frames.SETTINGS, frames.ACK, 0))
+                self.sender.max_frame = min(value, MAX_FRAME_SIZE)
+        self.sender.out.append(frames.header(0, frames.SETTINGS, frames.ACK, 0))
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "a ping in a stream")
         frames.check_size(payload, 8, "PING")
         if not flags & frames.ACK:
-            self._sender.out.append(frames.header(8, frames.PING, frames.ACK, 0) + payload)
+            self.sender.out.append(frames.header(8, frames.PING, frames.ACK, 0) + payload)
         elif self._farewell is not None:
             self._farewell.take_pong(payload)
 
@@ -388,11 +376,20 @@ class Http2Connection(asyncio.Protocol):
         frames.check_size(payload, 4, "WINDOW_UPDATE")
         increment = frames.NUMBER.unpack(payload)[0] & frames.MAX_WINDOW
         if not stream_id:
-            self._sender.widen(increment)
+            self.sender.widen(increment)
             return
         call = self._calls.get(stream_id)
         if call is not None:
-            self._sender.widen_stream(call, increment)
+            self.sender.widen_stream(call, increment)
         else:
             self._check_not_idle(stream_id, "WINDOW_UPDATE")
             self._patience.spend()
+
+
+def _grpc_name(address: object) -> str:
+    """Return ``ipv4:127.0.0.1:5``, ``ipv6:%5B::1%5D:5``, or ``unknown`` for other addresses."""
+    if not isinstance(address, tuple):
+        return "unknown"
+    host, port = address[:2]
+    is_ipv6 = ipaddress.ip_address(host.partition("%")[0]).version == 6
+    return f"ipv6:%5B{host}%5D:{port}" if is_ipv6 else f"ipv4:{host}:{port}"

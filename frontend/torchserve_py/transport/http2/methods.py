@@ -1,26 +1,28 @@
-"""The methods of a gRPC server, its limits, and the state that its connections share."""
+"""The methods of a gRPC server, and its limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from grpc import RpcMethodHandler, StatusCode
+from grpc import StatusCode
 
-from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2.grpc_messages import MessageLimit
 from torchserve_py.transport.http2.request_head import Metadata
-from torchserve_py.transport.http2.unread import UnreadOfAll
-from torchserve_py.transport.request_budget import RequestBudget
 
-#: The return value of a handler that answers later, by `Call.follow` or `Call.end`.
+if TYPE_CHECKING:
+    from torchserve_py.transport.http2.call import Call
+
+logger = logging.getLogger(__name__)
+
+#: The return value of a handler that answers later, by `Call.follow`, `Call.raised` or `Call.end`.
 LATER: Final = object()
 
 
 class Limits(NamedTuple):
-    """Limits per client: bytes of a message, calls of a connection, seconds that a stalled call is kept."""
+    """Limits per client: calls of a connection, and seconds that a stalled call is kept."""
 
-    message_size: int
     streams: int
     stall: float = 120.0
 
@@ -33,33 +35,30 @@ class Denied(NamedTuple):
     metadata: Metadata = ()
 
 
-#: Gets the metadata of a call and the client's address as gRPC writes it; returns None to let the call pass.
-Admit = Callable[[Metadata, str], Denied | None]
-#: Gets an exception of a handler; returns the status of the call.
-Refuse = Callable[[Exception], Denied]
+def _unexpected(error: Exception) -> Denied:
+    logger.error("A handler of gRPC calls has failed.", exc_info=error)
+    return Denied(StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
 
 
 class Method(NamedTuple):
     """A method.
 
     Attributes:
-        handler: The handler, in gRPC's form.
+        serve: The handler: gets the request and the call. It returns a response (None for no message), `LATER`, or what
+            runs in a task: an awaitable that gives a response, or an asynchronous iterator of responses.
         limit: The size limit of messages.
-        admit: Called when the head of a call has arrived, before anything else of the call is kept.
-        refuse: Returns the status of a call whose handler raises; without this function the status is UNKNOWN.
+        read: Makes a request of the bytes of a message; None for a handler that gets the bytes.
+        write: Makes bytes of a response; None for responses that are bytes.
+        takes_stream: Whether a call has any number of requests. The handler gets the call, to iterate over.
+        admit: Gets the metadata of a call and the client's address as gRPC writes it, when the head has arrived and
+            before anything else of the call is kept; returns None to let the call pass.
+        refuse: Returns the status of a call whose handler raises.
     """
 
-    handler: RpcMethodHandler[Any, Any]
+    serve: Callable[[Any, Call], Any]
     limit: MessageLimit
-    admit: Admit | None = None
-    refuse: Refuse | None = None
-
-
-class Shared(NamedTuple):
-    """What all connections of a server share; ``methods`` are by path (``/package.Service/Method``)."""
-
-    methods: Mapping[str, Method]
-    limits: Limits
-    budget: RequestBudget
-    unread: UnreadOfAll
-    decompressor: Decompressor
+    read: Callable[[bytes], Any] | None = None
+    write: Callable[[Any], bytes] | None = None
+    takes_stream: bool = False
+    admit: Callable[[Metadata, str], Denied | None] | None = None
+    refuse: Callable[[Exception], Denied] = _unexpected

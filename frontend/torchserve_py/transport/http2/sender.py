@@ -5,17 +5,22 @@ to send, waits while the window of the connection or the transport's buffer is f
 is full. Changing windows costs a peer frames in proportion to the work that the changes cause (RFC 9113, 6.9).
 """
 
+from __future__ import annotations
+
 import asyncio
 import heapq
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.transport.http2.stream import Buffer, Stream, write
 from torchserve_py.transport.turns import running_turns
+
+if TYPE_CHECKING:
+    from torchserve_py.transport.http2.call import Call
 
 #: Bytes of answers handed to the transport at once; it may hold them until the client reads.
 _WRITE_SIZE: Final = 1 << 20
@@ -30,16 +35,7 @@ _MAX_CHANGES: Final = 10_000
 _CALLS_PER_FRAME: Final = 32
 
 
-class Sending(Protocol):
-    """A call, as far as it sends."""
-
-    stream: Stream
-
-
-C = TypeVar("C", bound=Sending)
-
-
-class Sender(Generic[C]):
+class Sender:
     """The sending half of a connection.
 
     Args:
@@ -51,9 +47,9 @@ class Sender(Generic[C]):
 
     def __init__(
         self,
-        calls: Mapping[int, C],
+        calls: Mapping[int, Call],
         patience: Patience,
-        ended: Callable[[C], None],
+        ended: Callable[[Call], None],
         flushed: Callable[[], None],
     ) -> None:
         #: Frames to be sent next.
@@ -72,8 +68,8 @@ class Sender(Generic[C]):
         self._initial_window = frames.DEFAULT_WINDOW
         self._most_credit = 0  # at least the credit of every stream
         self._free_changes = 0
-        self._ready: dict[C, None] = {}
-        self._waiting: dict[C, None] = {}
+        self._ready: dict[Call, None] = {}
+        self._waiting: dict[Call, None] = {}
         #: The credit of parked streams, and a heap in the order in which a larger initial window frees them. Heap
         #: entries that differ from the dictionary are stale.
         self._parked: dict[int, int] = {}
@@ -95,13 +91,13 @@ class Sender(Generic[C]):
         """Note that a call has begun."""
         self._allow_changes(_CHANGES_PER_CALL)
 
-    def drop(self, call: C) -> None:
+    def drop(self, call: Call) -> None:
         """Forget a call; it sends nothing more."""
         self._ready.pop(call, None)
         self._waiting.pop(call, None)
         self._parked.pop(call.stream.id, None)
 
-    def ready(self, call: C) -> None:
+    def ready(self, call: Call) -> None:
         """Send the new data of a call by the end of this turn of the event loop."""
         self._ready[call] = None
         self.flush_soon()
@@ -111,6 +107,11 @@ class Sender(Generic[C]):
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.flush)
+
+    def give_window(self, stream_id: int, size: int) -> None:
+        """Let the client send ``size`` more bytes in a stream."""
+        self.out.append(frames.window_update(stream_id, size))
+        self.flush_soon()
 
     def hold(self) -> None:
         """Write nothing until `flush` is called; the caller does so within this turn of the event loop."""
@@ -153,7 +154,7 @@ class Sender(Generic[C]):
         self._is_put_off = False
         self.flush()
 
-    def _emit(self, call: C, allowance: int) -> int:
+    def _emit(self, call: Call, allowance: int) -> int:
         """Send as much of a call's answer as allowed; then queue, park or end the call."""
         stream = call.stream
         window = self._initial_window + stream.credit
@@ -198,7 +199,7 @@ class Sender(Generic[C]):
             raise ConnectionFailed(code, f"a window that grows by {increment}")
         self._count_change()
 
-    def widen_stream(self, call: C, increment: int) -> None:
+    def widen_stream(self, call: Call, increment: int) -> None:
         """Enlarge the window of a call's stream by ``increment`` bytes.
 
         Raises StreamFailed: the window would be too large, or grows by nothing; ConnectionFailed: such frames were too

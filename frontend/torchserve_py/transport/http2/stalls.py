@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from torchserve_py.transport.http2.frame_reader import FrameReader
+
+if TYPE_CHECKING:
+    from torchserve_py.transport.http2.call import Call
 
 #: Bytes per second at which requests must arrive and answers must be read; the same as for HTTP/1.1 bodies.
 _LEAST_RATE: Final = 500.0
@@ -39,18 +44,6 @@ class Progress(NamedTuple):
         return bool(now.pending and self.pending) and now.sent - self.sent < min(self.pending, least)
 
 
-class _Call(Protocol):
-    @property
-    def progress(self) -> Progress: ...
-
-
-class _Reader(Protocol):
-    units: int
-
-    @property
-    def is_midway(self) -> bool: ...
-
-
 class Stalls:
     """Watches one connection.
 
@@ -65,8 +58,8 @@ class Stalls:
     def __init__(
         self,
         transport: asyncio.Transport,
-        reader: _Reader,
-        calls: Mapping[int, _Call],
+        reader: FrameReader,
+        calls: Mapping[int, Call],
         end: Callable[[int], None],
         interval: float,
     ) -> None:
@@ -78,7 +71,7 @@ class Stalls:
         self._paused = False
         self._stood = False
         self._unit: int | None = None
-        self._seen: dict[_Call, Progress] = {}
+        self._seen: dict[Call, Progress] = {}
         self._timer = asyncio.get_running_loop().call_later(interval, self._look)
 
     def pause(self) -> None:

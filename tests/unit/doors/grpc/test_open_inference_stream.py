@@ -132,12 +132,7 @@ class FakeContext:
     def __init__(self, requests: list[ModelInferRequest]) -> None:
         self._requests = [each.SerializeToString() for each in requests]
         self.written: list[bytes] = []
-
-    def invocation_metadata(self):
-        return ()
-
-    def set_trailing_metadata(self, metadata):
-        pass
+        self.metadata = self.trailing_metadata = ()
 
     async def read(self):
         return self._requests.pop(0) if self._requests else grpc.aio.EOF

@@ -12,10 +12,11 @@ from tests.unit.transport.http2.raw_client import RawClient
 from torchserve_py.transport.admission import Admission
 from torchserve_py.transport.http2.grpc_messages import MessageLimit
 from torchserve_py.transport.http2.grpc_server import Age, GrpcServer
-from torchserve_py.transport.http2.methods import LATER, Limits
+from torchserve_py.transport.http2.methods import LATER, Limits, Method
 
 SERVICE = "test.Service"
-LIMITS = Limits(message_size=4 << 20, streams=100)
+LIMITS = Limits(streams=100)
+MESSAGE_SIZE = 4 << 20
 
 
 def limit_of(size: int) -> MessageLimit:
@@ -39,9 +40,8 @@ class Methods:
 
     async def tell(self, request: bytes, context: Any) -> bytes:
         """Metadata there and back."""
-        await context.send_initial_metadata((("first", "1"), ("raw-bin", b"\0\xff")))
-        context.set_trailing_metadata((("last", "2"),))
-        return repr((sorted(context.invocation_metadata()), context.peer(), context.time_remaining())).encode()
+        context.trailing_metadata = (("last", "2"), ("raw-bin", b"\0\xff"))
+        return repr((sorted(context.metadata), context.peer)).encode()
 
     async def count(self, request: bytes, context: Any) -> None:
         """As many messages of a size as the request says."""
@@ -78,10 +78,9 @@ class Methods:
             self.running -= 1
         return b""
 
-    async def refuse(self, request: bytes, context: Any) -> bytes:
+    async def refuse(self, request: bytes, context: Any) -> None:
         """An error, as the request says."""
-        await context.abort(grpc.StatusCode.NOT_FOUND, request.decode(), (("cause", "test"),))
-        return b""
+        context.end(grpc.StatusCode.NOT_FOUND, request.decode(), (("cause", "test"),))
 
     async def raise_(self, request: bytes, context: Any) -> bytes:
         """What a handler with a bug does."""
@@ -98,9 +97,9 @@ class Methods:
 
         def ended(_: Any) -> None:
             self.running -= 1
-            self.cancelled += context.code() is not grpc.StatusCode.OK
+            self.cancelled += context.code is not grpc.StatusCode.OK
 
-        context.add_done_callback(ended)
+        context.on_end.append(ended)
         answers = {
             b"message": lambda: context.follow(request),
             b"coroutine": lambda: context.follow(self.echo(request, context)),
@@ -117,19 +116,22 @@ class Methods:
         return LATER
 
 
-def handlers(methods: Methods) -> dict[str, Any]:
-    """As gRPC names them."""
+def served(methods: Methods, limit: MessageLimit) -> dict[str, Method]:
+    """The methods by path."""
+    unary = {
+        "Echo": methods.echo,
+        "Tell": methods.tell,
+        "Count": methods.count,
+        "Generate": methods.generate,
+        "Wait": methods.wait,
+        "Refuse": methods.refuse,
+        "Raise": methods.raise_,
+        "Later": methods.later,
+    }
+    of_streams = {"Talk": methods.talk, "Total": methods.total}
     return {
-        "Echo": grpc.unary_unary_rpc_method_handler(methods.echo),
-        "Tell": grpc.unary_unary_rpc_method_handler(methods.tell),
-        "Count": grpc.unary_stream_rpc_method_handler(methods.count),
-        "Generate": grpc.unary_stream_rpc_method_handler(methods.generate),
-        "Talk": grpc.stream_stream_rpc_method_handler(methods.talk),
-        "Total": grpc.stream_unary_rpc_method_handler(methods.total),
-        "Wait": grpc.unary_unary_rpc_method_handler(methods.wait),
-        "Refuse": grpc.unary_unary_rpc_method_handler(methods.refuse),
-        "Raise": grpc.unary_unary_rpc_method_handler(methods.raise_),
-        "Later": grpc.unary_unary_rpc_method_handler(methods.later),
+        **{f"/{SERVICE}/{name}": Method(serve, limit) for name, serve in unary.items()},
+        **{f"/{SERVICE}/{name}": Method(serve, limit, takes_stream=True) for name, serve in of_streams.items()},
     }
 
 
@@ -156,11 +158,15 @@ async def start(
     age: Age = Age(None, None),  # noqa: B008 (immutable)
     limits: Limits = LIMITS,
     admission: Admission | None = None,
+    message_size: int = MESSAGE_SIZE,
+    **more: Method,
 ) -> Running:
-    """A server."""
+    """A server, with these methods besides the usual ones."""
     methods = Methods()
-    server = GrpcServer(limits, age, admission)
-    server.add_registered_method_handlers(SERVICE, handlers(methods))
+    usual = served(methods, limit_of(message_size))
+    server = GrpcServer(
+        {**usual, **{f"/{SERVICE}/{name}": each for name, each in more.items()}}, limits, age, admission
+    )
     return Running(server, methods, await server.listen("127.0.0.1", 0, None))
 
 

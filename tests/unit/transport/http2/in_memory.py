@@ -4,13 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
-
-from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.grpc_messages import MessageLimit
+from torchserve_py.transport.http2.grpc_server import Age, GrpcServer
 from torchserve_py.transport.http2.http2_connection import Http2Connection
-from torchserve_py.transport.http2.methods import Limits, Method, Shared
+from torchserve_py.transport.http2.methods import Limits, Method
 from torchserve_py.transport.http2.unread import UnreadOfAll
 from torchserve_py.transport.request_budget import RequestBudget
 
@@ -69,9 +67,9 @@ async def _many(request: bytes, context: Any) -> None:
 def _methods() -> dict[str, Method]:
     limit = MessageLimit(1 << 20, "a test sets")
     return {
-        "/test.Service/Echo": Method(grpc.unary_unary_rpc_method_handler(_echo), limit),
-        "/test.Service/Talk": Method(grpc.stream_stream_rpc_method_handler(_talk), limit),
-        "/test.Service/Many": Method(grpc.unary_stream_rpc_method_handler(_many), limit),
+        "/test.Service/Echo": Method(_echo, limit),
+        "/test.Service/Talk": Method(_talk, limit, takes_stream=True),
+        "/test.Service/Many": Method(_many, limit),
     }
 
 
@@ -79,10 +77,10 @@ class InMemory:
     """A server's end of one connection, which has begun."""
 
     def __init__(self, budget: int = 1 << 20, unread: int = 1 << 20) -> None:
-        room = UnreadOfAll(unread, unread)
-        self.shared = Shared(_methods(), Limits(1 << 20, 20, 1000.0), RequestBudget(budget), room, Decompressor())
+        self.server = GrpcServer(_methods(), Limits(20, 1000.0), Age(None, None), budget=RequestBudget(budget))
+        self.server.unread = UnreadOfAll(unread, unread)
         self.transport = Transport()
-        self.connection = Http2Connection(self.shared, lambda connection: None, lambda connection: None)
+        self.connection = Http2Connection(self.server)
         self.connection.connection_made(self.transport)
         self.send(frames.PREFACE + frames.settings({}))
 
@@ -106,7 +104,7 @@ class InMemory:
             if not self.connection._running:
                 break
             await asyncio.sleep(0.001)
-        self.shared.decompressor.close()
-        assert self.shared.budget.held == 0
-        assert self.shared.unread.held == 0
-        assert not self.shared.unread.clients
+        self.server.decompressor.close()
+        assert self.server.budget.held == 0
+        assert self.server.unread.held == 0
+        assert not self.server.unread.clients

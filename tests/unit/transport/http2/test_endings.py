@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 from grpc import StatusCode
-from tests.unit.transport.http2.conftest import LIMITS, SERVICE, Running, handlers, start
+from tests.unit.transport.http2.conftest import LIMITS, Running, limit_of, start
 from tests.unit.transport.http2.raw_client import MESSAGE, RawClient, frame, headers_for
 
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.frames import ErrorCode
 from torchserve_py.transport.http2.grpc_server import Age
+from torchserve_py.transport.http2.methods import Method
 
 LARGE = struct.pack(">BI", 0, 65_536) + bytes(65_536)
 
@@ -201,7 +202,6 @@ async def test_stopping_leaves_handlers_behind_that_do_not_let_themselves_be_can
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("torchserve_py.transport.http2.grpc_server._CANCEL_LIMIT", 0.05)
-    running = await start()
     release, entered = asyncio.Event(), threading.Event()
 
     async def stubborn(request: bytes, context: object) -> bytes:
@@ -213,8 +213,7 @@ async def test_stopping_leaves_handlers_behind_that_do_not_let_themselves_be_can
                 pass
         return b""
 
-    methods = {**handlers(running.methods), "Stubborn": grpc.unary_unary_rpc_method_handler(stubborn)}
-    running.server.add_registered_method_handlers(SERVICE, methods)
+    running = await start(Stubborn=Method(stubborn, limit_of(100)))
     async with running.channel() as channel:
         call = asyncio.ensure_future(channel.unary_unary("/test.Service/Stubborn")(b""))
         await asyncio.to_thread(entered.wait, 20)

@@ -10,24 +10,24 @@ import pytest
 from grpc import StatusCode, aio
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.transport.http2.conftest import LIMITS, SERVICE, Running, limit_of, start
+from tests.unit.transport.http2.conftest import SERVICE, Running, limit_of, start
 
 from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http2.call import CALL_COST
 from torchserve_py.transport.http2.grpc_messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
+from torchserve_py.transport.http2.methods import Method
 from torchserve_py.transport.request_budget import RequestBudget
 
 SMALL = 1000
 LARGE = b"x" * 300_000
-PATHS = tuple(f"/{SERVICE}/{method}" for method in ("Echo", "Talk", "Wait"))
+PATHS = tuple(f"/{SERVICE}/{method}" for method in ("Echo", "Talk", "Wait", "Small"))
 
 
 @pytest.fixture
 async def generous() -> AsyncIterator[Running]:
-    """A server whose methods `PATHS` take messages of 400,000 bytes, and two of them at a time."""
-    each = await start(limits=LIMITS._replace(message_size=SMALL))
-    each.server.limit_messages(PATHS, 400_000, "somebody sets")
-    each.server._shared.budget.room = 800_000
+    """A server whose methods take messages of 400,000 bytes, and two of them at a time; but for the last of `PATHS`."""
+    each = await start(message_size=400_000, Small=Method(lambda request, call: request, limit_of(SMALL)))
+    each.server.budget.room = 800_000
     yield each
     await each.server.stop(0)
 
@@ -40,18 +40,18 @@ async def code_of(call) -> StatusCode:
 
 async def all_is_released(running: Running) -> None:
     async with asyncio.timeout(20):
-        while running.server._shared.budget.held:
+        while running.server.budget.held:
             await asyncio.sleep(0.001)
 
 
 async def test_some_methods_take_large_messages_and_others_do_not(generous: Running) -> None:
     async with generous.channel() as channel:
-        echo, total = channel.unary_unary(PATHS[0]), channel.stream_unary(f"/{SERVICE}/Total")
+        echo, small = channel.unary_unary(PATHS[0]), channel.unary_unary(PATHS[3])
         for _ in range(5):
             assert await echo(LARGE) == LARGE
-        with pytest.raises(aio.AioRpcError, match=r"\(400001 vs. 400000\), which somebody sets"):
+        with pytest.raises(aio.AioRpcError, match=r"\(400001 vs. 400000\), which a test sets"):
             await echo(b"x" * 400_001)
-        assert await code_of(total(iter([LARGE]))) is StatusCode.RESOURCE_EXHAUSTED
+        assert await code_of(small(LARGE)) is StatusCode.RESOURCE_EXHAUSTED
         await all_is_released(generous)
 
 
@@ -93,7 +93,7 @@ async def test_what_all_hold_together_has_a_bound(generous: Running) -> None:
 
 
 async def test_calls_without_a_message_count_too(generous: Running) -> None:
-    generous.server._shared.budget.room = 5 * CALL_COST
+    generous.server.budget.room = 5 * CALL_COST
     async with generous.channel() as channel:
         calls = [channel.stream_stream(PATHS[1])() for _ in range(4)]
         for call in calls:
