@@ -4,8 +4,6 @@ Without them the thread that runs the handler also moves the bytes, which is che
 steps. `Overlap` finds out by measuring whether the threads pay.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence

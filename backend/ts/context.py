@@ -5,18 +5,14 @@ get a copy per call. This is a hot path: request headers stay as they came over 
 and a row whose response the handler leaves unchanged costs no dictionary.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ts.protocol.response_head import headers_problem, reason_problem, status_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ts.open_inference.types import InferenceRequest
 
 #: A header's name or value: ``bytes`` as it came over HTTP, ``str`` where the server set it.
@@ -241,7 +237,7 @@ class Context:
         sequence_id: str | None = self.request_processor[idx].get_request_property(self.header_key_sequence_id)
         return sequence_id
 
-    def get_open_inference_request(self, idx: int = 0) -> InferenceRequest | None:
+    def get_open_inference_request(self, idx: int = 0) -> "InferenceRequest | None":
         """Return row ``idx``'s Open Inference request; None if the request came by another protocol."""
         request: InferenceRequest | None = self.request_processor[idx].open_inference
         return request

@@ -5,8 +5,6 @@ the process with the same error. Then the process tells the server that it leave
 ends; a fresh one takes its place.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -85,13 +83,13 @@ def is_lost() -> bool:
     return bool(_State.reason)
 
 
-def announce(connection: Connection) -> None:
+def announce(connection: "Connection") -> None:
     """If the device is lost, ask the server for no more jobs; call this before the answers that free the worker."""
     if _State.reason:
         connection.send([LEAVING])
 
 
-def end_if_lost(connection: Connection) -> None:
+def end_if_lost(connection: "Connection") -> None:
     """End this process if the device is lost; call this after the failed jobs are answered."""
     if _State.reason:
         connection.flush()

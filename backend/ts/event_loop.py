@@ -8,8 +8,6 @@ Writes to the connection block the loop on purpose: the frontend stops reading o
 worker's responses are slow, and then the worker has to slow down too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from abc import ABC, abstractmethod
@@ -65,7 +63,7 @@ class AsyncRuntime(ABC):
         """Release the model's resources; the main loop calls this after the last answer, before the process ends."""
 
 
-def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, spans: JobSpans | None = None) -> None:
+def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, spans: "JobSpans | None" = None) -> None:
     """Run jobs in the loop of ``runner``, each in a trace span of ``spans``, until the frontend stops the worker.
 
     Raises FrameError, ValueError: the frontend sent bytes that are no frame, or a message of an unknown kind.
@@ -76,7 +74,7 @@ def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, s
 
 class _Jobs:
     def __init__(
-        self, connection: Connection, runtime: AsyncRuntime, loop: asyncio.AbstractEventLoop, spans: JobSpans | None
+        self, connection: Connection, runtime: AsyncRuntime, loop: asyncio.AbstractEventLoop, spans: "JobSpans | None"
     ) -> None:
         self._connection = connection
         self._runtime = runtime

@@ -7,8 +7,6 @@ Cancellations take effect out of order: `Connection.cancelled` records each one 
 stopped before its batch begins or while the batch runs. All other messages are delivered in order.
 """
 
-from __future__ import annotations
-
 import logging
 import select
 import socket

@@ -4,8 +4,6 @@ The actor keeps the model's files on the node, makes the worker's key and certif
 what the process prints. Requests and answers do not go through Ray: the process connects to the frontend itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

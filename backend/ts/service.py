@@ -1,7 +1,5 @@
 """A loaded model: its context and the entry point that the worker calls for every batch."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterable

@@ -4,8 +4,6 @@ A destination is ``otlp`` (the variables ``OTEL_EXPORTER_OTLP_…`` say which co
 in JSON per line.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +18,7 @@ OTLP: Final = "otlp"
 HEADERS: Final = ("traceparent", "tracestate")
 
 
-def provider_of(destination: str, service: str) -> TracerProvider:
+def provider_of(destination: str, service: str) -> "TracerProvider":
     """Return the tracer provider of a destination. Raises ModuleNotFoundError, OSError: it cannot be used."""
     try:
         return provider_with([to_collector() if destination == OTLP else to_file(destination)], service)
@@ -28,7 +26,7 @@ def provider_of(destination: str, service: str) -> TracerProvider:
         raise missing_package(error, "traces", "tracing") from None
 
 
-def provider_with(processors: Iterable[SpanProcessor], service: str) -> TracerProvider:
+def provider_with(processors: "Iterable[SpanProcessor]", service: str) -> "TracerProvider":
     """Return the tracer provider of a service, whose spans go to ``processors``."""
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -39,7 +37,7 @@ def provider_with(processors: Iterable[SpanProcessor], service: str) -> TracerPr
     return provider
 
 
-def to_collector(**options: Any) -> SpanProcessor:
+def to_collector(**options: Any) -> "SpanProcessor":
     """Return the processor that sends spans to a collector by OTLP; ``options`` are those of the exporter."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -47,7 +45,7 @@ def to_collector(**options: Any) -> SpanProcessor:
     return BatchSpanProcessor(OTLPSpanExporter(**options))
 
 
-def to_file(path: str) -> SpanProcessor:
+def to_file(path: str) -> "SpanProcessor":
     """Return the processor that appends each span to a file, as a line of JSON."""
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 

@@ -4,8 +4,6 @@ An address is the path of a Unix socket, or ``tls://HOST:PORT?FOLDER``. The fold
 private key and certificate) and ``authority.pem``, which has signed the frontend's certificate.
 """
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,7 +23,7 @@ def tls_address(host: str, port: int, folder: Path) -> str:
     return f"{_TLS}{host}:{port}?{folder}"
 
 
-def connect(address: str) -> socket.socket | ssl.SSLSocket:
+def connect(address: str) -> "socket.socket | ssl.SSLSocket":
     """Return a socket that is connected to the frontend.
 
     Raises OSError: the frontend does not listen there, or its certificate is not one of its authority.
@@ -38,7 +36,7 @@ def connect(address: str) -> socket.socket | ssl.SSLSocket:
     return connected
 
 
-def _connect_tls(address: str) -> ssl.SSLSocket:
+def _connect_tls(address: str) -> "ssl.SSLSocket":
     import ssl  # workers of the frontend's own machine do without
 
     place, _, folder = address.partition("?")
@@ -56,7 +54,7 @@ def _connect_tls(address: str) -> ssl.SSLSocket:
     return secured
 
 
-def unread(connected: socket.socket | ssl.SSLSocket) -> bool:
+def unread(connected: "socket.socket | ssl.SSLSocket") -> bool:
     """Return whether the socket holds bytes that it has received and decrypted already."""
     pending = getattr(connected, "pending", None)
     return pending is not None and pending() > 0

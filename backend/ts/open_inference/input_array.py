@@ -1,8 +1,6 @@
 """The arrays that handlers find in their rows."""
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,7 +16,7 @@ class InputArray(np.ndarray[Any, Any]):
     _is_input = False
 
     @classmethod
-    def of(cls, array: np.ndarray[Any, Any]) -> InputArray:
+    def of(cls, array: np.ndarray[Any, Any]) -> Self:
         """Return ``array`` as an input, without copying it."""
         made = array.view(cls)
         made._is_input = True

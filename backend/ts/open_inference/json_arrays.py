@@ -5,8 +5,6 @@ is optional, and only requests of the usual form are read with it: one or more i
 all others, and for whatever is wrong, there is `ts.open_inference.json_request`, which says what it is.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, Final
 
 from ts.open_inference.datatypes import BOUNDS, FLOATS
@@ -103,7 +101,7 @@ class _Reader:
         plain = {name: self._plain(value) for name, value in members.items()}
         return plain | {"data": self._numbers(data, datatype)}
 
-    def _numbers(self, data: Any, datatype: str) -> np.ndarray[Any, Any]:
+    def _numbers(self, data: Any, datatype: str) -> "np.ndarray[Any, Any]":
         import numpy as np
 
         bounds = BOUNDS.get(datatype)

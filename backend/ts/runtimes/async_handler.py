@@ -4,8 +4,6 @@ Every request becomes a separate call with one row and a copy of the context, as
 feed an engine that batches by itself. A call whose client leaves is cancelled where the handler awaits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import inspect
@@ -26,43 +24,6 @@ from ts.runtimes.torchserve_handler import TorchServeHandler
 from ts.service import Service
 
 logger = logging.getLogger(__name__)
-
-
-def load(load: Load, connection: Connection, runner: asyncio.Runner) -> AsyncHandler:
-    """Load a model with an asynchronous handler, whose ``initialize`` may be a coroutine of the loop that serves it."""
-    wait_for = runner.get_loop().run_until_complete
-    service = load_service(load, wait_for=wait_for)
-    handler = TorchServeHandler(
-        service, connection, decode_input=load["decode_input_request"], max_response_size=load["max_response_size"]
-    )
-    if load["warmup"]:
-        from ts.runtimes.warm_up import warm_up
-
-        warm_up(service, handler, load, wait_for)
-    return AsyncHandler(service, connection, handler, load["max_response_size"])
-
-
-class AsyncHandler(AsyncRuntime):
-    """Runs every request as a call of its own; see `ts.event_loop`."""
-
-    def __init__(
-        self, service: Service, connection: Connection, handler: TorchServeHandler, max_response_size: int
-    ) -> None:
-        self._handler = handler
-        self._service = service
-        self._connection = connection
-        self._max_response_size = max_response_size
-
-    @property
-    def declares(self) -> Mapping[str, Any]:
-        return self._handler.declares
-
-    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
-        for row in self._handler.read_rows([wire_row]):
-            await Call(self._service, row, self._connection, self._max_response_size).run_to_end()
-
-    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
-        self._handler.end_sequences(ended)
 
 
 class Call(Batch):
@@ -94,3 +55,40 @@ class Call(Batch):
             self.fail_all(failure_of(error))
         self._seconds = time.perf_counter() - started
         self.flush()
+
+
+class AsyncHandler(AsyncRuntime):
+    """Runs every request as a call of its own; see `ts.event_loop`."""
+
+    def __init__(
+        self, service: Service, connection: Connection, handler: TorchServeHandler, max_response_size: int
+    ) -> None:
+        self._handler = handler
+        self._service = service
+        self._connection = connection
+        self._max_response_size = max_response_size
+
+    @property
+    def declares(self) -> Mapping[str, Any]:
+        return self._handler.declares
+
+    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
+        for row in self._handler.read_rows([wire_row]):
+            await Call(self._service, row, self._connection, self._max_response_size).run_to_end()
+
+    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
+        self._handler.end_sequences(ended)
+
+
+def load(load: Load, connection: Connection, runner: asyncio.Runner) -> AsyncHandler:
+    """Load a model with an asynchronous handler, whose ``initialize`` may be a coroutine of the loop that serves it."""
+    wait_for = runner.get_loop().run_until_complete
+    service = load_service(load, wait_for=wait_for)
+    handler = TorchServeHandler(
+        service, connection, decode_input=load["decode_input_request"], max_response_size=load["max_response_size"]
+    )
+    if load["warmup"]:
+        from ts.runtimes.warm_up import warm_up
+
+        warm_up(service, handler, load, wait_for)
+    return AsyncHandler(service, connection, handler, load["max_response_size"])

@@ -1,7 +1,5 @@
 """Form bodies cut into their fields; imported by a worker only when the first form comes."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 

@@ -4,8 +4,6 @@
 span of a row is a child of the server's, whose id comes with the row's headers (``traceparent``).
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -50,7 +48,7 @@ class JobSpans:
         self._spans = _Spans(destination)
         self._model_name = model_name
 
-    def start_task(self, wire_row: InferRow, start: Callable[[], Task]) -> Task:
+    def start_task(self, wire_row: InferRow, start: "Callable[[], Task]") -> "Task":
         """Start the task of a job; its span is the current one there, and ends with it."""
         from opentelemetry.trace import use_span
 

@@ -4,8 +4,6 @@
 `ts.runtimes.async_handler` the handlers that are coroutines.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@
 runs steps of other sequences. What follows for leases and states in memory waits for `BatchCommit.conclude`.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence

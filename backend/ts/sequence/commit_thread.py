@@ -4,8 +4,6 @@ One commit is under way at a time, and until it is done the store is that thread
 through `StoreAfterCommit`, which waits. `CommitOverlap` finds out by measuring whether the thread pays.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue

@@ -8,13 +8,11 @@ marked with extension types, so that decoding restores the original types. An en
 numpy, torch and safetensors are imported only if a state holds their values.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import msgpack
 
@@ -39,6 +37,83 @@ _pack = msgpack.Packer(default=_large_integer).pack
 
 class StateError(ValueError):
     """A state that cannot be written as bytes, or bytes that cannot be read as a state."""
+
+
+class _Marked:
+    """An extension value that was read and not looked into yet."""
+
+    __slots__ = ("code", "data")
+
+    def __init__(self, code: int, data: bytes) -> None:
+        self.code = code
+        self.data = data
+
+
+def _name_of(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+class _Tensors:
+    """The arrays and tensors of one state, by number; safetensors has a file for each kind."""
+
+    def __init__(self, arrays: Mapping[str, Any] | None = None, tensors: Mapping[str, Any] | None = None) -> None:
+        self.arrays: dict[str, Any] = dict(arrays or {})
+        self.tensors: dict[str, Any] = dict(tensors or {})
+        self._storages: set[int] = set()
+
+    @classmethod
+    def read(cls, arrays: bytes, tensors: bytes) -> Self:
+        """Return what two files hold; an empty one stands for nothing."""
+        return cls(
+            _safetensors("numpy").load(arrays) if arrays else None,
+            _safetensors("torch").load(tensors) if tensors else None,
+        )
+
+    def files(self) -> tuple[bytes, bytes]:
+        """Return the two files."""
+        return (
+            _safetensors("numpy").save(self.arrays) if self.arrays else b"",
+            _safetensors("torch").save(self.tensors) if self.tensors else b"",
+        )
+
+    def add_array(self, array: Any, place: str) -> str:
+        """Take in a numpy array or scalar; return its number."""
+        import numpy
+
+        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+            raise StateError(f"{place} is an array of type {array.dtype}, which safetensors' format does not know")
+        little = numpy.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+        self.arrays[number := str(len(self.arrays))] = little.reshape(array.shape)
+        return number
+
+    def add_tensor(self, tensor: Any, place: str) -> str:
+        """Take in a torch tensor; return its number."""
+        import torch
+
+        from ts.torch_handler.device_copies import to_host
+
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
+            raise StateError(
+                f"{place} is a tensor of type {tensor.dtype} and layout {tensor.layout}, which safetensors' format does"
+                " not know"
+            )
+        flat = to_host(tensor).contiguous()
+        storage = flat.untyped_storage().data_ptr()
+        if storage in self._storages:
+            flat = flat.clone()  # safetensors refuses tensors that share memory
+        self._storages.add(storage)
+        self.tensors[number := str(len(self.tensors))] = flat
+        return number
+
+
+def _safetensors(kind: str) -> Any:
+    try:
+        return importlib.import_module(f"safetensors.{kind}")
+    except ModuleNotFoundError as error:
+        raise StateError(
+            f"a state with {kind} values is stored in safetensors' format; {error.name} is missing for that: install"
+            " torchserve-py[safetensors]"
+        ) from error
 
 
 class StateEncoding:
@@ -194,80 +269,3 @@ class StateEncoding:
         if device == "cpu" or self._gpu_id is None:
             return tensor
         return tensor.to(f"{device}:{self._gpu_id}")
-
-
-class _Marked:
-    """An extension value that was read and not looked into yet."""
-
-    __slots__ = ("code", "data")
-
-    def __init__(self, code: int, data: bytes) -> None:
-        self.code = code
-        self.data = data
-
-
-def _name_of(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-class _Tensors:
-    """The arrays and tensors of one state, by number; safetensors has a file for each kind."""
-
-    def __init__(self, arrays: Mapping[str, Any] | None = None, tensors: Mapping[str, Any] | None = None) -> None:
-        self.arrays: dict[str, Any] = dict(arrays or {})
-        self.tensors: dict[str, Any] = dict(tensors or {})
-        self._storages: set[int] = set()
-
-    @classmethod
-    def read(cls, arrays: bytes, tensors: bytes) -> _Tensors:
-        """Return what two files hold; an empty one stands for nothing."""
-        return cls(
-            _safetensors("numpy").load(arrays) if arrays else None,
-            _safetensors("torch").load(tensors) if tensors else None,
-        )
-
-    def files(self) -> tuple[bytes, bytes]:
-        """Return the two files."""
-        return (
-            _safetensors("numpy").save(self.arrays) if self.arrays else b"",
-            _safetensors("torch").save(self.tensors) if self.tensors else b"",
-        )
-
-    def add_array(self, array: Any, place: str) -> str:
-        """Take in a numpy array or scalar; return its number."""
-        import numpy
-
-        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-            raise StateError(f"{place} is an array of type {array.dtype}, which safetensors' format does not know")
-        little = numpy.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-        self.arrays[number := str(len(self.arrays))] = little.reshape(array.shape)
-        return number
-
-    def add_tensor(self, tensor: Any, place: str) -> str:
-        """Take in a torch tensor; return its number."""
-        import torch
-
-        from ts.torch_handler.device_copies import to_host
-
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
-            raise StateError(
-                f"{place} is a tensor of type {tensor.dtype} and layout {tensor.layout}, which safetensors' format does"
-                " not know"
-            )
-        flat = to_host(tensor).contiguous()
-        storage = flat.untyped_storage().data_ptr()
-        if storage in self._storages:
-            flat = flat.clone()  # safetensors refuses tensors that share memory
-        self._storages.add(storage)
-        self.tensors[number := str(len(self.tensors))] = flat
-        return number
-
-
-def _safetensors(kind: str) -> Any:
-    try:
-        return importlib.import_module(f"safetensors.{kind}")
-    except ModuleNotFoundError as error:
-        raise StateError(
-            f"a state with {kind} values is stored in safetensors' format; {error.name} is missing for that: install"
-            " torchserve-py[safetensors]"
-        ) from error

@@ -1,7 +1,5 @@
 """The sequences that one worker holds: their leases in the store, and their states in memory."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

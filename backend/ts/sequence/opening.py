@@ -1,7 +1,5 @@
 """Opens the store beneath a model's `SequenceCache` that `model-config.yaml` configures."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from ts.context import Context

@@ -18,8 +18,6 @@ the sequence's next step reads it. Without a store an evicted state is lost; the
 and never runs with an empty state.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from typing import Any

@@ -12,8 +12,6 @@ and its request id, which is unique within an incarnation:
 * A client that only asks what has become of a step begins nothing: any id that the latest incarnation has seen will do.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The answers to steps that do not run: errors with the reason why a step is not applied, and kept answers."""
 
-from __future__ import annotations
-
 import logging
 from typing import Final
 

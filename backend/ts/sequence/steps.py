@@ -9,8 +9,6 @@ one, otherwise the server's id of the job (which stays the same when the server 
 `Steps` keeps the states of sequences in memory only; `ts.sequence.stored_steps` keeps them in a store, too.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -19,8 +19,6 @@ sequence's lease for that query also prevents the lost worker from applying the 
 unknown, the step is answered with ``outcome_unknown``.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

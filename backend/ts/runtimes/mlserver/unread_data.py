@@ -5,8 +5,6 @@ numbers of large JSON, arrive as a block of memory. What only passes through a m
 makes an array of it without a list in between, and the list that the API promises is made when ``root`` is read.
 """
 
-from __future__ import annotations
-
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -49,7 +47,7 @@ class UnreadData(TensorData):
         return None if unread is None else unread[0]
 
     @property
-    def array(self) -> np.ndarray[Any, Any] | None:
+    def array(self) -> "np.ndarray[Any, Any] | None":
         """The data as an array that must not be written to, if they are numbers and were not read as a list."""
         tensor = self.tensor
         return None if tensor is None or tensor.datatype == "BYTES" else numpy_of(tensor)

@@ -5,8 +5,6 @@ tagged maps are also those of the package msgpack-numpy; what it would pickle, a
 both directions: unpickling runs code of the sender's choice.
 """
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import json
@@ -14,14 +12,11 @@ import math
 import sys
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgpack
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
-
-if TYPE_CHECKING:
-    import numpy as np
 
 #: Written as pydantic writes them: ISO 8601 and decimal text.
 _AS_TEXT: Final = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
@@ -187,11 +182,11 @@ def _array(value: Mapping[bytes, Any]) -> Any:
     return np.frombuffer(value[b"data"], dtype=dtype)[0]
 
 
-def _dtype(numpy: Any, described: Any) -> np.dtype[Any]:
+def _dtype(numpy: Any, described: Any) -> Any:
     if isinstance(described, list):
-        return numpy.dtype([_field(*field) for field in described])  # type: ignore[no-any-return]
+        return numpy.dtype([_field(*field) for field in described])
     if isinstance(described, str | bytes):
-        return numpy.dtype(_text(described))  # type: ignore[no-any-return]
+        return numpy.dtype(_text(described))
     raise ValueError(f"an array cannot have the type {described!r}")
 
 

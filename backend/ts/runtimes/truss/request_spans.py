@@ -4,8 +4,6 @@ The spans are the server's: they are never the current ones, so spans that a mod
 A request that comes with the headers of W3C Trace Context continues the trace of its client.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -46,7 +44,7 @@ class Trace:
 NO_TRACE: Final = Trace()
 
 
-def tracing_of(config: TrussConfig, secrets: Mapping[str, str]) -> Tracing | None:
+def tracing_of(config: TrussConfig, secrets: Mapping[str, str]) -> "Tracing | None":
     """Return the tracing of a model's requests, or None. Raises ModuleNotFoundError: OpenTelemetry is not installed."""
     if not config.runtime["enable_tracing_data"]:
         return None
@@ -63,7 +61,7 @@ def tracing_of(config: TrussConfig, secrets: Mapping[str, str]) -> Tracing | Non
 class Tracing:
     """Traces requests; the spans go to ``processors``."""
 
-    def __init__(self, processors: Sequence[SpanProcessor]) -> None:
+    def __init__(self, processors: "Sequence[SpanProcessor]") -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._provider = provider_with(processors, "truss-server")
@@ -82,7 +80,7 @@ class Tracing:
 
 
 class _RequestTrace(Trace):
-    def __init__(self, tracer: Any, context: Context) -> None:
+    def __init__(self, tracer: Any, context: "Context") -> None:
         self._tracer = tracer
         self._context = context
         self._span: Any = None
@@ -114,7 +112,7 @@ class _RequestTrace(Trace):
             self._span.add_event(f"done: {name}", {"duration_sec": time.perf_counter() - started})
 
 
-def _processors(secrets: Mapping[str, str]) -> Iterator[SpanProcessor]:
+def _processors(secrets: Mapping[str, str]) -> "Iterator[SpanProcessor]":
     if url := os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         yield to_collector(endpoint=url, headers={})
     if path := os.environ.get("OTEL_TRACING_NDJSON_FILE"):

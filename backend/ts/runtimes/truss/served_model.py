@@ -1,7 +1,5 @@
 """A loaded Truss model and the resources that its calls share: slots, threads, limits."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import logging
@@ -24,6 +22,50 @@ logger = logging.getLogger(__name__)
 
 #: More than one, so that a health check that hangs does not block the next.
 _PROBES_AT_ONCE: Final = 4
+
+
+class HotReload:
+    """Reloads a model's code from the Truss's folder while it serves: for development, if the Truss's owner allows it.
+
+    The living model gets the class that the files define now, and keeps its state; its `load` does not run again. Calls
+    that run end with the code that they began with. Code that cannot be loaded changes nothing.
+    """
+
+    def __init__(self, model: Any, model_dir: Path, config: TrussConfig) -> None:
+        self._model = model
+        self._model_dir = model_dir
+        self._config = config
+
+    def reload(self) -> tuple[Answer, Description | None]:
+        """Reload the code from its files; return the answer for the client, and the new description or None."""
+        class_before, modules_before = type(self._model), self._forget_modules()
+        try:
+            class_name = self._config.values["model_class_name"]
+            self._model.__class__ = import_class(self._model_dir, self._config.class_file, class_name)
+            description = describe(self._model)
+        except (Exception, SystemExit) as error:
+            logger.exception("The model cannot be reloaded; it keeps its present code")
+            self._model.__class__ = class_before
+            self._forget_modules()
+            sys.modules.update(modules_before)
+            return Answer(422, JSON_HEADERS, to_json({"error": f"{type(error).__name__}: {error}"})), None
+        logger.info("The model's code was reloaded from its files.")
+        return Answer(200, JSON_HEADERS, to_json({"msg": "Hot reload complete"})), description
+
+    def _forget_modules(self) -> dict[str, ModuleType]:
+        """Remove the Truss's modules from ``sys.modules``, so that they are imported again; return them by name."""
+        importlib.invalidate_caches()
+        forgotten = {name: module for name, module in sys.modules.items() if self._is_own(module)}
+        for name, module in forgotten.items():
+            del sys.modules[name]
+            if module.__file__ is not None:
+                # Python compares compiled code by seconds and size, and a developer may be quicker.
+                Path(importlib.util.cache_from_source(module.__file__)).unlink(missing_ok=True)
+        return forgotten
+
+    def _is_own(self, module: ModuleType) -> bool:
+        file = getattr(module, "__file__", None)
+        return isinstance(file, str) and file.endswith(".py") and self._model_dir in Path(file).parents
 
 
 class ServedModel:
@@ -73,47 +115,3 @@ class ServedModel:
             threads.close()
         if self.tracing is not None:
             self.tracing.close()
-
-
-class HotReload:
-    """Reloads a model's code from the Truss's folder while it serves: for development, if the Truss's owner allows it.
-
-    The living model gets the class that the files define now, and keeps its state; its `load` does not run again. Calls
-    that run end with the code that they began with. Code that cannot be loaded changes nothing.
-    """
-
-    def __init__(self, model: Any, model_dir: Path, config: TrussConfig) -> None:
-        self._model = model
-        self._model_dir = model_dir
-        self._config = config
-
-    def reload(self) -> tuple[Answer, Description | None]:
-        """Reload the code from its files; return the answer for the client, and the new description or None."""
-        class_before, modules_before = type(self._model), self._forget_modules()
-        try:
-            class_name = self._config.values["model_class_name"]
-            self._model.__class__ = import_class(self._model_dir, self._config.class_file, class_name)
-            description = describe(self._model)
-        except (Exception, SystemExit) as error:
-            logger.exception("The model cannot be reloaded; it keeps its present code")
-            self._model.__class__ = class_before
-            self._forget_modules()
-            sys.modules.update(modules_before)
-            return Answer(422, JSON_HEADERS, to_json({"error": f"{type(error).__name__}: {error}"})), None
-        logger.info("The model's code was reloaded from its files.")
-        return Answer(200, JSON_HEADERS, to_json({"msg": "Hot reload complete"})), description
-
-    def _forget_modules(self) -> dict[str, ModuleType]:
-        """Remove the Truss's modules from ``sys.modules``, so that they are imported again; return them by name."""
-        importlib.invalidate_caches()
-        forgotten = {name: module for name, module in sys.modules.items() if self._is_own(module)}
-        for name, module in forgotten.items():
-            del sys.modules[name]
-            if module.__file__ is not None:
-                # Python compares compiled code by seconds and size, and a developer may be quicker.
-                Path(importlib.util.cache_from_source(module.__file__)).unlink(missing_ok=True)
-        return forgotten
-
-    def _is_own(self, module: ModuleType) -> bool:
-        file = getattr(module, "__file__", None)
-        return isinstance(file, str) and file.endswith(".py") and self._model_dir in Path(file).parents

@@ -5,8 +5,6 @@ in its thread: the thread that has finished one call begins the next, and notifi
 afterwards. Hence the device is never idle while a call waits for a slot.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import OrderedDict
@@ -38,6 +36,20 @@ class SlotWork(Work[Any]):
     def needs_slot(self) -> bool:
         """Whether the call still needs its slot after the function has returned."""
         return self._error is None and self._keeps_slot(self._value)
+
+
+class _Turn:
+    __slots__ = ("has_slot", "over", "work")
+
+    def __init__(self, work: SlotWork | None) -> None:
+        self.work = work
+        self.has_slot = False
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def finish(self) -> None:
+        """End the waiting of the call, with or without a slot; call this from the event loop only."""
+        if not self.over.done():
+            self.over.set_result(None)
 
 
 class Slots:
@@ -151,17 +163,3 @@ class Slot:
             if self._work is None or not self._work.slot_is_gone:
                 self._slots.release()
             self._slots = None
-
-
-class _Turn:
-    __slots__ = ("has_slot", "over", "work")
-
-    def __init__(self, work: SlotWork | None) -> None:
-        self.work = work
-        self.has_slot = False
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def finish(self) -> None:
-        """End the waiting of the call, with or without a slot; call this from the event loop only."""
-        if not self.over.done():
-            self.over.set_result(None)

@@ -5,11 +5,9 @@ also the request's parameters. A result that is a dict has an output for each ke
 stream, is the one output ``output``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -24,9 +22,6 @@ from ts.runtimes.errors import Failure
 from ts.runtimes.truss.encodings import plain
 from ts.runtimes.truss.reply import CLIENT_ERROR, SERVER_ERROR, Answer, Problem
 from ts.runtimes.truss.request_forms import Form, validate
-
-if TYPE_CHECKING:
-    import numpy as np
 
 #: The name of the output where the model gives it none.
 OUTPUT: Final = "output"
@@ -117,11 +112,11 @@ def _tensor(name: str, value: Any) -> Tensor:
     return tensor_of(name, array)
 
 
-def _array(numpy: Any, value: Any) -> np.ndarray[Any, Any]:
+def _array(numpy: Any, value: Any) -> Any:
     try:
         array = numpy.array(value)
     except ValueError as error:  # lists of different lengths
         raise ValueError(f"its lists have different lengths: {error}") from error
     if array.dtype.kind == "O":
         raise TypeError(f"a {type(value).__name__} holds values that are neither numbers nor text")
-    return array  # type: ignore[no-any-return]
+    return array

@@ -15,8 +15,6 @@ releases, or takes again itself, need not be counted: the holder marks the old l
 Look-ups write nothing, so that they work on a full disk: they read both the tables and the journal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence

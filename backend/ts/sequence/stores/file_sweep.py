@@ -4,8 +4,6 @@ One process sweeps for all that share the file, whenever a sweep is due. An inde
 process holds the lock for a few sequences at a time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager

@@ -5,8 +5,6 @@ is unknown. Servers of that version that still have the file open fail from then
 every lease that they hold is over.
 """
 
-from __future__ import annotations
-
 import sqlite3
 
 import msgpack

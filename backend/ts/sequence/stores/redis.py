@@ -15,8 +15,6 @@ of a sequence may be old.
 If the connection breaks, the store retries the operation for a limited time, so every operation is safe to run twice.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math
@@ -44,7 +42,7 @@ from ts.sequence.stores.store import (
 )
 
 if TYPE_CHECKING:
-    from ts.sequence.stores.redis_connection import RedisConnection
+    pass
 
 #: The part of the time for an answer in which the replicas must have a write.
 _COPY_SHARE = 0.8

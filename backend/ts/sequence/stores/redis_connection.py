@@ -5,8 +5,6 @@ twice. A Redis that says that it is a replica, or that its replicas have left it
 the connection to it counts as broken, and the next try asks the Sentinels (or resolves the host) anew.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

@@ -7,8 +7,6 @@ Sentinels tell of their waiting says until when the primary cannot be replaced. 
 an answer of the primary that comes later counts as none.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

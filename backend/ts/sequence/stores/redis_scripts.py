@@ -12,8 +12,6 @@ q<slot>, r<slot>       of a kept answer: its incarnation and request id, with a 
 `ACQUIRE` upgrades hashes of the store's first format, which had no incarnations; slot 0 is free then.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from ts.sequence.stores.store import ENDED, IDLE

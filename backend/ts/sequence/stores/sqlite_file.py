@@ -4,8 +4,6 @@ SQLite has no queue for a file's lock: a process that finds the lock taken tries
 is longer than a server needs to notice that a worker with the lock has been stopped, and to kill it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

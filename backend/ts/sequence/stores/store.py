@@ -20,8 +20,6 @@ servers. The store keeps the state for a while for that purpose. If the holder d
 killed, or is frozen), it is unknown what the holder had queued, so the sequence does not count as idle.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
