@@ -15,15 +15,16 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.unit.transport.http1.parsed_twice import parse, parse_alike
 from tests.unit.transport.http2 import conformance as calls
 from tests.unit.transport.http2.in_memory import InMemory
 
+from torchserve_py.archive import unpack
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.manifest import parse as parse_manifest
 from torchserve_py.archive.model_files import open_model, outline
-from torchserve_py.archive.unpack import Limits
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.core.contracts import mlserver, truss
 from torchserve_py.doors.requests import split_path
@@ -52,7 +53,6 @@ from ts.runtimes.form_bodies import parse_form
 
 Target = Callable[[bytes], None]
 
-_LIMITS = Limits(max_bytes=1 << 20, max_files=100)
 _WORKPLACE = Path(tempfile.mkdtemp(prefix="ts-fuzz-"))
 
 
@@ -130,7 +130,8 @@ def archive(data: bytes) -> None:
     """A model archive of any form: it is opened, or refused and nothing is left behind."""
     path = _file("archive/m.mar", data)
     try:
-        files = open_model(path, _WORKPLACE, limits=_LIMITS)
+        with mock.patch.multiple(unpack, MAX_BYTES=1 << 20, MAX_FILES=100):
+            files = open_model(path, _WORKPLACE)
     except ArchiveError:
         left = [*(_WORKPLACE / "models").glob("*")] if (_WORKPLACE / "models").exists() else []
         assert not left, left

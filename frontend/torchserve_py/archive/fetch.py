@@ -25,7 +25,7 @@ from pathlib import Path
 
 import aiohttp
 
-from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.cancellation import check_cancelled
 from torchserve_py.archive.errors import ArchiveExists, DownloadError
 from torchserve_py.archive.http_source import CHUNK_BYTES, opened
 from torchserve_py.archive.locate import check_location
@@ -35,32 +35,22 @@ from torchserve_py.archive.unpack import is_archive
 
 logger = logging.getLogger(__name__)
 
+#: The size of an archive.
+MAX_BYTES = 512 << 30
+#: How long connecting may take, and the pause between two pieces of data (seconds).
+IDLE_SECONDS = 30.0
+#: How long a download may take from start to end (seconds).
+TOTAL_SECONDS = 2 * 3600.0
+
 _PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
-#: How much longer than a download may take a `.part` file must lie untouched to be taken for a left-over (seconds).
-_LEFT_OVER_MARGIN = 3600
+#: How long a `.part` file must lie untouched to be taken for a left-over (seconds): longer than a download may take.
+_LEFT_OVER_AGE = TOTAL_SECONDS + 3600
 #: Hash algorithms without known collisions, with the lengths of their digests; the names are pip's.
 _DIGITS = {"sha256": 64, "sha384": 96, "sha512": 128}
 _FRAGMENT = re.compile(r"([A-Za-z0-9_\-]+)=(.*)", re.DOTALL)
 
 #: The files being written: deleted when the process ends while a download hangs in its daemon thread.
 _partials: set[Path] = set()
-
-
-@dataclass(frozen=True, slots=True)
-class FetchLimits:
-    """How large a download may be and how long it may take.
-
-    max_bytes     the archive's size
-    idle_seconds  to connect, and between two pieces of data
-    total_seconds from start to end
-    """
-
-    max_bytes: int = 512 << 30
-    idle_seconds: float = 30
-    total_seconds: float = 2 * 3600
-
-
-DEFAULT_FETCH_LIMITS = FetchLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +68,7 @@ class Checksum:
             raise ValueError(f"the {self.algorithm} of {name} is {found}, but the URL asks for {self.digits}")
 
 
-def fetch(
-    url: str,
-    model_store: Path | None,
-    policy: DownloadPolicy,
-    *,
-    limits: FetchLimits = DEFAULT_FETCH_LIMITS,
-    cancellation: Cancellation | None = None,
-) -> Path:
+def fetch(url: str, model_store: Path | None, policy: DownloadPolicy) -> Path:
     """Download `url` (http, https or file) into the model store and return the new file, named as the URL's last part.
 
     The policy must allow the URL, and every URL that it redirects to. `#sha256=…` behind the URL is what the content
@@ -100,15 +83,14 @@ def fetch(
     policy.check_url(bare)
     partial = store / f".{uuid.uuid4().hex}.part"
     _partials.add(partial)
-    cancellation = cancellation or Cancellation()
     try:
-        _remove_left_overs(store, limits.total_seconds + _LEFT_OVER_MARGIN)
+        _remove_left_overs(store)
         target = store / file_name(bare)
         if target.exists():
             if checksum:  # a caller may take it for an earlier download
                 checksum.check(target, f"{target.name} in the model store")
             raise ArchiveExists(target)
-        asyncio.run(_receive(bare, partial, target.name, policy, limits, cancellation))
+        asyncio.run(_receive(bare, partial, target.name, policy))
         if checksum:
             checksum.check(partial, "what came")
         _publish(partial, target)
@@ -146,9 +128,7 @@ def split_checksum(url: str) -> tuple[str, Checksum | None]:
     return bare, Checksum(algorithm, digits)
 
 
-async def _receive(
-    url: str, partial: Path, name: str, policy: DownloadPolicy, limits: FetchLimits, cancellation: Cancellation
-) -> None:
+async def _receive(url: str, partial: Path, name: str, policy: DownloadPolicy) -> None:
     """Write the content at a URL to a file.
 
     Raises ValueError (an unusable URL; content over the limits or incomplete), OSError (also when it takes too long),
@@ -156,32 +136,30 @@ async def _receive(
     """
     try:
         async with (
-            asyncio.timeout(limits.total_seconds),
-            _opened(url, policy, limits) as (content, size),
+            asyncio.timeout(TOTAL_SECONDS),
+            _opened(url, policy) as (content, size),
         ):
-            if size is not None and size > limits.max_bytes:
-                raise ValueError(f"it has {size} bytes, more than the limit of {limits.max_bytes}")
+            if size is not None and size > MAX_BYTES:
+                raise ValueError(f"it has {size} bytes, more than the limit of {MAX_BYTES}")
             with progress_bar(size, name) as progress:
-                received = await _save(content, partial, progress, limits, cancellation)
+                received = await _save(content, partial, progress)
             if size is not None and received != size:  # a local file that shrinks meanwhile
                 raise ValueError(f"it ended after {received} of {size} bytes")
     except aiohttp.ServerTimeoutError as error:
-        raise TimeoutError(f"it timed out: nothing came for {limits.idle_seconds:g} s ({error})") from error
+        raise TimeoutError(f"it timed out: nothing came for {IDLE_SECONDS:g} s ({error})") from error
     except TimeoutError as error:
-        raise TimeoutError(f"it took longer than the limit of {limits.total_seconds:g} s") from error
+        raise TimeoutError(f"it took longer than the limit of {TOTAL_SECONDS:g} s") from error
 
 
 @asynccontextmanager
-async def _opened(
-    url: str, policy: DownloadPolicy, limits: FetchLimits
-) -> AsyncIterator[tuple[AsyncIterator[bytes], int | None]]:
+async def _opened(url: str, policy: DownloadPolicy) -> AsyncIterator[tuple[AsyncIterator[bytes], int | None]]:
     """The content at `url` and its size in bytes where that is known."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme.lower() == "file":
         with _open_file(parts) as file:
             yield _pieces(file), os.fstat(file.fileno()).st_size
         return
-    async with opened(url, policy, limits.idle_seconds) as response:
+    async with opened(url, policy, IDLE_SECONDS) as response:
         yield response.content.iter_chunked(CHUNK_BYTES), response.content_length
 
 
@@ -206,18 +184,16 @@ def _open_file(parts: urllib.parse.SplitResult) -> io.BufferedReader:
     raise FileNotFoundError(f"there is no archive {path} that the server can read")
 
 
-async def _save(
-    content: AsyncIterator[bytes], partial: Path, progress: Progress, limits: FetchLimits, cancellation: Cancellation
-) -> int:
+async def _save(content: AsyncIterator[bytes], partial: Path, progress: Progress) -> int:
     """Write the content to a file and return how many bytes it has. Raises ValueError when it is over the limit."""
     received = 0
     with partial.open("xb") as file:
         try:
             async for chunk in content:
-                cancellation.check()
+                check_cancelled()
                 received += len(chunk)
-                if received > limits.max_bytes:
-                    raise ValueError(f"it has more than the limit of {limits.max_bytes} bytes")
+                if received > MAX_BYTES:
+                    raise ValueError(f"it has more than the limit of {MAX_BYTES} bytes")
                 file.write(chunk)
                 progress(len(chunk))
                 await asyncio.sleep(0)  # where chunks are always at hand, nothing else looks at the time
@@ -238,11 +214,11 @@ def _publish(partial: Path, target: Path) -> None:
         partial.rename(target)
 
 
-def _remove_left_overs(store: Path, age: float) -> None:
-    """Delete the `.part` files that were not written to for `age` seconds."""
+def _remove_left_overs(store: Path) -> None:
+    """Delete the `.part` files that earlier downloads left behind."""
     for entry in store.iterdir():
         try:
-            if _PARTIAL.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > age:
+            if _PARTIAL.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _LEFT_OVER_AGE:
                 entry.unlink()
                 logger.info("Removed %s, which an earlier download left behind", entry)
         except OSError as error:  # another server was quicker, or the permission is missing

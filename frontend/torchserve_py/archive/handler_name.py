@@ -6,7 +6,6 @@ built-in handler. The worker splits at the first `:`, drops a trailing `.py` and
 
 import difflib
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from torchserve_py.archive.errors import PackError
@@ -25,26 +24,21 @@ BUILT_IN_HANDLERS = {
 _BUILT_IN_CPP_HANDLERS = ("BaseHandler", "TorchScriptHandler")
 
 
-@dataclass(frozen=True, slots=True)
-class PackedHandler:
-    """A handler as an archive holds it: the string for its manifest and the file to copy, None for a built-in."""
+def packed_handler(handler: str, runtime: str) -> tuple[str, Path | None]:
+    """Return the manifest's entry for `--handler handler`, and the file to copy, None for a built-in handler.
 
-    manifest_entry: str
-    file: Path | None
-
-
-def packed_handler(handler: str, runtime: str) -> PackedHandler:
-    """What to pack for `--handler handler`. Raises PackError and, where the file does not exist, FileNotFoundError."""
+    Raises PackError, and FileNotFoundError where the file does not exist.
+    """
     built_in = _BUILT_IN_CPP_HANDLERS if runtime == "LSP" else tuple(BUILT_IN_HANDLERS)
     if handler in built_in:
-        return PackedHandler(handler, None)
+        return handler, None
     path, colon, function = handler.partition(":")
     if not Path(path).name or (colon and not function):
         raise PackError(f'Handler "{handler}" must be a built-in name, a Python file, or <module>:<function>.')
     file = Path(path + _suffix(runtime)) if not path.endswith(_suffix(runtime)) else Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"Handler file does not exist: {file}{_suggestion(path, built_in)}")
-    return PackedHandler(Path(path).name + colon + function, file)
+    return Path(path).name + colon + function, file
 
 
 def _suffix(runtime: str) -> str:

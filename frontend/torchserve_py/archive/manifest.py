@@ -14,7 +14,15 @@ from pydantic import BeforeValidator
 from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.settings.schemas import schema
 from torchserve_py.settings.schemas.schema import Schema, key
-from torchserve_py.settings.schemas.values import ANY_TEXT, Expected, is_inside, is_number
+from torchserve_py.settings.schemas.values import (
+    ANY_TEXT,
+    Expected,
+    Nested,
+    is_inside,
+    is_number,
+    json_object,
+    read_bounded,
+)
 from torchserve_py.version import __version__
 
 MANIFEST_PATH = PurePosixPath("MAR-INF", "MANIFEST.json")
@@ -66,40 +74,39 @@ class Manifest(ModelEntry):
         return json.dumps(self.raw, indent=2, ensure_ascii=False) + "\n"
 
 
+class _ManifestFile(Schema):
+    model: Annotated[ModelEntry, Nested("an object")] = ModelEntry()
+
+
 def parse(text: str | bytes) -> Manifest:
     """Read a manifest's JSON text. Raises InvalidArchive with TorchServe's message for what is wrong."""
     try:
-        raw = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidArchive(_NOT_PARSED, f"{MANIFEST_PATH} is not JSON: {error}") from error
+        raw = json_object(text)
+    except ValueError as error:
+        raise InvalidArchive(_NOT_PARSED, f"{MANIFEST_PATH}: {error}") from error
     return checked(raw)
 
 
 def read(path: Path) -> Manifest:
     """Read the manifest file at `path`. Raises InvalidArchive, and OSError where it cannot be read."""
-    with path.open("rb") as file:
-        text = file.read(MAX_MANIFEST_BYTES + 1)
-    if len(text) > MAX_MANIFEST_BYTES:
-        raise InvalidArchive(_NOT_PARSED, f"{MANIFEST_PATH} is larger than {MAX_MANIFEST_BYTES} bytes")
+    try:
+        text = read_bounded(path, MAX_MANIFEST_BYTES)
+    except ValueError as error:
+        raise InvalidArchive(_NOT_PARSED, f"{MANIFEST_PATH}: {error}") from error
     return parse(text)
 
 
-def checked(raw: Any) -> Manifest:
+def checked(raw: Mapping[str, Any]) -> Manifest:
     """The manifest with the mapping `raw`. Raises InvalidArchive with TorchServe's message for what is wrong."""
-    if not isinstance(raw, Mapping):
-        raise InvalidArchive(_NOT_PARSED, f"{MANIFEST_PATH} must be a JSON object, not {_json_type(raw)}")
-    model = raw.get("model", {})
-    if model is None:
+    if raw.get("model", {}) is None:
         raise InvalidArchive("Missing Model entry in manifest file.")
-    if not isinstance(model, Mapping):
-        raise InvalidArchive(_NOT_PARSED, f'"model" must be an object, not {_json_type(model)}')
     if raw.get("runtime", RUNTIMES[0]) not in RUNTIMES:
         detail = f"Found {json.dumps(raw['runtime'])[:_SHOWN]}, must be one of {', '.join(RUNTIMES)}"
         raise InvalidArchive("Runtime is not defined or invalid.", detail)
-    entry, problems = schema.read(ModelEntry, model, "model.")
+    file, problems = schema.read(_ManifestFile, raw)
     if problems:
         raise InvalidArchive(_NOT_PARSED, "; ".join(problems.values()))
-    return Manifest(raw=raw, runtime=raw.get("runtime", RUNTIMES[0]), **dict(entry))
+    return Manifest(raw=raw, runtime=raw.get("runtime", RUNTIMES[0]), **dict(file.model))
 
 
 def describe(*, runtime: str = RUNTIMES[0], **model: str | None) -> Manifest:
@@ -112,8 +119,3 @@ def stamped(manifest: Manifest, when: datetime) -> Manifest:
     """`manifest` with the keys that tell when and by which version of the archiver it was packed."""
     created = when.strftime("%d/%m/%Y %H:%M:%S")
     return checked({"createdOn": created, **manifest.raw, "archiverVersion": __version__})
-
-
-def _json_type(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")

@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE, contract_of
 from torchserve_py.archive.errors import ArchiveNotFound, InvalidArchive, UnreadableArchive
 from torchserve_py.archive.locate import PYTHON_SUFFIX
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, describe, read
 from torchserve_py.archive.served_source import ServedSource, read_served
-from torchserve_py.archive.unpack import DEFAULT_LIMITS, Limits, Target, unpack, unpack_into
+from torchserve_py.archive.unpack import Target, unpack, unpack_into
 from torchserve_py.settings.model_spec import fallback_name
 
 logger = logging.getLogger(__name__)
@@ -75,15 +74,7 @@ class ModelFiles:
             self.downloaded.unlink(missing_ok=True)
 
 
-def open_model(
-    path: Path,
-    temp_dir: Path,
-    *,
-    url: str = "",
-    handler: str | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-    cancellation: Cancellation | None = None,
-) -> ModelFiles:
+def open_model(path: Path, temp_dir: Path, *, url: str = "", handler: str | None = None) -> ModelFiles:
     """Open the archive file, the folder or the Python file at `path`. Blocks: call it in a thread.
 
     A Python file is the handler of a model whose other files lie beside it, and whose name is that of the file. An
@@ -100,7 +91,7 @@ def open_model(
     if path.suffix == PYTHON_SUFFIX:
         file = path.absolute()
         return _open_folder(file.parent, file.stem, url, handler or file.name)
-    unpacked = unpack(path, temp_dir.absolute(), url=url, limits=limits, cancellation=cancellation)
+    unpacked = unpack(path, temp_dir.absolute(), url=url)
     try:
         return replace(_open_folder(unpacked, url, url, handler), unpacked_dir=unpacked)
     except BaseException:

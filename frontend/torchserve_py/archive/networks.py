@@ -40,9 +40,6 @@ class DownloadPolicy:
         raise ArchiveNotFound(f"Given URL {url} does not match any allowed URL(s)", detail)
 
 
-NO_DOWNLOADS = DownloadPolicy()
-
-
 class Forbidden(ValueError):
     """The address is neither public nor in a network that the operator allows; the message says which."""
 

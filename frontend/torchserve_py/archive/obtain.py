@@ -5,12 +5,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.fetch import fetch
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles, open_model
-from torchserve_py.archive.networks import NO_DOWNLOADS, DownloadPolicy
+from torchserve_py.archive.networks import DownloadPolicy
 from torchserve_py.settings.model_spec import is_url
 
 logger = logging.getLogger(__name__)
@@ -21,10 +20,9 @@ def obtain(
     *,
     model_store: Path | None,
     temp_dir: Path,
-    policy: DownloadPolicy = NO_DOWNLOADS,
+    policy: DownloadPolicy,
     handler: str | None = None,
     reuse: bool = False,
-    cancellation: Cancellation | None = None,
 ) -> ModelFiles:
     """Get the model at `url`: a URL that is allowed, a file or folder of the model store, or a folder by its path.
 
@@ -33,11 +31,11 @@ def obtain(
     not removed with the model.
     Raises ArchiveError, Cancelled; then nothing is left behind, in the model store or in `temp_dir`.
     """
-    open_found = partial(open_model, temp_dir=temp_dir, url=url, handler=handler, cancellation=cancellation)
+    open_found = partial(open_model, temp_dir=temp_dir, url=url, handler=handler)
     if not is_url(url):
         return open_found(locate(url, model_store))
     try:
-        archive = fetch(url, model_store, policy, cancellation=cancellation)
+        archive = fetch(url, model_store, policy)
     except ArchiveExists as error:
         if not reuse or not error.file.is_file():
             raise

@@ -82,8 +82,10 @@ def _collect(options: PackOptions, artifacts: Artifacts) -> Manifest:
     """Find the files and make the manifest, which knows them by their names in the archive."""
     if options.runtime not in RUNTIMES:
         raise PackError(f'Runtime "{options.runtime}" must be one of {", ".join(RUNTIMES)}.')
-    handler = packed_handler(options.handler, options.runtime) if options.handler is not None else None
-    artifacts.add_files(options.model_file, options.serialized_file, handler.file if handler else None)
+    handler, handler_file = None, None
+    if options.handler is not None:
+        handler, handler_file = packed_handler(options.handler, options.runtime)
+    artifacts.add_files(options.model_file, options.serialized_file, handler_file)
     if options.extra_files:
         artifacts.add_extra_files(options.extra_files)
     artifacts.add_files(options.requirements_file, options.config_file)
@@ -93,7 +95,7 @@ def _collect(options: PackOptions, artifacts: Artifacts) -> Manifest:
         runtime=options.runtime,
         model_name=options.model_name,
         serialized_file=_name(options.serialized_file),
-        handler=handler.manifest_entry if handler else None,
+        handler=handler,
         model_file=_name(options.model_file),
         model_version=options.version,
         requirements_file=_name(options.requirements_file),

@@ -17,14 +17,21 @@ import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Self, cast
 
-from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.cancellation import check_cancelled
 from torchserve_py.archive.errors import UnreadableArchive, UnsafeArchive
 from torchserve_py.archive.manifest import MANIFEST_PATH
 
+#: Of all files of an archive together: room for the weights of a large language model.
+MAX_BYTES = 512 << 30
+#: Files and folders together.
+MAX_FILES = 100_000
+#: Unpacked bytes per byte of the archive; weights reach 10, text 20, the DEFLATE format ends at 1032. It counts from so
+#: many unpacked bytes on, so that small archives of regular data are left alone.
+MAX_RATIO = 100
+RATIO_FROM = 1 << 28
 MAX_TAR_HEADER_BYTES = 1 << 20  # tarfile holds a long name or a pax header in memory
 
 _ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
@@ -53,44 +60,17 @@ _BROKEN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one archive may unpack to.
-
-    max_bytes  all files together: room for the weights of a large language model
-    max_files  files and folders together
-    max_ratio  unpacked bytes per byte of the archive; weights reach 10, text 20, the DEFLATE format ends at 1032
-    ratio_from unpacked bytes from which `max_ratio` counts, so that small archives of regular data are left alone
-    """
-
-    max_bytes: int = 512 << 30
-    max_files: int = 100_000
-    max_ratio: int = 100
-    ratio_from: int = 1 << 28
-
-
-DEFAULT_LIMITS = Limits()
-
-
 class Target:
     """An empty folder that an archive is unpacked into. `url` names the archive in messages.
 
     Everything that an archive holds passes through here, so this is where a cancellation takes effect.
     """
 
-    def __init__(
-        self,
-        url: str,
-        root: Path,
-        limits: Limits = DEFAULT_LIMITS,
-        cancellation: Cancellation | None = None,
-    ) -> None:
+    def __init__(self, url: str, root: Path) -> None:
         self.url = url
         self.root = root
         #: The size of the archive, once it is open.
         self.archive_bytes = 1
-        self._limits = limits
-        self._cancellation = cancellation or Cancellation()
         self._bytes = 0
         self._entries = 0
 
@@ -118,13 +98,12 @@ class Target:
 
     def count_bytes(self, count: int) -> None:
         """Count unpacked bytes. Raises UnsafeArchive where they are too many, and Cancelled."""
-        self._cancellation.check()
+        check_cancelled()
         self._bytes += count
-        limits = self._limits
-        if self._bytes > limits.max_bytes:
-            raise UnsafeArchive(self.url, f"it unpacks to more than {limits.max_bytes} bytes")
-        if self._bytes > limits.ratio_from and self._bytes > limits.max_ratio * self.archive_bytes:
-            detail = f"it unpacks to more than {limits.max_ratio} times its own {self.archive_bytes} bytes"
+        if self._bytes > MAX_BYTES:
+            raise UnsafeArchive(self.url, f"it unpacks to more than {MAX_BYTES} bytes")
+        if self._bytes > RATIO_FROM and self._bytes > MAX_RATIO * self.archive_bytes:
+            detail = f"it unpacks to more than {MAX_RATIO} times its own {self.archive_bytes} bytes"
             raise UnsafeArchive(self.url, detail)
 
     def _read(self, path: Path, content: BinaryIO) -> Iterator[bytes]:
@@ -133,8 +112,8 @@ class Target:
 
     def _count_entry(self) -> None:
         self._entries += 1
-        if self._entries > self._limits.max_files:
-            raise UnsafeArchive(self.url, f"it holds more than {self._limits.max_files} files")
+        if self._entries > MAX_FILES:
+            raise UnsafeArchive(self.url, f"it holds more than {MAX_FILES} files")
 
     def _make_folder(self, name: str, path: Path) -> None:
         try:
@@ -156,21 +135,14 @@ class Target:
         return path.parts
 
 
-def unpack(
-    archive: Path,
-    temp_dir: Path,
-    *,
-    url: str,
-    limits: Limits = DEFAULT_LIMITS,
-    cancellation: Cancellation | None = None,
-) -> Path:
+def unpack(archive: Path, temp_dir: Path, *, url: str) -> Path:
     """Unpack `archive` into a new private folder `<temp_dir>/models/<32 hex>` and return that folder.
 
     `url` names the archive in messages. Raises UnsafeArchive, UnreadableArchive and Cancelled; then nothing remains.
     """
     folder = temp_dir / "models" / uuid.uuid4().hex
     try:
-        unpack_into(Target(url, folder, limits, cancellation), archive)
+        unpack_into(Target(url, folder), archive)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchserve_py.archive.cancellation import Cancellation, run_in_daemon_thread
+from torchserve_py.archive.cancellation import run_in_daemon_thread
 from torchserve_py.archive.contract import CONTRACTS
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.networks import DownloadPolicy
@@ -109,7 +109,7 @@ class Assembly:
             raise BadParameter("Parameter s3_sse_kms is not supported yet. A presigned URL needs no signature of ours.")
         settings = self._settings
 
-        def get(cancellation: Cancellation) -> tuple[ModelFiles, Configured]:
+        def get() -> tuple[ModelFiles, Configured]:
             files = obtain(
                 request.url,
                 model_store=settings.model_store,
@@ -117,7 +117,6 @@ class Assembly:
                 policy=DownloadPolicy(settings.allowed_urls, settings.allowed_url_networks),
                 handler=request.handler,
                 reuse=at_startup,
-                cancellation=cancellation,
             )
             try:  # in this thread, because reading a file of a megabyte takes a second
                 return files, configuration_of(files)

@@ -94,7 +94,7 @@ class SnapshotWriter:
         models, not_loaded = self._registry.saved_models(), tuple(self._registry.not_loaded)
         try:
             path = await run_in_daemon_thread(
-                lambda _: self._write_file(occasion, models, not_loaded), discard=lambda _: None
+                lambda: self._write_file(occasion, models, not_loaded), discard=lambda _: None
             )
         except (OSError, ValueError) as error:
             logger.warning("The snapshot of the configuration could not be written: %s", error)

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from torchserve_py.archive import manifest as model_manifest
-from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.errors import UnreadableArchive
 from torchserve_py.archive.fetch import fetch
 from torchserve_py.archive.networks import DownloadPolicy
@@ -44,19 +43,11 @@ class WorkflowFiles:
             self.downloaded.unlink(missing_ok=True)
 
 
-def obtain(
-    url: str,
-    *,
-    workflow_store: Path | None,
-    temp_dir: Path,
-    policy: DownloadPolicy,
-    cancellation: Cancellation,
-) -> WorkflowFiles:
+def obtain(url: str, *, workflow_store: Path | None, temp_dir: Path, policy: DownloadPolicy) -> WorkflowFiles:
     """Return the unpacked workflow from `url`: a file of the workflow store, or a URL that is allowed.
 
     Call this in a thread: a download may take long. No file stays behind after an error. Raises WorkflowError: the
-    workflow was not found or cannot be used; ArchiveError: the download failed; Cancelled: `cancellation` has ended the
-    call.
+    workflow was not found or cannot be used; ArchiveError: the download failed; Cancelled.
     """
     if workflow_store is None:
         raise WorkflowNotFound("Workflow store has not been configured.")
@@ -65,10 +56,10 @@ def obtain(
     if ".." in url:
         raise WorkflowNotFound(f"Relative path is not allowed in url: {url}")
     if not is_url(url):
-        return _open(_locate(url, workflow_store), temp_dir, url, cancellation)
-    archive = fetch(url, workflow_store, policy, cancellation=cancellation)
+        return _open(_locate(url, workflow_store), temp_dir, url)
+    archive = fetch(url, workflow_store, policy)
     try:
-        return replace(_open(archive, temp_dir, url, cancellation), downloaded=archive)
+        return replace(_open(archive, temp_dir, url), downloaded=archive)
     except BaseException:
         archive.unlink(missing_ok=True)
         raise
@@ -84,9 +75,9 @@ def _locate(url: str, store: Path) -> Path:
     raise WorkflowNotFound(f"Workflow not found in workflow store: {url}")
 
 
-def _open(archive: Path, temp_dir: Path, url: str, cancellation: Cancellation) -> WorkflowFiles:
+def _open(archive: Path, temp_dir: Path, url: str) -> WorkflowFiles:
     try:
-        folder = unpack(archive, temp_dir.resolve(), url=url, cancellation=cancellation)
+        folder = unpack(archive, temp_dir.resolve(), url=url)
     except UnreadableArchive as error:
         raise InvalidWorkflow(f"Failed to read workflow archive: {url}", error.detail) from error
     try:

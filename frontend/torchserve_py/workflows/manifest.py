@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from torchserve_py.archive.manifest import MAX_MANIFEST_BYTES
 from torchserve_py.settings.schemas.schema import Schema, key, read
-from torchserve_py.settings.schemas.values import TEXT, Expected, Nested, is_inside, json_object
+from torchserve_py.settings.schemas.values import TEXT, Expected, Nested, is_inside, json_object, read_bounded
 from torchserve_py.version import __version__
 from torchserve_py.workflows.errors import InvalidWorkflow
 
@@ -43,11 +43,7 @@ class _File(Schema):
 def read_manifest(folder: Path) -> WorkflowManifest:
     """Read the manifest of the archive that was unpacked into `folder`. Raises InvalidWorkflow."""
     try:
-        with (folder / MANIFEST_PATH).open("rb") as file:
-            text = file.read(MAX_MANIFEST_BYTES + 1)
-        if len(text) > MAX_MANIFEST_BYTES:
-            raise _invalid(f"it is larger than {MAX_MANIFEST_BYTES} bytes")
-        values, problems = read(_File, json_object(text.decode()))
+        values, problems = read(_File, json_object(read_bounded(folder / MANIFEST_PATH, MAX_MANIFEST_BYTES)))
     except FileNotFoundError as error:
         raise _invalid("there is none; was the archive made by torch-workflow-archiver?") from error
     except (OSError, ValueError) as error:

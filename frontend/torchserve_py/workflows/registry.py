@@ -131,12 +131,11 @@ class WorkflowRegistry:
         if is_url(request.url):
             self._check_downloads(request.url)
         files = await run_in_daemon_thread(
-            lambda cancellation: obtain(
+            lambda: obtain(
                 request.url,
                 workflow_store=settings.workflow_store or settings.model_store,
                 temp_dir=settings.temp_dir,
                 policy=DownloadPolicy(settings.allowed_urls, settings.allowed_url_networks),
-                cancellation=cancellation,
             ),
             lambda files: files.remove(downloaded=True),
         )

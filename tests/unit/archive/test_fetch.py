@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from tests.unit.archive.conftest import (
@@ -24,9 +25,8 @@ from tests.unit.archive.conftest import (
 )
 
 from torchserve_py.archive import fetch as downloading
-from torchserve_py.archive.cancellation import Cancellation, Cancelled
+from torchserve_py.archive.cancellation import CANCELLED, Cancelled
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError
-from torchserve_py.archive.fetch import FetchLimits
 from torchserve_py.archive.networks import DownloadPolicy
 
 
@@ -107,9 +107,9 @@ def test_a_file_that_appears_during_the_download_is_not_replaced(web: WebServer,
     assert files_in(model_store) == ["x.mar"]
 
 
-def assert_download_fails(url: str, model_store: Path, detail: str, limits: FetchLimits | None = None) -> None:
-    with pytest.raises(DownloadError, match=detail) as caught:
-        fetch(url, model_store, allowed_urls=ANY, limits=limits or FetchLimits())
+def assert_download_fails(url: str, model_store: Path, detail: str, **limits: float) -> None:
+    with mock.patch.dict(vars(downloading), limits), pytest.raises(DownloadError, match=detail) as caught:
+        fetch(url, model_store, allowed_urls=ANY)
     assert caught.value.message == f"Failed to download archive from: {url}"
     assert (caught.value.status, caught.value.error_type) == (400, "DownloadArchiveException")
     assert files_in(model_store) == []
@@ -134,7 +134,7 @@ def test_a_download_cut_short_is_refused(web: WebServer, model_store: Path) -> N
 @pytest.mark.parametrize("answer", [sends(CONTENT), sends_without_length(CONTENT)])
 def test_a_download_over_the_limit_is_refused(answer: Answer, web: WebServer, model_store: Path) -> None:
     web.answers["/x.mar"] = answer
-    assert_download_fails(f"{web.url}/x.mar", model_store, "limit", FetchLimits(max_bytes=100_000))
+    assert_download_fails(f"{web.url}/x.mar", model_store, "limit", MAX_BYTES=100_000)
 
 
 def test_a_silent_server_is_given_up(web: WebServer, model_store: Path) -> None:
@@ -145,14 +145,14 @@ def test_a_silent_server_is_given_up(web: WebServer, model_store: Path) -> None:
 
     web.answers["/x.mar"] = says_nothing
     try:
-        assert_download_fails(f"{web.url}/x.mar", model_store, "timed out", FetchLimits(idle_seconds=0.05))
+        assert_download_fails(f"{web.url}/x.mar", model_store, "timed out", IDLE_SECONDS=0.05)
     finally:
         done.set()
 
 
 def test_a_download_that_takes_too_long_is_given_up(web: WebServer, model_store: Path) -> None:
     web.answers["/x.mar"] = sends(CONTENT)
-    assert_download_fails(f"{web.url}/x.mar", model_store, "took longer", FetchLimits(total_seconds=0))
+    assert_download_fails(f"{web.url}/x.mar", model_store, "took longer", TOTAL_SECONDS=0)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_fragment_that_is_no_checksum_means_nothing(web: WebServer, model_stor
 
 
 def test_a_download_can_be_given_up(web: WebServer, model_store: Path) -> None:
-    cancellation, done = Cancellation(), threading.Event()
+    cancelled, done = threading.Event(), threading.Event()
 
     def never_ends(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)
@@ -243,13 +243,15 @@ def test_a_download_can_be_given_up(web: WebServer, model_store: Path) -> None:
         while not done.is_set():
             request.wfile.write(b"x" * 1000)
             if any(model_store.iterdir()):
-                cancellation.cancel()
+                cancelled.set()
 
     web.answers["/x.mar"] = never_ends
+    token = CANCELLED.set(cancelled)
     try:
         with pytest.raises(Cancelled):
-            fetch(f"{web.url}/x.mar", model_store, allowed_urls=ANY, cancellation=cancellation)
+            fetch(f"{web.url}/x.mar", model_store, allowed_urls=ANY)
     finally:
+        CANCELLED.reset(token)
         done.set()
     assert files_in(model_store) == []
 

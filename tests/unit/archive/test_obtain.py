@@ -10,7 +10,7 @@ from tests.unit.archive.conftest import ANY, LOOPBACK, Pack, WebServer, files_in
 
 from torchserve_py.archive import obtain as obtaining
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError, InvalidArchive
-from torchserve_py.archive.networks import NO_DOWNLOADS, DownloadPolicy
+from torchserve_py.archive.networks import DownloadPolicy
 
 obtain = partial(obtaining.obtain, policy=DownloadPolicy(ANY, LOOPBACK))
 
@@ -59,7 +59,7 @@ def test_a_file_of_the_store_is_taken_for_an_earlier_download_when_it_may_be(
     with pytest.raises(ArchiveExists):
         obtain(url, model_store=model_store, temp_dir=temp_dir)
     with pytest.raises(ArchiveNotFound):
-        obtain(url, model_store=model_store, temp_dir=temp_dir, reuse=True, policy=NO_DOWNLOADS)
+        obtain(url, model_store=model_store, temp_dir=temp_dir, reuse=True, policy=DownloadPolicy())
     files = obtain(url, model_store=model_store, temp_dir=temp_dir, reuse=True)
     assert files.name == "noop"
     files.remove(downloaded=True)

@@ -4,19 +4,21 @@ import gzip
 import io
 import stat
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchserve_py.archive import unpack as unpack_module
-from torchserve_py.archive.cancellation import Cancellation, Cancelled
+from torchserve_py.archive.cancellation import CANCELLED, Cancelled
 from torchserve_py.archive.errors import ArchiveError, UnreadableArchive, UnsafeArchive
-from torchserve_py.archive.unpack import Limits, unpack
+from torchserve_py.archive.unpack import unpack
 
 Write = Callable[[Path, list[tuple[str, bytes]]], Path]
 
@@ -47,19 +49,23 @@ both = pytest.mark.parametrize("write", [write_zip, write_tar_below_top])
 
 @both
 def test_unpacking_can_be_given_up(write: Write, tmp_path: Path, temp_dir: Path) -> None:
-    cancellation = Cancellation()
-    cancellation.cancel()
-    with pytest.raises(Cancelled):
-        unpack(write(tmp_path / "a", [("x", b"content")]), temp_dir, url="a", cancellation=cancellation)
+    cancelled = threading.Event()
+    cancelled.set()
+    token = CANCELLED.set(cancelled)
+    try:
+        with pytest.raises(Cancelled):
+            unpack(write(tmp_path / "a", [("x", b"content")]), temp_dir, url="a")
+    finally:
+        CANCELLED.reset(token)
     assert list((temp_dir / "models").iterdir()) == []
 
 
 def assert_refused(
-    archive: Path, temp_dir: Path, kind: type[ArchiveError], match: str | None = None, limits: Limits | None = None
+    archive: Path, temp_dir: Path, kind: type[ArchiveError], match: str | None = None, **limits: int
 ) -> None:
     before = sorted(path for path in temp_dir.parent.rglob("*") if path != temp_dir / "models")
-    with pytest.raises(kind, match=match) as caught:
-        unpack(archive, temp_dir, url="evil.mar", limits=limits or Limits())
+    with mock.patch.dict(vars(unpack_module), limits), pytest.raises(kind, match=match) as caught:
+        unpack(archive, temp_dir, url="evil.mar")
     assert caught.value.message == "Failed to save model: evil.mar"
     assert caught.value.detail
     assert sorted(path for path in temp_dir.parent.rglob("*") if path != temp_dir / "models") == before
@@ -208,27 +214,27 @@ def test_links_and_devices_in_a_zip_are_refused(kind: int, tmp_path: Path, temp_
 @both
 def test_more_files_than_the_limit_are_refused(write: Write, tmp_path: Path, temp_dir: Path) -> None:
     archive = write(tmp_path / "m", [(f"{number}", b"") for number in range(11)])
-    assert_refused(archive, temp_dir, UnsafeArchive, "more than 10 files", Limits(max_files=10))
-    assert len(contents(unpack(archive, temp_dir, url="m", limits=Limits(max_files=11)))) == 11
+    assert_refused(archive, temp_dir, UnsafeArchive, "more than 10 files", MAX_FILES=10)
+    with mock.patch.object(unpack_module, "MAX_FILES", 11):
+        assert len(contents(unpack(archive, temp_dir, url="m"))) == 11
 
 
 @both
 def test_more_bytes_than_the_limit_are_refused(write: Write, tmp_path: Path, temp_dir: Path) -> None:
     archive = write(tmp_path / "m", [("a", bytes(600_000)), ("b", bytes(600_000))])
-    assert_refused(archive, temp_dir, UnsafeArchive, "more than 1000000 bytes", Limits(max_bytes=1_000_000))
+    assert_refused(archive, temp_dir, UnsafeArchive, "more than 1000000 bytes", MAX_BYTES=1_000_000)
 
 
 @both
 def test_a_bomb_is_refused_by_what_comes_out_of_it(write: Write, tmp_path: Path, temp_dir: Path) -> None:
     archive = write(tmp_path / "m", [("a", bytes(5_000_000))])
-    limits = Limits(max_ratio=100, ratio_from=1_000_000)
-    assert_refused(archive, temp_dir, UnsafeArchive, "more than 100 times its own", limits)
+    assert_refused(archive, temp_dir, UnsafeArchive, "more than 100 times its own", RATIO_FROM=1_000_000)
 
 
 def test_a_header_that_lies_about_the_size_does_not_get_past_the_limit(tmp_path: Path, temp_dir: Path) -> None:
     archive = write_zip(tmp_path / "m", [("a", bytes(5_000_000))])
     archive.write_bytes(archive.read_bytes().replace((5_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little")))
-    assert_refused(archive, temp_dir, ArchiveError, limits=Limits(max_bytes=1_000_000))
+    assert_refused(archive, temp_dir, ArchiveError, MAX_BYTES=1_000_000)
 
 
 def test_a_zip_whose_entries_overlap_is_measured_by_what_comes_out(tmp_path: Path, temp_dir: Path) -> None:
@@ -236,13 +242,13 @@ def test_a_zip_whose_entries_overlap_is_measured_by_what_comes_out(tmp_path: Pat
     with zipfile.ZipFile(tmp_path / "m", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a", bytes(1_000_000))
         archive.filelist += archive.filelist * 19
-    assert_refused(tmp_path / "m", temp_dir, ArchiveError, limits=Limits(max_bytes=2_000_000))
+    assert_refused(tmp_path / "m", temp_dir, ArchiveError, MAX_BYTES=2_000_000)
 
 
 def test_padding_behind_a_tar_counts(tmp_path: Path, temp_dir: Path) -> None:
     archive = write_tar(tmp_path / "m", [("top/a", b"x")])
     archive.write_bytes(archive.read_bytes() + gzip.compress(bytes(5_000_000)))
-    assert_refused(archive, temp_dir, UnsafeArchive, "more than 1000000 bytes", Limits(max_bytes=1_000_000))
+    assert_refused(archive, temp_dir, UnsafeArchive, "more than 1000000 bytes", MAX_BYTES=1_000_000)
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
@@ -321,7 +327,8 @@ def test_a_damaged_archive_is_read_or_refused_and_nothing_else(
         content[position % len(content)] = value
     (tmp_path / "m").write_bytes(bytes(content) if write is write_zip else gzip.compress(bytes(content)))
     try:
-        folder = unpack(tmp_path / "m", temp_dir, url="m", limits=Limits(max_bytes=1_000_000))
+        with mock.patch.object(unpack_module, "MAX_BYTES", 1_000_000):
+            folder = unpack(tmp_path / "m", temp_dir, url="m")
     except ArchiveError:
         return
     assert all(path.resolve().is_relative_to(folder) for path in folder.rglob("*"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.core.registries import MakeRegistry, urls, without_workers, write_model
 
-from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.cancellation import check_cancelled
 from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
@@ -134,9 +134,9 @@ async def test_an_error_of_the_server_keeps_only_one_startup_model_from_being_se
 async def test_a_start_that_is_cut_short_leaves_no_unpacked_files(
     make_registry: MakeRegistry, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hang_at_times(url: str, *, cancellation: Cancellation, **more: Any) -> ModelFiles:
+    def hang_at_times(url: str, **more: Any) -> ModelFiles:
         while url == "slow":
-            cancellation.check()
+            check_cancelled()
         return obtain(url, **more)
 
     monkeypatch.setattr("torchserve_py.core.assembly.obtain", hang_at_times)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.core.registries import MakeRegistry, without_workers, write_model
 
-from torchserve_py.archive.cancellation import Cancellation
+from torchserve_py.archive.cancellation import CANCELLED, check_cancelled
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.core.errors import ModelNotFound, ShuttingDown, UnregisterTimeout
@@ -95,10 +95,10 @@ async def test_a_registration_that_is_being_prepared_when_the_server_closes_adds
 ) -> None:
     started, done = threading.Event(), threading.Event()
 
-    def hang(*_: object, cancellation: Cancellation, **__: object) -> None:
+    def hang(*_: object, **__: object) -> None:
         started.set()
         assert done.wait(DEADLINE)
-        cancellation.check()
+        check_cancelled()
 
     monkeypatch.setattr("torchserve_py.core.assembly.obtain", hang)
     registry = make_registry()
@@ -134,7 +134,8 @@ async def test_files_that_come_too_late_are_removed(
     def late(*arguments: Any, **more: Any) -> Any:
         started.set()
         assert done.wait(DEADLINE)
-        return obtain(*arguments, **{**more, "cancellation": None})
+        CANCELLED.get().clear()  # too late
+        return obtain(*arguments, **more)
 
     monkeypatch.setattr("torchserve_py.core.assembly.obtain", late)
     monkeypatch.setattr("torchserve_py.archive.cancellation._CLEAN_UP_LIMIT", 0.0)

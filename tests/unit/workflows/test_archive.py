@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.archive.cancellation import Cancellation
 from torchserve_py.archive.model_files import open_model
-from torchserve_py.archive.networks import NO_DOWNLOADS
+from torchserve_py.archive.networks import DownloadPolicy
 from torchserve_py.version import __version__
 from torchserve_py.workflows.archive import WorkflowFiles, obtain
 from torchserve_py.workflows.errors import InvalidWorkflow, WorkflowError, WorkflowNotFound
@@ -34,8 +33,7 @@ def opened(folder: Path, url: str = "w.war", store: Path | None = None) -> Workf
         url,
         workflow_store=store or folder / "store",
         temp_dir=folder / "tmp",
-        policy=NO_DOWNLOADS,
-        cancellation=Cancellation(),
+        policy=DownloadPolicy(),
     )
 
 

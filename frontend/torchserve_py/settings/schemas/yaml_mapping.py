@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from torchserve_py.settings.schemas.values import read_bounded
+
 try:
     from yaml import CSafeLoader as SafeLoader
 except ImportError:
@@ -45,10 +47,10 @@ def read_yaml_mapping(path: Path, *, last_wins: bool = False) -> YamlMapping:
 
     Raises UnreadableYaml: the file holds no such mapping; OSError: it cannot be read.
     """
-    with path.open("rb") as file:
-        text = file.read(MAX_SIZE + 1)
-    if len(text) > MAX_SIZE:
-        raise UnreadableYaml(f"the file is larger than {MAX_SIZE} bytes, the most that is read")
+    try:
+        text = read_bounded(path, MAX_SIZE)
+    except ValueError as error:
+        raise UnreadableYaml(str(error)) from error
     return parse_yaml_mapping(text, last_wins=last_wins)
 
 
