@@ -5,6 +5,9 @@
 transport (bytes) ──▶ door (its API) ──▶ core.serving ──▶ core.dispatcher ──▶ scheduling (pure)
                                                               │
                                                               └──▶ workers ══ Unix socket ══▶ ts.worker (handler)
+
+Doors know `core.serving` and what they pass through it: a `jobs.inference_request`, and `jobs.parts` or a
+`scheduling.effects.Cause` back.
 """
 
 from __future__ import annotations

@@ -10,7 +10,13 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from torchserve_py.doors.failures import EXPECTED_ERRORS, method_not_allowed, not_found
+from torchserve_py.doors.failures import (
+    EXPECTED_ERRORS,
+    invalid_message,
+    method_not_allowed,
+    not_found,
+    request_timeout,
+)
 from torchserve_py.doors.pipeline import HttpDialect, HttpExchange, failure_answer
 from torchserve_py.doors.responses import Answer, Sent
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Reply, Route, Router
@@ -26,6 +32,7 @@ logger = logging.getLogger(__name__)
 _PREFLIGHT_HEADER: Final = "Access-Control-Request-Method"
 #: All methods that no route has are counted under one name, as clients may make them up.
 _OTHER: Final = "other"
+_REQUEST_TIMEOUT: Final = 408
 
 
 class Application:
@@ -37,6 +44,7 @@ class Application:
         self.find = Router(routes).find
         self.preflight = preflight
         self.is_logged = context.settings.access_log
+        self.max_body = context.settings.max_request_size
         self.count = context.metrics.count_http_request
 
     def begin(self, request: Request) -> None:
@@ -54,7 +62,8 @@ class Application:
         """Return the response to bytes that never became a request."""
         if self.is_logged:
             access_log.note(peer, "UNKNOWN", "/", "HTTP/1.0", status, 0.0)
-        return self.responses.refusal(status, message)
+        failure = request_timeout(message) if status == _REQUEST_TIMEOUT else invalid_message(message)
+        return self.responses.whole_failure(failure)
 
 
 class Answering:
@@ -116,19 +125,20 @@ class Answering:
         raise method_not_allowed(", ".join(dict.fromkeys(self._allowed))) if self._allowed else not_found()
 
     def _follow(self, reply: Reply | None) -> None:
-        if isinstance(reply, AfterBody):
+        if callable(reply):
             self._after_body = reply
             if self._body is None:
-                self._request.when_read(reply.limit, self._go_on)
+                self._request.when_read(self._application.max_body, self._go_on)
             else:
                 self._go_on(self._body)
         elif isinstance(reply, Answer):
             self._send(reply)
         elif isinstance(reply, Sent):
-            self._finish(reply)
+            self._finish()
         elif isinstance(reply, HttpExchange):
-            self._exchange = reply
-            reply.parts.when_first(self._answer_with)
+            self._exchange, parts = reply, reply.parts
+            self._request.log_fields = {"request_id": parts.job_id, "sequence_id": parts.sequence_id}
+            parts.when_first(self._answer_with)
         elif reply is None:  # the handler passes the request on
             self.try_routes()
         else:
@@ -138,7 +148,7 @@ class Answering:
         try:
             if isinstance(body, BodyError):
                 raise body
-            reply = self._after_body.then(body)
+            reply = self._after_body(body)
             if reply is None:
                 self._body = body  # for the next route
             self._follow(reply)
@@ -156,7 +166,7 @@ class Answering:
                 return
             if not exchange.parts.ended:
                 self._cancel_soon()
-            self._finish(sent)
+            self._finish()
         except Exception as error:
             self._fail(error)
 
@@ -179,8 +189,11 @@ class Answering:
         request = self._request
         self._cancel_soon()
         if request.status:
-            logger.error("The answer to a request could not be finished", exc_info=error, extra=request.log_fields)
-            request.finish()
+            job_id = request.log_fields.get("request_id", "")
+            logger.error("Request %s failed within its answer.", job_id, exc_info=error, extra=request.log_fields)
+            if not request.is_answered:
+                request.break_off()
+            self._finish()
             return
         if not isinstance(error, EXPECTED_ERRORS):
             logger.error("%s %s failed.", request.method, ascii(request.target), exc_info=error)
@@ -197,13 +210,15 @@ class Answering:
             asyncio.get_running_loop().call_soon(self._exchange.cancel)
 
     def _send(self, answer: Answer) -> None:
-        self._finish(self._application.responses.send(self._request, answer))
+        self._application.responses.send(self._request, answer)
+        self._finish()
 
-    def _finish(self, sent: Sent) -> None:
-        request, path = self._request, "" if self._route is None else self._route.path
+    def _finish(self) -> None:
+        request, route = self._request, self._route
+        path = "" if route is None else route.path
         method = request.method if request.method in ANY_METHOD else _OTHER
         self._application.count(method, path, request.status)
-        if self._application.is_logged and not sent.is_quiet:
+        if self._application.is_logged and (route is None or not route.is_quiet or 400 <= request.status < 500):
             protocol = "HTTP/1.1" if request.version == (1, 1) else "HTTP/1.0"
             access_log.note(
                 request.peer,

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from torchserve_py.core.serving import Serving
 from torchserve_py.doors.answering import Application
@@ -25,8 +25,8 @@ from torchserve_py.doors.open_inference.open_inference_door import OpenInference
 from torchserve_py.doors.openai import OpenAIDoor, V1ModelsDoor
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.realtime.realtime_door import RealtimeDoor
-from torchserve_py.doors.responses import Responses, allows_other_origins, json_answer
-from torchserve_py.doors.routing import Door, DoorContext
+from torchserve_py.doors.responses import Answer, allows_other_origins, json_answer
+from torchserve_py.doors.routing import ANY_PATH, Door, DoorContext, PathValues, Route
 from torchserve_py.doors.server_doors import DescriptionDoor, HealthDoor, MetricsDoor
 from torchserve_py.doors.surfaces import InferenceSurfaces
 from torchserve_py.doors.tls import server_context
@@ -37,6 +37,7 @@ from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import Settings
 from torchserve_py.transport.acceptor import Acceptor, listening_sockets
+from torchserve_py.transport.admission import Place
 from torchserve_py.transport.http1.http_connection import HttpConnection
 from torchserve_py.transport.http1.http_server import HttpServer, Limits
 from torchserve_py.transport.http1.request import Request
@@ -63,6 +64,7 @@ DOORS: Final[tuple[tuple[str, Callable[[DoorContext], Door]], ...]] = (
     ("management_address", ConsoleDoor),
     ("metrics_address", MetricsDoor),
 )
+_ALL_PATHS: Final = ("/", ANY_PATH)
 _BACKLOG: Final = 1024
 #: Time limit for answers that are being written when the doors close (seconds).
 _CLOSE_SECONDS: Final = 5.0
@@ -72,31 +74,6 @@ class ListenError(OSError):
     """The server cannot listen at an address; the message names the address and its setting."""
 
 
-class _PlainRefusal:
-    """Refuses requests without TLS to a listener with TLS."""
-
-    def __init__(self, responses: Responses) -> None:
-        self._responses = responses
-
-    def begin(self, request: Request) -> None:
-        """Refuse a request."""
-        answer = json_answer({"status": "This TorchServe instance only accepts HTTPS requests"}, 403)
-        self._responses.send(request, answer, close=True)
-        request.finish()
-
-    def refusal(self, status: int, message: str, peer: Any) -> bytes:
-        """Return the response to bytes that never became a request."""
-        return self._responses.refusal(status, message)
-
-
-class _Listener(NamedTuple):
-    """An open address: its connections, and what accepts them."""
-
-    address: Address
-    servers: Sequence[HttpServer]
-    acceptors: Sequence[Acceptor]
-
-
 class Doors:
     """The HTTP doors of a running server."""
 
@@ -104,7 +81,8 @@ class Doors:
         #: Setting name (``inference_address``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
         self.context = context
-        self._listeners: list[_Listener] = []
+        self._servers: list[HttpServer] = []
+        self._acceptors: list[Acceptor] = []
 
     async def open(self) -> None:
         """Listen. Raises ListenError, TlsError: see `start_doors`."""
@@ -113,54 +91,48 @@ class Doors:
         hosts = [address.host for _, address in wanted if address.is_tls]
         tls = server_context(settings, hosts) if hosts else None
         for names, address in wanted:
-            servers, accept = self._serve(names, tls if address.is_tls else None)
+            accept = self._serve(names, tls if address.is_tls else None)
             try:
                 sockets, used = await _bind(address)
             except OSError as error:
                 raise ListenError(_why_not(names, address, error)) from error
-            self._listeners.append(_Listener(used, servers, [accept(each) for each in sockets]))
+            self._acceptors += map(accept, sockets)
             self.addresses |= dict.fromkeys(names, used)
             logger.info("%s: listening at %s", ", ".join(names), used)
 
-    def _serve(
-        self, names: Sequence[str], tls: ssl.SSLContext | None
-    ) -> tuple[Sequence[HttpServer], Callable[[socket.socket], Acceptor]]:
-        """Return the connections of the address that these settings name, and the function that accepts them."""
+    def _serve(self, names: Sequence[str], tls: ssl.SSLContext | None) -> Callable[[socket.socket], Acceptor]:
+        """Return the function that accepts the connections of the address that these settings name."""
         context, settings = self.context, self.context.settings
-        responses = context.responses
-        routes = [route for name, make in DOORS if name in names for route in make(context).routes()]
-        routes += DescriptionDoor(context, routes).routes()
-        application = Application(context, routes, preflight=allows_other_origins(settings))
         admission, budget = context.limits(for_operators="inference_address" not in names)
         limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
-        server = HttpServer(application, limits, budget)
-        plain = None if tls is None else HttpServer(_PlainRefusal(responses), limits)
 
-        def accept(listening: socket.socket) -> Acceptor:
-            return Acceptor(
-                listening,
-                admission,
-                lambda place: HttpConnection(server, place),
-                lambda why: responses.whole_failure(too_many_connections(why)),
-                tls,
-                None if plain is None else lambda place: HttpConnection(plain, place),
-            )
+        def connecting(routes: Sequence[Route]) -> Callable[[Place], HttpConnection]:
+            application = Application(context, routes, preflight=allows_other_origins(settings))
+            server = HttpServer(application, limits, budget)
+            self._servers.append(server)
+            return lambda place: HttpConnection(server, place)
 
-        return [server] if plain is None else [server, plain], accept
+        routes = [route for name, make in DOORS if name in names for route in make(context).routes()]
+        connect = connecting([*routes, *DescriptionDoor(context, routes).routes()])
+        plain = (
+            None if tls is None else connecting([Route(path, _refuse_plain, token=None) for path in ("/", ANY_PATH)])
+        )
+
+        def refuse(why: str) -> bytes:
+            return context.responses.whole_failure(too_many_connections(why))
+
+        return lambda listening: Acceptor(listening, admission, connect, refuse, tls, plain)
 
     async def close(self) -> None:
         """Stop listening, let answers that are being written finish for a few seconds, close every connection."""
-        for listener in self._listeners:
-            for acceptor in listener.acceptors:
-                acceptor.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         for tell in self.context.on_close:
             tell()
-        servers = [server for listener in self._listeners for server in listener.servers]
-        await asyncio.gather(*(server.close(_CLOSE_SECONDS) for server in servers))
-        for listener in self._listeners:
-            if listener.address.is_unix:
-                Path(listener.address.path).unlink(missing_ok=True)
-        self._listeners.clear()
+        await asyncio.gather(*(server.close(_CLOSE_SECONDS) for server in self._servers))
+        for address in self.addresses.values():
+            if address.is_unix:
+                Path(address.path).unlink(missing_ok=True)
         if self.context.tokens is not None:
             self.context.tokens.remove_key_file()
 
@@ -187,6 +159,12 @@ async def start_doors(
         await doors.close()
         raise
     return doors
+
+
+def _refuse_plain(request: Request, values: PathValues) -> Answer:
+    """Refuse a request without TLS to a listener with TLS."""
+    request.keep_alive = False
+    return json_answer({"status": "This TorchServe instance only accepts HTTPS requests"}, 403)
 
 
 def _by_address(settings: Settings) -> list[tuple[list[str], Address]]:

@@ -87,7 +87,7 @@ class OpenAIDoor(Door):
             yield Route(path, self._run, ("POST",), dialect=DIALECT, operations=(operation,))
 
     def _run(self, request: Request, values: PathValues) -> AfterBody:
-        return AfterBody(self.max_body, lambda body: self._submit(request, body))
+        return lambda body: self._submit(request, body)
 
     def _submit(self, request: Request, body: bytes) -> HttpExchange:
         """Run a request on the model that its body names, or on the only model of this interface."""

@@ -9,21 +9,19 @@ looks, how the parts of a stream are framed.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.failures import DoorError, Failure, failure_of, failure_of_job, handler_failure
-from torchserve_py.doors.responses import Answer, Responses, Sent
+from torchserve_py.doors.responses import SENT, Answer, Responses, Sent
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled
 from torchserve_py.transport.http1.request import Request
-
-logger = logging.getLogger(__name__)
 
 #: Parts that have piled up are written together, up to this many bytes; the rest stays where it is counted and bounded.
 _WRITE_SIZE: Final = 16 * 1024
@@ -82,28 +80,16 @@ def failure_answer(dialect: HttpDialect, failure: Failure, exchange: HttpExchang
     return answer._replace(headers=(*failure.headers, *answer.headers))
 
 
+@dataclass(slots=True, eq=False)
 class Exchange(ABC):
     """A request that has become a job; ``model`` is None for a workflow, ``version`` the one that the client named."""
 
-    __slots__ = ("dialect", "inference", "model", "name", "parts", "version")
-
     dialect: Dialect
-
-    def __init__(
-        self,
-        dialect: Dialect,
-        model: ServedModel | None,
-        name: str,
-        inference: InferenceRequest,
-        parts: Parts,
-        version: str | None = None,
-    ) -> None:
-        self.dialect = dialect
-        self.model = model
-        self.name = name
-        self.inference = inference
-        self.version = version
-        self.parts = parts
+    model: ServedModel | None
+    name: str
+    inference: InferenceRequest
+    parts: Parts
+    version: str | None
 
     async def next(self) -> Part:
         """Wait for the next part. Raises DoorError: the job ended without a further part, or the part is an error."""
@@ -148,31 +134,16 @@ class Exchange(ABC):
         self.parts.cancel()
 
 
+@dataclass(slots=True, eq=False)
 class HttpExchange(Exchange):
     """An exchange with an HTTP client.
 
     `Answering` calls `answer_with`, and runs the coroutine that this may return.
     """
 
-    __slots__ = ("_responses", "request")
-
     dialect: HttpDialect
-
-    def __init__(
-        self,
-        responses: Responses,
-        dialect: HttpDialect,
-        request: Request,
-        model: ServedModel | None,
-        name: str,
-        inference: InferenceRequest,
-        parts: Parts,
-        version: str | None = None,
-    ) -> None:
-        super().__init__(dialect, model, name, inference, parts, version)
-        self._responses = responses
-        self.request = request
-        request.log_fields = {"request_id": parts.job_id, "sequence_id": parts.sequence_id}
+    request: Request
+    responses: Responses
 
     def answer_with(self, outcome: Part | Cause) -> Sent | Coroutine[Any, Any, Sent]:
         """Answer with the first part, or with the cause why the job ended without a part.
@@ -197,29 +168,16 @@ class HttpExchange(Exchange):
         """
         try:
             head = self.dialect.opening(self, first)
-            try:
-                sent = self._responses.start_stream(self.request, head, self.parts.job_id)
-            except DoorError as error:  # the handler set what HTTP does not allow
-                return self._fail(error.failure)
+            sent = self.responses.start_stream(self.request, head, self.parts.job_id)
             if not self.request.is_answered:  # else nothing but the head was asked for
-                await self._send_parts(first)
-            return sent
+                await self.relay(first)
+        except DoorError as error:
+            return self._fail(error.failure)
+        except ReaderStalled:
+            pass  # its connection is gone, and was logged
         finally:
             self.cancel()
-
-    async def _send_parts(self, first: Part) -> None:
-        try:
-            await self.relay(first)
-        except DoorError as error:
-            self._end_early(error.failure)
-        except ReaderStalled:
-            return  # its connection is gone, and was logged
-        except ConnectionError:
-            raise  # the client has left
-        except Exception as error:
-            about = self.request.log_fields
-            logger.error("Request %s failed within its stream.", self.parts.job_id, exc_info=error, extra=about)
-            self.request.break_off()
+        return sent
 
     async def write(self, parts: Sequence[Part]) -> None:
         """Send parts; while more are to come, wait for a client that reads slowly.
@@ -231,13 +189,6 @@ class HttpExchange(Exchange):
         if more and self.request.is_reader_slow:
             await self.request.drained()
 
-    def _end_early(self, failure: Failure) -> None:
-        frame = self.dialect.last_frame(failure)
-        if frame:
-            self.request.send((frame,), last=True)
-        else:
-            self.request.break_off()
-
     async def _wait(self, answer: Coroutine[Any, Any, Answer]) -> Sent:
         try:
             return self._send(await answer)
@@ -247,7 +198,14 @@ class HttpExchange(Exchange):
             self.cancel()
 
     def _send(self, answer: Answer) -> Sent:
-        return self._responses.send(self.request, answer, self.parts.job_id)
+        return self.responses.send(self.request, answer, self.parts.job_id)
 
     def _fail(self, failure: Failure) -> Sent:
-        return self._send(failure_answer(self.dialect, failure, self))
+        """Answer with a failure; within a stream, end the stream with the failure, or break the stream off."""
+        if not self.request.status:
+            return self._send(failure_answer(self.dialect, failure, self))
+        if frame := self.dialect.last_frame(failure):
+            self.request.send((frame,), last=True)
+        else:
+            self.request.break_off()
+        return SENT

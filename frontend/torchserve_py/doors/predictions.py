@@ -16,7 +16,7 @@ from torchserve_py.doors.openapi import BINARY, OPEN_INFERENCE_ERROR, Operation,
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.requests import content_type_of
 from torchserve_py.doors.responses import json_answer
-from torchserve_py.doors.routing import AfterBody, Door, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.routing import Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.sagemaker_sessions import Session
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
@@ -105,7 +105,7 @@ class InferenceDoor(Door):
             )
             return self.context.submit(request, dialect, model, inference, version)
 
-        return AfterBody(self.max_body, submit) if body is None else submit(body)
+        return submit if body is None else submit(body)
 
 
 def predict_document(model: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@
 from typing import Any, Final
 
 from torchserve_py.doors.failures import DoorError, bad_request
-from torchserve_py.scheduling.ranking import UNSET
 from torchserve_py.transport.http1.request import Request
 
 PARAMETER: Final = "priority"
@@ -19,7 +18,7 @@ _MAX_DIGITS: Final = 20
 def of_parameter(value: Any) -> int:
     """Return the priority for a value of the parameter. Raises DoorError: the value is not a priority."""
     if value is None:
-        return UNSET
+        return 0
     if type(value) is not int or not 0 <= value <= _MAX:
         raise _unusable(f"Parameter {PARAMETER}", value)
     return value
@@ -28,7 +27,7 @@ def of_parameter(value: Any) -> int:
 def of_request(request: Request) -> int:
     """Return the priority that the header of an HTTP request names. Raises DoorError: the header is not a priority."""
     value = request.headers.get(HEADER)
-    return UNSET if value is None else of_text(value, "Header")
+    return 0 if value is None else of_text(value, "Header")
 
 
 def of_text(text: str, place: str) -> int:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from torchserve_py.doors.failures import INTERNAL, DoorError, Failure, invalid_message, request_timeout
+from torchserve_py.doors.failures import INTERNAL, DoorError, Failure
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.settings.table import Settings
 from torchserve_py.transport.http1.request import Buffer, Request
@@ -23,27 +23,22 @@ EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
 
 #: Headers that the server sets in every answer; a handler's headers of these names are left out.
 _STANDARD_HEADERS: Final = frozenset({"cache-control", "expires", "pragma", "x-request-id"})
-_REQUEST_TIMEOUT: Final = 408
 
 
 class Answer(NamedTuple):
-    """A whole answer, or the head of a stream; ``is_quiet`` keeps an answer to a probe out of the access log."""
+    """A whole answer, or the head of a stream."""
 
     status: int
     body: Buffer = b""
     headers: Headers = ()
     reason: str = ""
-    is_quiet: bool = False
 
 
 class Sent(NamedTuple):
-    """An answer that was handed to the transport."""
-
-    is_quiet: bool = False
+    """An answer was handed to the transport."""
 
 
-_SENT: Final = Sent()
-_QUIET: Final = Sent(is_quiet=True)
+SENT: Final = Sent()
 
 
 def to_json(value: Any) -> bytes:
@@ -60,47 +55,44 @@ class Responses:
     """Writes answers and counts them."""
 
     def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
-        self._metrics = metrics
+        #: By the first digit of the status.
+        self._counters = {2: metrics.requests_2xx, 4: metrics.requests_4xx, 5: metrics.requests_5xx}
         self._standard = (
             "Pragma: no-cache\r\nCache-Control: no-cache; no-store, must-revalidate, private\r\n"
             "Expires: Thu, 01 Jan 1970 00:00:00 UTC\r\n" + _cross_origin_lines(settings) + "x-request-id: "
         )
 
-    def send(self, request: Request, answer: Answer, request_id: str = "", *, close: bool = False) -> Sent:
+    def send(self, request: Request, answer: Answer, request_id: str = "") -> Sent:
         """Write a whole answer, but for headers that only the server may set. The transport handles a slow reader.
 
         Raises DoorError: the status or a header is not one that HTTP allows; nothing was written.
         """
-        status, body, headers, reason, is_quiet = answer
+        status, body, headers, reason = answer
         try:
-            request.respond(status, self._lines(headers, request_id), body, reason=reason, close=close)
+            request.respond(status, self._lines(headers, request_id), body, reason=reason)
         except BadResponse as error:
             raise _handler_mistake(error) from None
-        return self._sent(status, is_quiet)
+        self._count(status)
+        return SENT
 
     def start_stream(self, request: Request, head: Answer, request_id: str = "") -> Sent:
         """Begin an answer that is sent in pieces; see `Request.send`.
 
         Raises DoorError: the status or a header is not one that HTTP allows; nothing was written.
         """
-        status, _, headers, reason, is_quiet = head
+        status, _, headers, reason = head
         try:
             request.start_stream(status, self._lines(headers, request_id), reason=reason)
         except BadResponse as error:
             raise _handler_mistake(error) from None
-        return self._sent(status, is_quiet)
-
-    def refusal(self, status: int, message: str) -> bytes:
-        """Return the whole answer to bytes that never became a request."""
-        if status == _REQUEST_TIMEOUT:
-            return self.whole_failure(request_timeout(message))
-        return self.whole_failure(invalid_message(message))
+        self._count(status)
+        return SENT
 
     def whole_failure(self, failure: Failure) -> bytes:
         """Return the whole answer to a connection that is closed afterwards."""
         body, headers = failure_body(failure)
         framing = f"content-length: {len(body)}\r\n"
-        self._sent(failure.status)
+        self._count(failure.status)
         return response_head(failure.status, "", False, framing, self._lines((*failure.headers, *headers), "")) + body
 
     def _lines(self, headers: Headers, request_id: str) -> str:
@@ -110,15 +102,11 @@ class Responses:
                 lines += header_line(name, value)
         return lines
 
-    def _sent(self, status: int, is_quiet: bool = False) -> Sent:
-        """Count an answer whose head has been written."""
-        if status < 300:
-            self._metrics.requests_2xx.value += 1
-        elif 400 <= status < 500:
-            self._metrics.requests_4xx.value += 1
-        else:
-            self._metrics.requests_5xx.value += 1
-        return _QUIET if is_quiet else _SENT
+    def _count(self, status: int) -> None:
+        """Count an answer whose head has been written. Like TorchServe, the server has no counter for redirections."""
+        counter = self._counters.get(status // 100)
+        if counter is not None:
+            counter.value += 1
 
 
 @functools.lru_cache(maxsize=256)

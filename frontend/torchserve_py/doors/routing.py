@@ -45,14 +45,10 @@ _KEPT_PATHS: Final = 1024
 PathValues = Mapping[str, str]
 
 
-class AfterBody(NamedTuple):
-    """A reply that needs the request's body, of up to ``limit`` bytes; None from ``then`` passes the request on."""
+#: A reply that needs the request's body, and is called with it; if it returns None, it passes the request on.
+AfterBody = Callable[[bytes], Any]
 
-    limit: int
-    then: Callable[[bytes], Reply | None]
-
-
-#: An answer to be sent, one that was sent, a job, a body to wait for, or a coroutine (run in a task) with a reply.
+#: An answer to be sent, one that was sent, a job, what needs the body, or a coroutine (run in a task) with a reply.
 Reply = Answer | Sent | HttpExchange | AfterBody | Coroutine[Any, Any, Any]
 
 #: Gets the request, whose body may still arrive, and the parameters of its path. A handler that returns None (or a
@@ -72,6 +68,7 @@ class Route(NamedTuple):
         operations: The entries of OpenAPI documents.
         applies: Whether the path means this route now, for paths whose meaning depends on the registered models. If
             the route applies, later routes get the request only if the handler passes it on.
+        is_quiet: Whether the access log has only refusals (status 4xx): for probes, and pages that ask again and again.
     """
 
     path: str
@@ -81,6 +78,7 @@ class Route(NamedTuple):
     dialect: HttpDialect = TORCHSERVE_DIALECT
     operations: Sequence[Operation] = ()
     applies: Callable[[Request, PathValues], bool] | None = None
+    is_quiet: bool = False
 
 
 class DoorContext:
@@ -124,7 +122,7 @@ class DoorContext:
     ) -> HttpExchange:
         """Make a job of a request to a model; ``version`` is the one that the client named."""
         parts = self.serving.submit(model, inference)
-        return HttpExchange(self.responses, dialect, request, model, model.name, inference, parts, version)
+        return HttpExchange(dialect, model, model.name, inference, parts, version, request, self.responses)
 
     def limits(self, *, for_operators: bool) -> tuple[Admission, RequestBudget]:
         """Return the limit of a listener's connections, and of what requests hold; all listeners share both."""

@@ -18,7 +18,7 @@ from torchserve_py.core.serving import Serving
 from torchserve_py.doors.failures import DoorError, bad_request, not_found
 from torchserve_py.doors.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
 from torchserve_py.doors.predictions import EXPLAIN, V1_PREDICT, InferenceDoor, Pairs
-from torchserve_py.doors.routing import AfterBody, Door, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.routing import Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.sagemaker_sessions import SageMakerSessions
 from torchserve_py.transport.http1.request import Request
 
@@ -71,7 +71,7 @@ class InferenceSurfaces(Door):
         if not model.is_stateful or request.method == "OPTIONS":
             return self._predictions.infer(request, name, None, _PREDICT, parameters=parameters, body=body)
         if body is None:
-            return AfterBody(self.max_body, lambda body: self._run(request, name, parameters, body))
+            return lambda body: self._run(request, name, parameters, body)
         answer = self._sessions.answer(request, model, body)
         if answer is not None:
             return answer
@@ -88,7 +88,7 @@ class InferenceSurfaces(Door):
         if name is None:
             name = only_startup_model(self.serving)
         if name is None and request.content_type in (FORM_TYPE, MULTIPART_TYPE):
-            return AfterBody(self.max_body, lambda body: self._invoke_named(request, parameters, body))
+            return lambda body: self._invoke_named(request, parameters, body)
         if name is None:
             raise unnamed()
         return self._run(request, name, parameters)

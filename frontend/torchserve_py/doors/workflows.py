@@ -16,7 +16,7 @@ from torchserve_py.doors.parameters import of_query, of_query_or_json
 from torchserve_py.doors.pipeline import Exchange, HttpExchange
 from torchserve_py.doors.requests import content_type_of
 from torchserve_py.doors.responses import Answer, json_answer
-from torchserve_py.doors.routing import AfterBody, Door, PathValues, Reply, Route
+from torchserve_py.doors.routing import Door, PathValues, Reply, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -104,9 +104,10 @@ class WorkflowInferenceDoor(Door):
         def submit(body: bytes) -> HttpExchange:
             inference = InferenceRequest(request.raw_headers, body, content_type)
             parts = self.context.workflows.submit(workflow, inference)
-            return HttpExchange(self.context.responses, _DIALECT, request, None, workflow.name, inference, parts)
+            responses = self.context.responses
+            return HttpExchange(_DIALECT, None, workflow.name, inference, parts, None, request, responses)
 
-        return AfterBody(self.max_body, submit)
+        return submit
 
 
 class WorkflowDialect(TorchServeDialect):

@@ -33,7 +33,7 @@ def served(serving: OpenDoors, connection: RawConnection) -> HttpConnection:
 
 
 def _connections(serving: OpenDoors) -> list[HttpConnection]:
-    return [end for each in serving.doors._listeners for server in each.servers for end in server.connections]
+    return [end for server in serving.doors._servers for end in server.connections]
 
 
 async def taken(serving: OpenDoors, connection: RawConnection) -> None:

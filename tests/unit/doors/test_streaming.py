@@ -154,4 +154,4 @@ async def test_a_mistake_of_the_server_within_a_stream_leaves_it_incomplete(serv
     assert await connection.reader.readexactly(10) == b"5\r\nfirst\r\n"
     serving.registry.model.calls[0].part(5)
     assert await connection.rest() == b""
-    assert "Request job-0 failed within its stream." in caplog.text
+    assert "Request job-0 failed within its answer." in caplog.text

@@ -83,17 +83,17 @@ class ConsoleDoor(Door):
             return
         yield Route("/console", self._page, READING, token=None)
         yield Route("/console/{file:path}", self._page, READING, token=None)
-        for method, path, handler in (
-            ("GET", f"{_API}/server", self._server),
-            ("GET", f"{_API}/overview", self._overview),
-            ("GET", f"{_API}/models/{_VERSION}", self._model),
-            ("GET", f"{_API}/logs/{{worker_id}}", self._log),
-            ("GET", f"{_API}/store", self._store),
-            ("GET", f"{_API}/sequences/{_VERSION}", self._sequences),
-            ("DELETE", f"{_API}/sequences/{_VERSION}", self._end_sequence),
-            ("POST", f"/console/predictions/{_VERSION}", self._predict),
+        for path, handler in (
+            (f"{_API}/overview", self._overview),
+            (f"{_API}/models/{_VERSION}", self._model),
+            (f"{_API}/logs/{{worker_id}}", self._log),
+            (f"{_API}/sequences/{_VERSION}", self._sequences),
         ):
-            yield Route(path, handler, (method,), _MANAGEMENT)
+            yield Route(path, handler, ("GET",), _MANAGEMENT, is_quiet=True)
+        yield Route(f"{_API}/server", self._server, ("GET",), _MANAGEMENT)
+        yield Route(f"{_API}/store", self._store, ("GET",), _MANAGEMENT)
+        yield Route(f"{_API}/sequences/{_VERSION}", self._end_sequence, ("DELETE",), _MANAGEMENT)
+        yield Route(f"/console/predictions/{_VERSION}", self._predict, ("POST",), _MANAGEMENT)
         yield Route(f"/console/sequences/{_VERSION}", self._open_session, ("GET",), token=None)
 
     def _page(self, request: Request, values: PathValues) -> Answer:
@@ -133,7 +133,7 @@ class ConsoleDoor(Door):
         text = request.parameter("text") or ""
         page = await self.serving.sequences(model, text, SequenceOrder(order), int(limit))
         answer = {**page._asdict(), "sequences": [each._asdict() for each in page.sequences]}
-        return json_answer(answer)._replace(is_quiet=True)
+        return json_answer(answer)
 
     def _end_sequence(self, request: Request, values: PathValues) -> Answer:
         model = self._model_of(values)

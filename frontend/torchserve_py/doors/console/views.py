@@ -133,7 +133,7 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
 
 async def send_events(context: DoorContext, request: Request, events: AsyncGenerator[Event, None]) -> Sent:
     """Answer with events, until the page leaves, its key expires, or the server closes its doors."""
-    sent = context.responses.start_stream(request, Answer(200, b"", _EVENT_HEADERS, is_quiet=True))
+    sent = context.responses.start_stream(request, Answer(200, b"", _EVENT_HEADERS))
     async with contextlib.aclosing(events):
         with contextlib.suppress(ReaderStalled):
             async for event in events:

@@ -17,7 +17,7 @@ from torchserve_py.doors.open_inference.rest_dialect import CUSTOM_DIALECT
 from torchserve_py.doors.path_templates import PathTemplate, read_template, shown
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.requests import request_line
-from torchserve_py.doors.routing import AfterBody, DoorContext, Reply
+from torchserve_py.doors.routing import DoorContext, Reply
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import CUSTOM
@@ -134,7 +134,7 @@ class CustomRoutes:
             )
             return self._context.submit(request, CUSTOM_DIALECT, route.model, inference)
 
-        return AfterBody(self._context.settings.max_request_size, submit)
+        return submit
 
 
 def _refuse(found: Sequence[CustomRoute]) -> NoReturn:

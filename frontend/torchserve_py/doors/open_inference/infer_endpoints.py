@@ -71,7 +71,7 @@ class OpenInferenceCalls:
         async def submit_compressed(body: bytes) -> HttpExchange:
             return submit(await decompressed(request, body, self._max_body))
 
-        return AfterBody(self._max_body, submit if encoding is None else submit_compressed)
+        return submit if encoding is None else submit_compressed
 
     def _submit(
         self, request: Request, model: ServedModel, version: str | None, endpoint: str, body: bytes

@@ -14,7 +14,7 @@ from torchserve_py.doors.failures import not_found
 from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
 from torchserve_py.doors.requests import model_in, request_line
 from torchserve_py.doors.responses import JSON_TYPE, Answer
-from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, Door, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.server_doors import METRICS_TYPE
 from torchserve_py.doors.surfaces import BIDIRECTIONAL_STREAM
 from torchserve_py.doors.truss.endpoints import ALIASES, PATHS, Endpoint, document_of, method_of
@@ -34,6 +34,7 @@ from ts.protocol.messages import TRUSS
 
 _MODEL_NAME: Final = "model_name"
 _GET: Final = ("GET",)
+_PROBES: Final = (Endpoint.ready, Endpoint.loaded, Endpoint.metrics)
 #: What a Truss's own server calls its one model.
 _ONLY_NAME: Final = "model"
 #: Seconds within which a model must say whether it is healthy; Truss waits for ever, and a prober gives up.
@@ -90,15 +91,16 @@ class TrussDoor(Door):
     def routes(self) -> Iterator[Route]:
         for path, endpoint in PATHS:
             serve, is_meant = partial(self._serve, endpoint), partial(self._is_meant, endpoint)
-            yield Route(path, serve, (method_of(endpoint),), dialect=TRUSS_DIALECT, applies=is_meant)
+            methods, is_quiet = (method_of(endpoint),), endpoint in _PROBES
+            yield Route(path, serve, methods, dialect=TRUSS_DIALECT, applies=is_meant, is_quiet=is_quiet)
         stream = partial(self._serve, Endpoint.websocket)
         yield Route(BIDIRECTIONAL_STREAM, stream, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone)
-        yield Route("/ping", self._ping, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone)
-        yield Route("/", self._live, _GET, None, TRUSS_DIALECT, applies=self._is_root)
+        yield Route("/ping", self._ping, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone, is_quiet=True)
+        yield Route("/", self._live, _GET, None, TRUSS_DIALECT, applies=self._is_root, is_quiet=True)
         settings = self.settings
         if not (settings.enable_metrics_api and settings.metrics_address.shares_listener(settings.inference_address)):
             has_one = partial(self._is_meant, Endpoint.metrics)  # otherwise the path shows the server's metrics
-            yield Route("/metrics", self._metrics, _GET, dialect=TRUSS_DIALECT, applies=has_one)
+            yield Route("/metrics", self._metrics, _GET, dialect=TRUSS_DIALECT, applies=has_one, is_quiet=True)
         yield Route(ANY_PATH, self._unknown, ANY_METHOD, None, TRUSS_DIALECT, applies=self._serve_alone)
 
     # Whether a request means a Truss.
@@ -140,7 +142,7 @@ class TrussDoor(Door):
             return error_answer(404, f"There is no model {name!r}.", ErrorCode.client)
         if endpoint not in _NAMED_IN_BODY:
             return self._refuse_unnamed()
-        return AfterBody(self.max_body, lambda body: self._serve_named(request, endpoint, body))
+        return lambda body: self._serve_named(request, endpoint, body)
 
     def _serve_named(self, request: Request, endpoint: Endpoint, body: bytes) -> Reply | None:
         """Serve a request whose body may name its model; None if that model is not a Truss."""
@@ -157,7 +159,7 @@ class TrussDoor(Door):
         return self._loaded(missing, self._called(missing))
 
     def _live(self, request: Request, values: PathValues) -> Answer:
-        return Answer(200, b"true", (JSON_TYPE,), is_quiet=True)
+        return Answer(200, b"true", (JSON_TYPE,))
 
     def _metrics(self, request: Request, values: PathValues) -> Reply:
         """Answer ``/metrics/`` with the metrics of the only Truss's own code."""
@@ -204,16 +206,16 @@ class TrussDoor(Door):
         def run(body: bytes) -> Reply:
             return self._run(request, model, endpoint, body) if self.serving.is_loaded(model) else not_ready(name)
 
-        return AfterBody(self.max_body, run) if body is None else run(body)
+        return run if body is None else run(body)
 
     def _loaded(self, model: ServedModel, name: str) -> Answer:
         """Return whether a worker has loaded the model, well or not."""
-        return (truss_answer({}) if self.serving.is_loaded(model) else not_ready(name))._replace(is_quiet=True)
+        return truss_answer({}) if self.serving.is_loaded(model) else not_ready(name)
 
     async def _ready(self, model: ServedModel, name: str) -> Answer:
         """Return whether the model has been loaded and says that it is well."""
         is_well = self.serving.is_loaded(model) and await self.serving.check_health(model, _HEALTH_LIMIT)
-        return (truss_answer({}) if is_well else not_ready(name))._replace(is_quiet=True)
+        return truss_answer({}) if is_well else not_ready(name)
 
     def _schema(self, model: ServedModel) -> Answer:
         """Return what the model takes and gives, as far as its annotations say."""
@@ -224,8 +226,8 @@ class TrussDoor(Door):
         """Return what the model's code counts itself, in all workers."""
         text = await self.serving.expose_metrics(model, _METRICS_LIMIT)
         if text is None:
-            return error_answer(500, MODEL_FAILED, ErrorCode.model)._replace(is_quiet=True)
-        return Answer(200, text.encode(), (("content-type", METRICS_TYPE),), is_quiet=True)
+            return error_answer(500, MODEL_FAILED, ErrorCode.model)
+        return Answer(200, text.encode(), (("content-type", METRICS_TYPE),))
 
     def _run(
         self,

@@ -194,7 +194,7 @@ class Request:
         """Whether so much output is unread that the sender should await `drained`."""
         return self._connection.reader.is_slow
 
-    def respond(self, status: int, lines: str, body: Buffer, *, reason: str = "", close: bool = False) -> None:
+    def respond(self, status: int, lines: str, body: Buffer, *, reason: str = "") -> None:
         """Send a whole response; the connection handles a slow reader.
 
         Args:
@@ -202,7 +202,6 @@ class Request:
             lines: The headers, made by `response.header_line`.
             body: The body; it is not sent where HTTP allows no body (HEAD, 204, 304).
             reason: The reason phrase; empty for the standard phrase of the status.
-            close: Close the connection afterwards.
 
         Raises BadResponse: the status or the reason is not one that HTTP allows; nothing was sent.
         """
@@ -212,7 +211,7 @@ class Request:
             framing = f"content-length: {len(body)}\r\n"
             if self.method == "HEAD":
                 body = b""
-        head = response_head(status, reason, self._stays_open(close), framing, lines)
+        head = response_head(status, reason, self._stays_open(), framing, lines)
         self.status = status
         self.is_answered = True
         if len(body) > _JOIN_LIMIT:
@@ -293,7 +292,7 @@ class Request:
         self._release()
         self._connection.finished(self)
 
-    def _stays_open(self, close: bool) -> bool:
+    def _stays_open(self, close: bool = False) -> bool:
         # A client that still waits for ``100 Continue`` may send its body or not: the next bytes would be ambiguous.
         unsure = self._body_error is not None or (self._awaits_continue and not self.is_complete)
         self.keep_alive = self.keep_alive and not close and not unsure and not self._connection.is_closing
