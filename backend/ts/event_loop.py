@@ -20,6 +20,7 @@ from ts.protocol import messages
 from ts.protocol.log_records import running
 from ts.protocol.messages import EndedSequence, InferRow
 from ts.runtimes.async_jobs import FurtherInputs
+from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.result_bodies import error_row
 
 if TYPE_CHECKING:
@@ -144,13 +145,16 @@ class _Jobs:
 
     def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
         del self._tasks[job_id], self._inputs[job_id]
-        if task.cancelled():
-            if job_id in self._cancelling:
-                self._connection.send_results([error_row(job_id, messages.STATUS_CANCELLED, "cancelled")], 0.0)
-            elif not self._stopped.done():
-                self._end(RuntimeError(f"the task of job {job_id} was cancelled, but not by the frontend"))
-        elif (error := task.exception()) is not None and isinstance(error, Exception):
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
             self._end(error)
+        elif task.cancelled() and job_id in self._cancelling:
+            self._connection.send_results([error_row(job_id, messages.STATUS_CANCELLED, "cancelled")], 0.0)
+        elif (task.cancelled() or error is not None) and not self._stopped.done():
+            # The model's code cancelled the task, or raised what is no Exception, such as a panic of Rust code.
+            failure = HandlerFailed("Prediction failed")
+            logger.warning("The task of job %s ended without an answer", job_id, exc_info=error)
+            self._connection.send_results([error_row(job_id, failure.status, failure.message)], 0.0)
         self._cancelling.discard(job_id)
         self._connection.cancelled.discard(job_id)
         self._end_if_stopping()

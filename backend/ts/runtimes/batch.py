@@ -61,7 +61,9 @@ class Batch:
         started = time.perf_counter()
         try:
             return self.checked(self._service.entry_point([row.data for row in self.rows], self._service.context))
-        except Exception as error:
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a panic of Rust code, as tokenizers have it, is no Exception
             self.fail_all(failure_of(error))
             return None
         finally:
@@ -198,7 +200,7 @@ class Batch:
             raise JobsCancelled("no client waits for this batch any longer")
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: BaseException) -> Failure:
     """Log what a call raised, without the worker's frames; return the failure with which to answer its rows."""
     if isinstance(error, Failure):
         return error

@@ -164,4 +164,5 @@ def is_marked(name: str, value: str) -> bool:
 
 def _said(value: str) -> str:
     """Return a marker as the word that TorchServe's handlers compare it with."""
-    return {"1": "true", "0": "false"}.get(value.strip(), value)
+    word = value.strip().lower()
+    return {"1": "true", "0": "false"}.get(word, word)

@@ -46,7 +46,7 @@ async def test_without_an_id_the_server_makes_one_and_starts_a_sequence(stateful
     ("text", "meaning", "handlers_text"),
     [
         ("true", True, "true"),
-        ("TRUE", True, "TRUE"),
+        ("TRUE", True, "true"),
         ("1", True, "true"),
         ("false", False, "false"),
         ("0", False, "false"),

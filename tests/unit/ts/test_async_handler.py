@@ -73,6 +73,13 @@ HANDLER = """
         async def own_cancellation(self, name, context):
             raise asyncio.CancelledError
 
+        async def own_task(self, name, context):
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+
+        async def panic(self, name, context):
+            raise BaseException(name)
+
         async def fail(self, name, context):
             raise ValueError(name)
 
@@ -181,13 +188,15 @@ def test_a_handler_that_does_not_obey_is_answered_for(jobs: Peer) -> None:
 
 
 def test_an_error_is_that_request_s_alone(jobs: Peer) -> None:
-    infer(jobs, a="hold x", b="fail now", c="own_cancellation", d="release x")
-    results = {answer(jobs) for _ in range(4)}
+    infer(jobs, a="hold x", b="fail now", c="own_cancellation", d="own_task", e="panic now", f="release x")
+    results = {answer(jobs) for _ in range(6)}
     assert results == {
         ("a", False, 200, "x for a"),
         ("b", False, 503, "Prediction failed"),
         ("c", False, 503, "Prediction failed"),
-        ("d", False, 200, "true"),
+        ("d", False, 503, "Prediction failed"),
+        ("e", False, 503, "Prediction failed"),
+        ("f", False, 200, "true"),
     }
 
 

@@ -72,6 +72,7 @@ def test_status_reason_and_headers_are_each_rows_own(make_worker: Callable[..., 
     ("statement", "status", "message"),
     [
         ("raise KeyError('x')", 503, "Prediction failed"),
+        ("raise BaseException('a panic of Rust code')", 503, "Prediction failed"),
         ("raise MemoryError()", 507, "Out of resources"),
         ("raise RuntimeError('CUDA error: out of memory')", 507, "Out of resources"),
         ("raise PredictionException('not today', 418)", 418, "not today"),

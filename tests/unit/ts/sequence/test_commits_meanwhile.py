@@ -90,7 +90,7 @@ class Wrong(BaseException):
     """Tells what is wrong; no ``except Exception`` around a handler hides it."""
 
 
-class Killed(BaseException):
+class Killed(SystemExit):
     """Ends the threads of a worker that is killed."""
 
 
