@@ -54,7 +54,6 @@ class InferStream(TwoWayCall):
         self._envelope: str | bytes = said.get(_ENVELOPE_KEY, envelope)
         self._wants_status = said.get(_STATUS_KEY) == "true"
         self._is_from_triton = _STATUS_KEY in said
-        self._last: _IndependentRequest | None = None  # of the ordered ones
 
     async def _read(self) -> None:
         body = await self._next()
@@ -75,9 +74,8 @@ class InferStream(TwoWayCall):
         request = _IndependentRequest(body, self._jobs, self._call, self._metadata)
         if are_enveloped:
             request.dialect = EnvelopedMessages(request.message, wants_status=self._wants_status)
-        if request.model is None or not self._jobs.serving.declared(request.model).get("decoupled"):
-            request.join_order(self._last)
-            self._last = request
+        model = request.model
+        request.is_ordered = model is None or not self._jobs.serving.declared(model).get("decoupled")
         self._take(request)
 
     def _reads_envelopes(self, first: bytes) -> bool:
@@ -116,7 +114,6 @@ class _IndependentRequest(CarriedRequest):
         self._jobs = jobs
         self._call = call
         self._metadata = metadata
-        self._refusal: Exception | None = None
         self.message: OpenRequest | None = None
         self.dialect: OpenInferenceMessages = DIALECT
         try:
@@ -124,12 +121,10 @@ class _IndependentRequest(CarriedRequest):
             self.model = jobs.model(self.message)
             self.sequence = _sequence_of(self.message, self.model)
         except REQUEST_ERRORS as error:
-            self._refusal = error
+            self.refusal = error
 
     def submit(self) -> GrpcExchange:
-        if self.message is None or self.model is None:
-            assert self._refusal is not None, "the request was refused when it was read"
-            raise self._refusal
+        assert self.message is not None and self.model is not None, "the request has no refusal"
         return self._jobs.submit(self._call, self.dialect, self.model, self.message, self._metadata)
 
     def failure(self, error: Exception) -> Iterable[bytes | bytearray]:

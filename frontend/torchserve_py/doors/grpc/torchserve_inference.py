@@ -6,10 +6,9 @@ from typing import Any, Final
 from grpc import StatusCode
 from grpc.aio import EOF
 
-from torchserve_py.core.errors import ModelError
 from torchserve_py.core.serving import ServedModel, Serving
 from torchserve_py.doors import priorities
-from torchserve_py.doors.failures import DoorError, bad_request, failure_of
+from torchserve_py.doors.failures import bad_request, failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
 from torchserve_py.doors.grpc.method_table import GrpcMethod
 from torchserve_py.doors.grpc.protos.inference_pb2 import (
@@ -18,10 +17,10 @@ from torchserve_py.doors.grpc.protos.inference_pb2 import (
     TorchServeHealthResponse,
 )
 from torchserve_py.doors.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
-from torchserve_py.doors.grpc.two_way import CarriedRequest, TwoWayCall
+from torchserve_py.doors.grpc.two_way import REQUEST_ERRORS, CarriedRequest, TwoWayCall
 from torchserve_py.doors.sequences import SequenceHeaders, is_marked
 from torchserve_py.doors.token_authorization import TokenType
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.table import Settings
@@ -115,7 +114,8 @@ class InferenceService:
     def _submit_alone(self, request: PredictionsRequest, call: Call) -> GrpcExchange:
         """Submit the only request of a call, which need not name its sequence."""
         model = self.model(request)
-        return self.submit(request, call, model, in_sequence=model.is_stateful or bool(request.sequence_id))
+        sequence = self.sequence_of(request) if model.is_stateful or request.sequence_id else None
+        return self.submit(request, call, model, sequence)
 
     def model(self, request: PredictionsRequest) -> ServedModel:
         """Return the model that a request names.
@@ -132,22 +132,24 @@ class InferenceService:
         value = _text(request, self._start_key)
         return value is not None and is_marked(self._start_key, value)
 
-    def submit(self, request: PredictionsRequest, call: Call, model: ServedModel, *, in_sequence: bool) -> GrpcExchange:
+    def sequence_of(self, request: PredictionsRequest) -> SequenceRequest:
+        """Return the sequence that a request names, or one of its own. Raises DoorError: an id or a marker is wrong."""
+        start, end, request_id = (_text(request, key) for key in (self._start_key, self._end_key, REQUEST_ID))
+        return self._headers.request_of(request.sequence_id, start, end, request_id)
+
+    def submit(
+        self, request: PredictionsRequest, call: Call, model: ServedModel, sequence: SequenceRequest | None
+    ) -> GrpcExchange:
         """Make a job of a request.
 
         A request of gRPC has no headers: entries of ``input`` with the names of the headers for the priority, for the
-        start and the end of a sequence, and for the id of the request mean what the headers mean. With ``in_sequence``
-        a request that names no sequence opens one of its own. Raises DoorError: an id, a marker or the priority is
-        invalid.
+        start and the end of a sequence, and for the id of the request mean what the headers mean. Raises DoorError: the
+        priority is invalid.
         """
         version = request.model_version or None
         row = [(name, "", value) for name, value in request.input.items()]
         urgency = _text(request, priorities.HEADER)
         priority = 0 if urgency is None else priorities.of_text(urgency, "Input")
-        sequence = None
-        if in_sequence:
-            start, end, request_id = (_text(request, key) for key in (self._start_key, self._end_key, REQUEST_ID))
-            sequence = self._headers.request_of(request.sequence_id, start, end, request_id)
         headers = () if sequence is None else sequence.headers
         inference = InferenceRequest(headers, row, sequence=sequence, by_default=version is None, priority=priority)
         return GrpcExchange(call, DIALECT, self._serving, model, inference, version)
@@ -173,17 +175,20 @@ class _SequenceStep(CarriedRequest):
         self._service = service
         self._call = call
         self._message = message
-        self.sequence = (message.model_name, message.model_version, message.sequence_id)
+        sequence_id = message.sequence_id
         try:
             self.model = service.model(message)
-        except (DoorError, ModelError):
-            self.model = None  # `submit` raises the error again
+            if not sequence_id and not service.starts(message):
+                raise bad_request("Parameter sequenceId is required.")
+            self._sequence = service.sequence_of(message)
+            sequence_id = self._sequence.id
+        except REQUEST_ERRORS as error:
+            self.refusal = error
+        self.sequence = (message.model_name, message.model_version, sequence_id)
 
     def submit(self) -> GrpcExchange:
-        model = self._service.model(self._message)
-        if not self._message.sequence_id and not self._service.starts(self._message):
-            raise bad_request("Parameter sequenceId is required.")
-        return self._service.submit(self._message, self._call, model, in_sequence=True)
+        assert self.model is not None, "the request has no refusal"
+        return self._service.submit(self._message, self._call, self.model, self._sequence)
 
     def failure(self, error: Exception) -> Iterable[PredictionResponse]:
         sequence = None if self.exchange is None else self.exchange.inference.sequence

@@ -34,10 +34,12 @@ class CarriedRequest(ABC):
 
     Attributes:
         size: The request's size in bytes.
-        model: The model that the request names; None if there is no such model, for which `submit` raises an error.
+        model: The model that the request names; None if there is no such model.
         sequence: The key of the request's sequence among those of the call; None if the request belongs to none.
         exchange: The request as a job, after `submit`.
-        is_ordered: Whether the response waits for those to earlier ordered requests of the call.
+        refusal: Why the request is no job; one of `REQUEST_ERRORS`.
+        is_ordered: Whether the response waits for those to earlier ordered requests of the call, unless it is a stream.
+        turn: Whether the response need not wait any more.
     """
 
     def __init__(self, size: int) -> None:
@@ -45,39 +47,17 @@ class CarriedRequest(ABC):
         self.model: ServedModel | None = None
         self.sequence: Hashable = None
         self.exchange: GrpcExchange | None = None
+        self.refusal: Exception | None = None
         self.is_ordered = False
-        self._before: asyncio.Future[None] | None = None
-        self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.turn = asyncio.Event()
 
     @abstractmethod
     def submit(self) -> GrpcExchange:
-        """Make a job of the request; raises one of `REQUEST_ERRORS`."""
+        """Make a job of the request, unless it has a refusal; raises one of `REQUEST_ERRORS`."""
 
     @abstractmethod
     def failure(self, error: Exception) -> Iterable[Any]:
         """Return the messages that tell why the request failed; raise ``error`` if that ends the call."""
-
-    def join_order(self, last: CarriedRequest | None) -> None:
-        """Let the response wait for the response to ``last`` and to all ordered requests before it."""
-        self.is_ordered = True
-        self._before = None if last is None else last._answered
-
-    async def turn(self) -> None:
-        """Wait until all earlier ordered requests have been answered."""
-        if self.is_ordered and self._before is not None and not self._before.done():
-            await asyncio.wait((self._before,))
-
-    def leave_order(self) -> None:
-        """Stop waiting for earlier requests. Later requests no longer wait for this one, but for those before it."""
-        self.is_ordered = False
-        if self._before is None or self._before.done():
-            self._settle()
-        else:
-            self._before.add_done_callback(lambda _: self._settle())
-
-    def _settle(self) -> None:
-        if not self._answered.done():
-            self._answered.set_result(None)
 
 
 class _OpenSequence:
@@ -123,6 +103,8 @@ class TwoWayCall(ABC):
         self._held_bytes = 0
         self._room = asyncio.Event()
         self._sequences: dict[Hashable, _OpenSequence] = {}
+        #: The ordered requests whose responses are not complete, and are no streams.
+        self._order: dict[CarriedRequest, None] = {}
         self._exchanges: set[GrpcExchange] = set()
 
     async def run(self) -> None:
@@ -165,6 +147,11 @@ class TwoWayCall(ABC):
         """Submit a request, or let it wait behind others of its sequence."""
         self._held += 1
         self._held_bytes += request.size
+        if request.is_ordered:
+            self._order[request] = None
+            self._next_turn()
+        else:
+            request.turn.set()
         if request.sequence is None:
             self._start(request, None)
             return
@@ -175,45 +162,51 @@ class TwoWayCall(ABC):
         sequence.held += 1
         self._submit_more(sequence)
 
+    def _leave_order(self, request: CarriedRequest) -> None:
+        """Let later requests wait only for those before this one, which waits for none."""
+        request.turn.set()
+        self._order.pop(request, None)
+        self._next_turn()
+
+    def _next_turn(self) -> None:
+        if self._order:
+            next(iter(self._order)).turn.set()
+
     def _submit_more(self, sequence: _OpenSequence) -> None:
         while sequence.waiting and sequence.takes_more:
             sequence.unanswered += 1
             sequence.last = self._start(sequence.waiting.popleft(), None if sequence.interleaves else sequence.last)
 
     def _start(self, request: CarriedRequest, previous: asyncio.Task[None] | None) -> asyncio.Task[None]:
-        refusal = None
-        try:
-            request.exchange = request.submit()
-            self._exchanges.add(request.exchange)
-        except REQUEST_ERRORS as error:
-            refusal = error
-        return self._tasks.create_task(self._answer(request, refusal, previous))
+        if request.refusal is None:
+            try:
+                request.exchange = request.submit()
+                self._exchanges.add(request.exchange)
+            except REQUEST_ERRORS as error:
+                request.refusal = error
+        return self._tasks.create_task(self._answer(request, previous))
 
-    async def _answer(
-        self, request: CarriedRequest, refusal: Exception | None, previous: asyncio.Task[None] | None
-    ) -> None:
+    async def _answer(self, request: CarriedRequest, previous: asyncio.Task[None] | None) -> None:
         """Send the response to a request, after that to the ``previous`` one of its sequence."""
         if previous is not None:
             await asyncio.wait((previous,))
-        exchange, part = request.exchange, None
+        exchange, refusal, part = request.exchange, request.refusal, None
         if exchange is not None:
             try:
                 part = await exchange.next()
             except DoorError as error:
                 refusal = error
         self._begun(request)
+        if part is not None and part.more:
+            self._leave_order(request)
+        await request.turn.wait()
         if exchange is not None and part is not None:
-            if part.more:
-                request.leave_order()
-            await request.turn()
             try:
                 await exchange.relay(part)
             except DoorError as error:
                 refusal = error
         if refusal is not None:
-            await request.turn()
             await send(self._call, request.failure(refusal))
-        request.leave_order()
         self._over(request)
 
     def _begun(self, request: CarriedRequest) -> None:
@@ -225,6 +218,7 @@ class TwoWayCall(ABC):
 
     def _over(self, request: CarriedRequest) -> None:
         """Note that a request has been answered in full."""
+        self._leave_order(request)
         if request.exchange is not None:
             self._exchanges.discard(request.exchange)
         self._held -= 1

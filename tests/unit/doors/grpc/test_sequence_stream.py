@@ -77,6 +77,40 @@ async def test_sequences_do_not_wait_for_each_other(start):
     assert (await call.read()).sequence_id == "slow"
 
 
+async def test_new_sequences_without_ids_do_not_wait_for_each_other(start):
+    serving = await start(registry_of(stateful_model()))
+    model = serving.registry.model
+    model.behave = later
+    call = serving.inference.StreamPredictions2()
+    for text in (b"slow", b"fast"):
+        await call.write(request(data=text, ts_request_sequence_start=b"TRUE"))
+    await until(lambda: len(model.calls) == 2)
+    slow, fast = model.calls
+    assert slow.sequence_id != fast.sequence_id
+    assert fast.header_dict["ts_request_sequence_start"] == "true"
+    for each in (fast, slow):
+        each.part(data(each))
+        answer = await call.read()
+        assert (answer.prediction, answer.sequence_id) == (data(each), each.sequence_id)
+
+
+async def test_a_new_sequence_without_an_id_is_answered_in_order_under_the_id_that_it_gets(start):
+    serving = await start(registry_of(stateful_model(queue_size=2)))
+    model = serving.registry.model
+    model.behave = later
+    call = serving.inference.StreamPredictions2()
+    await call.write(request(data=b"1", ts_request_sequence_start=b"true"))
+    await until(lambda: model.calls)
+    model.calls[0].part(b"first", more=True)
+    sequence_id = (await call.read()).sequence_id
+    await call.write(request(sequence_id, data=b"2"))
+    await until(lambda: len(model.calls) == 2)
+    model.calls[1].part(b"second")
+    model.calls[0].part(b"first, the rest")
+    await call.done_writing()
+    assert [(await call.read()).prediction for _ in range(2)] == [b"first, the rest", b"second"]
+
+
 async def test_a_half_close_finishes_what_is_pending(start):
     serving = await start(registry_of(stateful_model()))
     model = serving.registry.model
