@@ -48,7 +48,7 @@ class ModelCheck:
 def check_models(settings: Settings) -> Iterator[ModelCheck]:
     """Check the start-up models, and then all other models in the model store."""
     devices = Devices(visible_devices(list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu))
-    wanted = startup_models(settings)
+    wanted = list(startup_models(settings))
     for model in wanted:
         yield _Check(settings, devices, model, at_startup=True).run()
     loaded = {model.request.url for model in wanted}

@@ -11,11 +11,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from torchserve_py.core.refused_steps import END_REASONS, cause_of
 from torchserve_py.core.scheduler_time import Alarm, RunningTime
-from torchserve_py.jobs.inference_job import InferenceJob, Span, new_job_id, send_sendable
+from torchserve_py.jobs.inference_job import InferenceJob, new_job_id
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.inputs import Input, Inputs
 from torchserve_py.jobs.parts import Part, Parts
@@ -44,6 +44,9 @@ _GIVE_UP_FACTOR = 8
 #: How many sequences without a job end in one turn of the event loop.
 _ENDED_AT_ONCE = 500
 
+#: The jobs in effects: all jobs that the dispatcher submits are of this type.
+_Jobs: TypeAlias = Sequence[InferenceJob]
+
 
 class Dispatcher:
     """All jobs of one model version, from admission to their outcome."""
@@ -56,11 +59,12 @@ class Dispatcher:
         stream_buffer_size: int,
         record_model_metrics: Callable[[list[list[Any]]], None],
     ) -> None:
-        self._scheduler = Scheduler(policy, lambda worker_id: self._workers[worker_id].take_back())
+        #: What waits and what runs, to be read only.
+        self.scheduler = Scheduler(policy, lambda worker_id: self._workers[worker_id].take_back())
         self._running_time = RunningTime() if policy.sequences is not None else None
         #: The clock of the scheduler.
         self.now = time.monotonic if self._running_time is None else self._running_time.now
-        self._metrics = metrics
+        self.metrics = metrics
         self._end_header = end_header.lower() if policy.sequences is not None else None
         self._durable = policy.sequences is not None and policy.sequences.durable
         #: What makes monotonic seconds of the scheduler's for the histories of stored sequences.
@@ -68,21 +72,25 @@ class Dispatcher:
         self._stream_buffer_size = stream_buffer_size
         self.model_metrics = record_model_metrics
         #: Every job in flight by id. The scheduler keeps the table, and only `submit` adds to it.
-        self._jobs = cast("Mapping[str, InferenceJob]", self._scheduler.jobs)
-        self._jobs_at = cast("Callable[[str], Mapping[str, InferenceJob]]", self._scheduler.jobs_of)
+        self._jobs = cast("Mapping[str, InferenceJob]", self.scheduler.jobs)
+        self._jobs_at = cast("Callable[[str], Mapping[str, InferenceJob]]", self.scheduler.jobs_of)
         self._workers: dict[str, Worker] = {}
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
-        self._is_idle: Callable[[], bool] = lambda: self._scheduler.is_idle
-        self._alarm = Alarm(lambda: self._pass(self._scheduler.tick))
+        self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
         #: Called when a job was submitted while no worker is up.
         self.on_waiting: Callable[[], None] = lambda: None
-        metrics.queue_depth.read_from(lambda: self._scheduler.queued)
-        metrics.open_sequences.read_from(lambda: self._scheduler.open_sequences)
+        metrics.queue_depth.read_from(lambda: self.scheduler.queued)
+        metrics.open_sequences.read_from(lambda: self.scheduler.open_sequences)
 
     # What doors see, through the model.
 
-    def submit(self, request: InferenceRequest, expires_in: float | None = None, span: Span | None = None) -> Parts:
+    def submit(
+        self,
+        request: InferenceRequest,
+        expires_in: float | None = None,
+        on_end: Callable[[str, bool], None] | None = None,
+    ) -> Parts:
         """Admit one inference request, which may wait ``expires_in`` seconds; its own ``expires_in`` does not count.
 
         A refusal is raised by the first `Parts.next`.
@@ -94,7 +102,7 @@ class Dispatcher:
             priority=request.priority,
             expires_at=None if expires_in is None else now + expires_in,
             request=request,
-            span=span,
+            on_end=on_end,
         )
         # A model that keeps no sequences has no header that ends them.
         if (named := request.sequence) is not None and self._end_header is not None:
@@ -103,39 +111,24 @@ class Dispatcher:
         parts = job.parts = Parts(job.id, job.sequence_id, self)
         if request.more_input:
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
-        self._metrics.observe_submission(by_default=request.by_default)
-        self._perform(self._scheduler.submit(job, now), now)
+        self.metrics.observe_submission(by_default=request.by_default)
+        self._perform(self.scheduler.submit(job, now), now)
         if not self._workers:
             self.on_waiting()
         return parts
 
-    @property
-    def queued(self) -> int:
-        """How many jobs wait."""
-        return self._scheduler.queued
-
     def knows_sequence(self, sequence_id: str) -> bool:
         """Whether the sequence is open, or remembered as one whose state is gone."""
-        return self._scheduler.knows_sequence(sequence_id, self.now())
+        return self.scheduler.knows_sequence(sequence_id, self.now())
 
     def end_sequence(self, sequence_id: str, *, keep_stored: bool) -> None:
         """Close a sequence once none of its jobs runs; a stored one may go on elsewhere, with ``keep_stored``."""
         now, reason = self.now(), EndReason.suspended if keep_stored and self._durable else EndReason.ended
-        self._perform(self._scheduler.end_sequence(sequence_id, reason, now), now)
+        self._perform(self.scheduler.end_sequence(sequence_id, reason, now), now)
 
     def demand(self) -> Demand:
         """Return what the jobs ask of the workers now."""
-        return self._scheduler.demand(self.now())
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """What waits and what runs, to be read only."""
-        return self._scheduler
-
-    @property
-    def metrics(self) -> ModelMetrics:
-        """What is measured of the model version."""
-        return self._metrics
+        return self.scheduler.demand(self.now())
 
     # What workers tell.
 
@@ -152,8 +145,8 @@ class Dispatcher:
         """
         now, heard_at = self.now(), time.monotonic()
         if handler_seconds:
-            self._metrics.observe_handler(handler_seconds, heard_at - worker.sent_at, results)
-            self._scheduler.step_took(handler_seconds)
+            self.metrics.observe_handler(handler_seconds, heard_at - worker.sent_at, results)
+            self.scheduler.step_took(handler_seconds)
         jobs = self.jobs_of(worker)
         arrived: list[tuple[str, bool]] = []
         try:
@@ -166,7 +159,7 @@ class Dispatcher:
                 elif part.job_id in self._jobs:
                     raise ValueError(f"a result of job {part.job_id}, which it does not have")
         finally:
-            self._perform(self._scheduler.parts(arrived, now), now)
+            self._perform(self.scheduler.parts(arrived, now), now)
 
     def _result(
         self, job: InferenceJob, worker: Worker, part: Part, arrived: list[tuple[str, bool]], now: float
@@ -176,7 +169,7 @@ class Dispatcher:
         if not (more and job.state is STREAMING):  # else the scheduler knows that parts come
             arrived.append((job.id, more))
         if part.error is not None:
-            self._scheduler.failed(job.id)
+            self.scheduler.failed(job.id)
         refusal = None
         if self._end_header is not None and part.headers:
             refusal = cause_of(part, durable=self._durable)
@@ -187,9 +180,9 @@ class Dispatcher:
         if part.error is not None:
             self._end(job, part._replace(more=False) if refusal is None else refusal, now)
             if (reason := END_REASONS.get(refusal)) is not None and job.sequence_id is not None:
-                self._perform(self._scheduler.end_sequence(job.sequence_id, reason, now), now)
+                self._perform(self.scheduler.end_sequence(job.sequence_id, reason, now), now)
             if more:  # the part was malformed, and the reader takes no further ones
-                self._perform(self._scheduler.cancel(job.id, now, None), now)
+                self._perform(self.scheduler.cancel(job.id, now, None), now)
         elif not more:
             self._end(job, part, now)
         else:
@@ -201,10 +194,10 @@ class Dispatcher:
         """Obey the response header that ends sequences; a stored one ends with the last part of the job."""
         assert self._end_header is not None, "the model keeps sequences"
         for sequence_id in ended_sequences(part.headers, self._end_header):
-            if part.more and self._durable and job.parts is not None and job.sequence_id == sequence_id:
-                job.ends_sequence = True  # once its last part has come
+            if part.more and self._durable and job.sequence_id == sequence_id:
+                job.ends_sequence = True  # once its last part has come, unless that says that the step is undone
             else:
-                self._perform(self._scheduler.end_sequence(sequence_id, EndReason.ended, now), now)
+                self._perform(self.scheduler.end_sequence(sequence_id, EndReason.ended, now), now)
 
     def taken(self, worker: Worker, job_id: str, count: int) -> None:
         """Note that the model has taken further inputs of a job."""
@@ -213,36 +206,36 @@ class Dispatcher:
 
     def cancel(self, job: Job, cause: Cause) -> None:
         """End a job for this cause and have its worker drop it; does nothing when the job has its outcome already."""
-        self._pass(lambda now: self._scheduler.cancel(job.id, now, cause))
+        self._pass(lambda now: self.scheduler.cancel(job.id, now, cause))
 
     def take_out(self, worker: Worker) -> None:
         """Give no more jobs to a worker that will be replaced."""
         if self._workers.get(worker.id) is worker:
-            self._pass(lambda now: self._scheduler.retire(worker.id, now))
+            self._pass(lambda now: self.scheduler.retire(worker.id, now))
 
     def worker_up(self, worker: Worker) -> None:
         """Give work to ``worker`` from now on."""
         now = self.now()
         self._workers[worker.id] = worker
-        self._perform(self._scheduler.worker_up(worker.id, now), now)
+        self._perform(self.scheduler.worker_up(worker.id, now), now)
 
     def worker_lost(self, worker: Worker) -> None:
         """Settle what the dead ``worker`` had; does nothing when it was released before."""
         if self._workers.get(worker.id) is not worker:
             return
         now = self.now()
-        effects = self._scheduler.worker_lost(worker.id, worker.loss_cause, now)
+        effects = self.scheduler.worker_lost(worker.id, worker.loss_cause, now)
         del self._workers[worker.id]
         self._perform(effects, now)
         self._release(worker.id)
 
     def succeed(self, earlier: Dispatcher) -> None:
         """Know the sequences of the dispatcher whose jobs come here from now on."""
-        self._scheduler.succeed(earlier._scheduler, self.now())
+        self.scheduler.succeed(earlier.scheduler, self.now())
 
     def set_workers(self, count: int) -> None:
         """Tell how many workers there are meant to be; with none, requests are refused."""
-        self._pass(lambda now: self._scheduler.set_workers(count, now))
+        self._pass(lambda now: self.scheduler.set_workers(count, now))
 
     async def retire(self, worker: Worker, limit: float) -> None:
         """Give no more jobs to ``worker``, and wait at most ``limit`` seconds until it has none left."""
@@ -252,31 +245,25 @@ class Dispatcher:
         self.take_out(worker)
         await asyncio.wait([released], timeout=limit)
 
-    async def drain(self, limit: float) -> bool:
-        """Refuse what is new and wait for the rest, at most ``limit`` seconds; return whether nothing is left."""
-        self._pass(self._scheduler.drain)
-        return await self._wait_until_idle(limit)
+    async def drain(self, limit: float, cause: Cause = Cause.draining) -> bool:
+        """Refuse what is new with ``cause`` and wait for the rest, at most ``limit`` seconds.
 
-    async def finish(self, cause: Cause, limit: float) -> None:
-        """Refuse what is new with ``cause`` and wait until every job has ended, at most ``limit`` seconds."""
+        Return whether nothing is left; see `Scheduler.is_idle`.
+        """
         now = self.now()
-        self._is_idle = lambda: not self._scheduler.has_jobs
-        self._perform(self._scheduler.drain(now, cause), now)
-        await self._wait_until_idle(limit)
-
-    async def _wait_until_idle(self, limit: float) -> bool:
-        if not self._is_idle():
+        self._perform(self.scheduler.drain(cause, now), now)
+        if not self.scheduler.is_idle:
             if self._idle is None or self._idle.done():
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle], timeout=limit)
-        return self._is_idle()
+        return self.scheduler.is_idle
 
     async def close(self, cause: Cause) -> None:
         """End every job with ``cause`` at once, and all sequences, some in a turn of the loop; refuse new jobs."""
         while True:
             now = self.now()
-            self._perform(self._scheduler.close(cause, now, _ENDED_AT_ONCE), now)
-            if not self._scheduler.open_sequences:
+            self._perform(self.scheduler.close(cause, now, _ENDED_AT_ONCE), now)
+            if not self.scheduler.open_sequences:
                 break
             await asyncio.sleep(0)
         self._alarm.cancel()
@@ -291,11 +278,11 @@ class Dispatcher:
     def _perform(self, effects: Sequence[Effect], now: float) -> None:
         for effect in effects:
             if isinstance(effect, Send):
-                send_sendable(effect.jobs, self._workers[effect.worker_id].send, self._moment_of)
+                self._workers[effect.worker_id].send(cast("_Jobs", effect.jobs), self._moment_of)
                 self._begin(effect, now)
             elif isinstance(effect, SendAhead):
-                send_ahead = self._workers[effect.worker_id].send_ahead
-                send_sendable(effect.jobs, send_ahead, self._moment_of, joins=effect.joins)
+                worker = self._workers[effect.worker_id]
+                worker.send_ahead(cast("_Jobs", effect.jobs), self._moment_of, joins=effect.joins)
             elif isinstance(effect, Begin):
                 self._begin(effect, now)
             elif isinstance(effect, Finish):
@@ -306,25 +293,30 @@ class Dispatcher:
                 self._end_sequence(effect, now)
             else:
                 self._release(effect.worker_id)
-        if (deadline := self._scheduler.next_deadline()) is not None:
+        if (deadline := self.scheduler.next_deadline()) is not None:
             self._alarm.set(deadline, now)
-        if self._idle is not None and not self._idle.done() and self._is_idle():
+        if self._idle is not None and not self._idle.done() and self.scheduler.is_idle:
             self._idle.set_result(None)
 
     def _begin(self, effect: Send | Begin, now: float) -> None:
         """A worker begins a batch."""
-        worker, jobs = self._workers.get(effect.worker_id), cast("Sequence[InferenceJob]", effect.jobs)
+        worker, jobs = self._workers.get(effect.worker_id), cast("_Jobs", effect.jobs)
         if worker is None:  # it was lost after it had begun what it was sent ahead
             return
         worker.begin(jobs, time.monotonic())
-        self._metrics.batch_size.observe(len(jobs))
+        self.metrics.batch_size.observe(len(jobs))
         for job in jobs:
-            self._metrics.observe_queue(now - job.submitted_at, by_default=job.request.by_default)
+            self.metrics.observe_queue(now - job.submitted_at, by_default=job.request.by_default)
             if job.refusal is not None:  # not at once: the scheduler's effects are still being performed
-                asyncio.get_running_loop().call_soon(self.results, worker, (job.refusal,), 0.0)
+                asyncio.get_running_loop().call_soon(self._refuse, job, job.refusal, worker)
             if job.parts is not None and job.parts.inputs is not None:
                 for given in job.parts.inputs.take_held():
                     worker.send_input(job.id, given)
+
+    def _refuse(self, job: InferenceJob, refusal: Part, worker: Worker) -> None:
+        """Answer a job in place of its worker, unless that was lost meanwhile."""
+        if job.id in self.jobs_of(worker):
+            self.results(worker, (refusal,), 0.0)
 
     def _pass_on(self, job: InferenceJob, given: Input) -> bool:
         """Send a further input of a job to its worker, if it has one yet."""
@@ -344,13 +336,13 @@ class Dispatcher:
         if parts is None:
             raise RuntimeError(f"job {job.id} has an outcome already; this would be another: {outcome!r}")
         failed = not isinstance(outcome, Part) or outcome.error is not None
-        self._metrics.observe_request(now - job.submitted_at, by_default=job.request.by_default)
+        self.metrics.observe_request(now - job.submitted_at, by_default=job.request.by_default)
         if failed:
-            self._metrics.outcomes.went_wrong(None if isinstance(outcome, Part) else outcome, job.submitted_at, now)
+            self.metrics.outcomes.went_wrong(None if isinstance(outcome, Part) else outcome, job.submitted_at, now)
         else:
-            self._metrics.outcomes.answered(job.submitted_at, job.sent_at, now)
-        if job.span is not None:
-            job.span.ended(job.id, failed=failed)
+            self.metrics.outcomes.answered(job.submitted_at, job.sent_at, now)
+        if job.on_end is not None:
+            job.on_end(job.id, failed)
         if parts.inputs is not None:
             parts.inputs.end()
             job.heard_at = time.monotonic()  # from now on the watchdog times the worker until its last part
@@ -361,7 +353,7 @@ class Dispatcher:
         self._resume_worker(job)
 
     def _end_sequence(self, effect: EndSequence, now: float) -> None:
-        self._metrics.sequences_closed[effect.reason].inc()
+        self.metrics.sequences_closed[effect.reason].inc()
         if effect.worker_id is not None and (worker := self._workers.get(effect.worker_id)) is not None:
             worker.end_sequence(effect.sequence_id, effect.reason.value, time.monotonic() - (now - effect.at))
 

@@ -1,6 +1,6 @@
 """The effective configuration of a model version, see `core.precedence` for the places that it comes from."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from torchserve_py.core.serving import ServedConfig
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
@@ -25,11 +25,6 @@ class EffectiveConfig(ServedConfig):
     torchrun: TorchrunConfig | None
     warmup: tuple[WarmupRequest, ...] = ()
     ray: RayConfig = field(default_factory=RayConfig)
-
-    @property
-    def served(self) -> ServedConfig:
-        """The settings that doors see, and no others."""
-        return ServedConfig(**{each.name: getattr(self, each.name) for each in fields(ServedConfig)})
 
     @property
     def ranks(self) -> int:

@@ -4,7 +4,7 @@ It is a child of the client's span, if the request has a ``traceparent`` header 
 (`ts.span_export`), which gets the header with the span's own id. Without the setting nothing here is imported.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,6 @@ class TracingError(OSError):
 def destination_of(traces: str) -> str:
     """What the setting means for every process: ``otlp``, or the absolute path of a file."""
     return traces if traces == OTLP else str(Path(traces).absolute())
-
-
-class JobSpan:
-    """The span of one job."""
-
-    def __init__(self, span: Any) -> None:
-        self._span = span
-
-    def ended(self, job_id: str, *, failed: bool) -> None:
-        """The job has its outcome."""
-        from opentelemetry.trace import StatusCode
-
-        self._span.set_attribute("request.id", job_id)
-        if failed:
-            self._span.set_status(StatusCode.ERROR)
-        self._span.end()
 
 
 class Tracing:
@@ -59,10 +43,13 @@ class Tracing:
 
     def begin(
         self, headers: Iterable[tuple[Any, Any]], model: str, version: str, sequence_id: str | None
-    ) -> tuple[JobSpan, Pairs]:
-        """Begin the span of a job; return it and the headers that the worker gets."""
+    ) -> tuple[Callable[[str, bool], None], Pairs]:
+        """Begin the span of a job; return what ends it, and the headers that the worker gets.
+
+        The span is ended with the id of the job, and whether the job has failed.
+        """
         from opentelemetry.context import Context
-        from opentelemetry.trace import SpanKind, set_span_in_context
+        from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 
         pairs = tuple(headers)
         context = self._propagator.extract(_carrier(pairs), Context())
@@ -72,7 +59,14 @@ class Tracing:
         span = self._tracer.start_span(f"inference {model}", context, SpanKind.SERVER, attributes)
         own: dict[str, str] = {}
         self._propagator.inject(own, set_span_in_context(span, context))
-        return JobSpan(span), (*pairs, *((name.encode(), value.encode()) for name, value in own.items()))
+
+        def end(job_id: str, failed: bool) -> None:
+            span.set_attribute("request.id", job_id)
+            if failed:
+                span.set_status(StatusCode.ERROR)
+            span.end()
+
+        return end, (*pairs, *((name.encode(), value.encode()) for name, value in own.items()))
 
 
 def _carrier(pairs: Pairs) -> dict[str, str]:

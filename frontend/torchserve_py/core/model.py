@@ -15,7 +15,7 @@ from torchserve_py.core.dispatcher import Dispatcher
 from torchserve_py.core.errors import NoDescribeWorker
 from torchserve_py.core.observed import Activity, Timing
 from torchserve_py.core.plan import Plan
-from torchserve_py.core.serving import ModelStatus, ServedModel, Statistics, WorkerStatus
+from torchserve_py.core.serving import ModelStatus, ServedModel, WorkerStatus
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.metrics.exposition import merged
@@ -69,7 +69,7 @@ class Model:
             version=plan.version,
             url=plan.url,
             contract=CONTRACTS[plan.files.contract],
-            config=config.served,
+            config=config,
             is_stateful=config.stateful,
             is_durable=config.stateful and config.cache.durable,
             loaded_at_startup=plan.at_startup,
@@ -85,15 +85,15 @@ class Model:
         Returns:
             The response; a refusal is raised by its first `Parts.next`.
         """
-        span = None
+        on_end = None
         if self._tracing is not None:
             sequence_id = None if request.sequence is None else request.sequence.id
-            span, headers = self._tracing.begin(request.headers, self.name, self.version, sequence_id)
+            on_end, headers = self._tracing.begin(request.headers, self.name, self.version, sequence_id)
             request = request._replace(headers=headers)
         expires_in = self._expires_in
         if request.expires_in is not None:
             expires_in = min(request.expires_in, expires_in or request.expires_in)
-        return self.dispatcher.submit(request, expires_in, span)
+        return self.dispatcher.submit(request, expires_in, on_end)
 
     @property
     def declared(self) -> Mapping[str, Any]:
@@ -200,14 +200,9 @@ class Model:
             max_workers=self.pool.max_workers,
             workers=workers,
             queue_remaining=self.dispatcher.scheduler.remaining_capacity,
-            queue_pending=self.dispatcher.queued,
+            queue_pending=self.dispatcher.scheduler.queued,
             loads_on_demand=self.pool.loads_on_demand,
         )
-
-    def statistics(self) -> Statistics:
-        """Return what the jobs took so far."""
-        memory = sum(self._usage.worker_memory.get(supervisor.pid, 0) for supervisor in self.pool.supervisors)
-        return statistics_of(self.dispatcher.metrics, memory)
 
     def activity(self) -> Activity:
         """Return what the jobs did so far, and their state now."""
@@ -240,7 +235,7 @@ class Model:
 
         Open sequences are not waited for, since they get no further requests.
         """
-        await self.dispatcher.finish(Cause.unregistered, limit)
+        await self.dispatcher.drain(limit, Cause.unregistered)
 
     async def end(self, cause: Cause, limit: float) -> bool:
         """Answer every job with ``cause``, end every sequence, and stop the workers within ``limit`` seconds.
@@ -254,29 +249,18 @@ class Model:
         return not await self.pool.stop(limit)
 
 
-def statistics_of(metrics: ModelMetrics, memory: int) -> Statistics:
-    """Return what a model's metrics have counted; ``memory`` is that of its workers in bytes."""
-    outcomes, queue = metrics.outcomes, metrics.queue_seconds
-    return Statistics(
-        succeeded=outcomes.succeeded,
-        succeeded_seconds=outcomes.succeeded_seconds,
-        running_seconds=outcomes.running_seconds,
-        failed=outcomes.failed,
-        failed_seconds=outcomes.failed_seconds,
-        last_at=outcomes.last_at,
-        executions=dict(outcomes.executions),
-        queued=sum(queue.counts),
-        queued_seconds=queue.sum,
-        memory=memory,
-    )
-
-
 def activity_of(metrics: ModelMetrics, *, running: int, workers: int, workers_wanted: int, memory: int) -> Activity:
     """Return what a model's metrics have counted, and the state that is given."""
     batches, queue, handler = metrics.batch_size, metrics.queue_seconds, metrics.handler_seconds
+    outcomes = metrics.outcomes
     return Activity(
-        succeeded=metrics.outcomes.succeeded,
-        failures=dict(metrics.outcomes.failures),
+        succeeded=outcomes.succeeded,
+        succeeded_seconds=outcomes.succeeded_seconds,
+        running_seconds=outcomes.running_seconds,
+        failures=dict(outcomes.failures),
+        failed_seconds=outcomes.failed_seconds,
+        last_at=outcomes.last_at,
+        executions=dict(outcomes.executions),
         batches=tuple(batches.counts),
         batched=int(batches.sum),
         waiting=Timing(tuple(queue.counts), queue.sum),

@@ -23,7 +23,12 @@ class Activity(NamedTuple):
     """The jobs of a model version: sums since its registration, then the state now."""
 
     succeeded: int
+    succeeded_seconds: float  # from admission to the last part
+    running_seconds: float  # as much of that time as the jobs spent in a worker
     failures: Mapping[str, int]  # jobs without an answer, by cause
+    failed_seconds: float
+    last_at: float  # monotonic seconds at which the last job ended, 0 if none has
+    executions: Mapping[int, tuple[int, float]]  # by jobs that one call answered: calls and their seconds
     batches: Sequence[int]  # how many in each bucket of `metrics.catalog.BATCH_BOUNDS`
     batched: int  # jobs in these batches
     waiting: Timing  # of each job, until it went to a worker

@@ -17,7 +17,7 @@ from torchserve_py.core.precedence import Hardware, resolve
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.settings.schemas.versions import VersionSettings
 from torchserve_py.settings.table import Settings
-from torchserve_py.workers.devices import Devices, ModelDevices, UnsuitableDevices, available_processors, on_nodes
+from torchserve_py.workers.devices import Assignment, Devices, ModelDevices, UnsuitableDevices, available_processors
 
 #: Bytes of a name or a version in UTF-8: file names, which may have 255 bytes, contain a name and more.
 MAX_NAME_BYTES: Final = 200
@@ -85,7 +85,8 @@ def plan_of(
             contract=files.contract,
         )
         places = config.device_type, config.device_ids, config.parallel_level
-        model_devices = on_nodes(gpus=config.ray.num_gpus > 0) if is_remote else devices.for_model(*places)
+        on_node = ModelDevices([Assignment(0 if config.ray.num_gpus > 0 else None)])  # Ray chooses the GPUs
+        model_devices = on_node if is_remote else devices.for_model(*places)
     except (InvalidModelConfig, UnsuitableDevices) as error:
         raise InvalidModel(str(error)) from error
     handler = request.handler or manifest.handler

@@ -75,7 +75,7 @@ class ModelRegistry(ServedModels):
         Raises OSError: workers are to run on other machines, and those cannot be reached.
         """
         await self._assembly.start()
-        wanted = startup_models(self._settings)
+        wanted = list(startup_models(self._settings))
         plans: list[asyncio.Task[Plan | None]] = []
         try:
             async with asyncio.TaskGroup() as group:

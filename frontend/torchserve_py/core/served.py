@@ -6,7 +6,7 @@ from typing import Any
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.core.model import Model
 from torchserve_py.core.observed import Activity, SequenceOrder, SequencePage, page_of_sequences
-from torchserve_py.core.serving import ModelStatus, ServedModel, Statistics
+from torchserve_py.core.serving import ModelStatus, ServedModel
 from torchserve_py.core.versions import Versions
 from torchserve_py.jobs.inference_job import refused
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -83,9 +83,6 @@ class ServedModels:
 
     def status(self, model: ServedModel) -> ModelStatus:
         return self._of(model).status()
-
-    def statistics(self, model: ServedModel) -> Statistics:
-        return self._of(model).statistics()
 
     def activity(self, model: ServedModel) -> Activity:
         return self._of(model).activity()

@@ -7,7 +7,7 @@ No live object of the core crosses it. A door names a model by the `ServedModel`
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 from torchserve_py.archive.contract import Contract
 from torchserve_py.core.observed import Activity, SequenceOrder, SequencePage
@@ -111,21 +111,6 @@ class ModelStatus:
         return self.loads_on_demand or sum(worker.ready for worker in self.workers) >= max(1, self.min_workers)
 
 
-class Statistics(NamedTuple):
-    """Sums over the jobs of a model version since its registration; times are seconds, see `metrics.outcomes`."""
-
-    succeeded: int
-    succeeded_seconds: float
-    running_seconds: float
-    failed: int
-    failed_seconds: float
-    last_at: float  # monotonic, 0 before any job ended
-    executions: Mapping[int, tuple[int, float]]  # by jobs answered in one call: calls and their seconds
-    queued: int
-    queued_seconds: float
-    memory: int  # bytes of all workers
-
-
 @dataclass(frozen=True, kw_only=True)
 class RegisterRequest:
     """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds.
@@ -217,9 +202,6 @@ class Serving(Protocol):
 
     def status(self, model: ServedModel) -> ModelStatus:
         """Return the workers and the queue of the model."""
-
-    def statistics(self, model: ServedModel) -> Statistics:
-        """Return what the jobs of the model took so far."""
 
     def activity(self, model: ServedModel) -> Activity:
         """Return what the jobs of the model did so far, and their state now."""

@@ -13,12 +13,13 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from torchserve_py.archive.cancellation import run_in_daemon_thread
 from torchserve_py.archive.errors import ArchiveNotFound
 from torchserve_py.archive.fetch import file_name, split_checksum
 from torchserve_py.archive.locate import locate
+from torchserve_py.core.serving import Serving
 from torchserve_py.settings.model_spec import ModelSpec, is_url
 from torchserve_py.settings.properties import properties_text, written
 from torchserve_py.settings.schemas.versions import SavedModel
@@ -34,23 +35,15 @@ _LAST_LIMIT = 10.0
 Occasion: TypeAlias = Literal["startup", "snapshot", "shutdown"]
 
 
-class Registry(Protocol):
-    """The source of the served models; `ModelRegistry` is one."""
-
-    @property
-    def not_loaded(self) -> Sequence[ModelSpec]: ...
-    def saved_models(self) -> Sequence[SavedModel]: ...
-
-
 class SnapshotWriter:
     """Writes the snapshots of one server, unless they are switched off; a failure is logged and changes nothing else.
 
-    The registry is asked in the event loop, and only there.
+    The core is asked in the event loop, and only there.
     """
 
-    def __init__(self, settings: Settings, registry: Registry) -> None:
+    def __init__(self, settings: Settings, serving: Serving) -> None:
         self._settings = settings
-        self._registry = registry
+        self._serving = serving
         self._folder = settings.log_location / FOLDER
         self._enabled = not settings.no_config_snapshots
         self._started = False
@@ -91,7 +84,7 @@ class SnapshotWriter:
             await self._write("snapshot")
 
     async def _write(self, occasion: Occasion) -> None:
-        models, not_loaded = self._registry.saved_models(), tuple(self._registry.not_loaded)
+        models, not_loaded = self._serving.saved_models(), tuple(self._serving.not_loaded)
         try:
             path = await run_in_daemon_thread(
                 lambda: self._write_file(occasion, models, not_loaded), discard=lambda _: None

@@ -24,12 +24,8 @@ class StartupModel:
     chosen: bool = False
 
 
-def startup_models(settings: Settings) -> list[StartupModel]:
-    """Return the models in the order in which they are registered."""
-    return list(_of_snapshot_or_list(settings))
-
-
-def _of_snapshot_or_list(settings: Settings) -> Iterator[StartupModel]:
+def startup_models(settings: Settings) -> Iterator[StartupModel]:
+    """Yield the models in the order in which they are registered."""
     snapshot = settings.model_snapshot
     specs = settings.load_models if snapshot is None else snapshot.not_loaded
     if snapshot is not None:

@@ -11,17 +11,16 @@ import struct
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Concatenate, Final, ParamSpec, Protocol, cast
+from typing import Final
 
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
-from ts.protocol.messages import History, InferRow, encode_infer
+from ts.protocol.frames import Buffer
+from ts.protocol.messages import NO_HISTORIES, Ahead, History, InferRow, encode_infer
 
 logger = logging.getLogger(__name__)
-
-P = ParamSpec("P")
 
 #: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
 _UNSENDABLE: Final = (ValueError, TypeError, OverflowError, struct.error)
@@ -54,19 +53,12 @@ class _Unread:
         """There is no job to cancel."""
 
 
-class Span(Protocol):
-    """What traces a job."""
-
-    def ended(self, job_id: str, *, failed: bool) -> None:
-        """The job has its outcome."""
-
-
 @dataclass(slots=True, eq=False)
 class InferenceJob(Job):
     """A job with its request, its reader and the times that the watchdog of its worker compares.
 
     request   what was submitted
-    span      what traces the job, if anything does
+    on_end    called with the job's id, and whether the job failed, once it has its outcome
     parts     what the reader holds; None once the job has its outcome
     heard_at  when the job was sent or last answered (monotonic seconds); None while it may last as long as its client
               likes, because it takes several inputs
@@ -75,7 +67,7 @@ class InferenceJob(Job):
     """
 
     request: InferenceRequest = field(kw_only=True)
-    span: Span | None = None
+    on_end: Callable[[str, bool], None] | None = None
 
     parts: Parts | None = field(default=None, init=False, repr=False)
     heard_at: float | None = field(default=None, init=False)
@@ -99,19 +91,26 @@ class InferenceJob(Job):
         Args:
             moment_of: Makes monotonic seconds of the scheduler's.
         """
-        only_ask = Cause.not_applied.value if self.request.only_ask else self.only_ask
-        return moment_of(self.active_since), self.was_sent_before, only_ask
+        asks_after = Cause.not_applied.value if self.request.only_ask else self.asks_after
+        return moment_of(self.active_since), self.was_sent_before, asks_after
 
 
-def send_sendable(
-    jobs: Sequence[Job], send: Callable[Concatenate[Sequence[InferenceJob], P], None], *more: P.args, **named: P.kwargs
-) -> None:
-    """Send a batch, with more arguments, but without those of its jobs that cannot be encoded: they get a `refusal`."""
-    batch = cast("Sequence[InferenceJob]", jobs)
+def encode_batch(
+    jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None, ahead: Ahead | None = None
+) -> list[Buffer]:
+    """Encode a batch without those of its jobs that cannot be encoded: they get a `refusal`.
+
+    Args:
+        moment_of: Makes monotonic seconds of the scheduler's, for a model whose sequences are stored.
+        ahead: How the batch is sent ahead, if it is.
+    """
+    histories = NO_HISTORIES
+    if moment_of is not None:
+        histories = {job.id: job.history(moment_of) for job in jobs if job.has_history}
     try:
-        send(batch, *more, **named)
+        return encode_infer([job.row for job in jobs], histories, ahead)
     except _UNSENDABLE:
-        send([job for job in batch if _is_sendable(job)], *more, **named)
+        return encode_infer([job.row for job in jobs if _is_sendable(job)], histories, ahead)
 
 
 def _is_sendable(job: InferenceJob) -> bool:

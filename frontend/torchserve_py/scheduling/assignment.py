@@ -15,7 +15,7 @@ from typing import Any
 
 from torchserve_py.scheduling.effects import Begin, Released, Send, SendAhead
 from torchserve_py.scheduling.fifo import Fifo
-from torchserve_py.scheduling.job import AHEAD, BEGIN, JOB_TRANSITIONS, SEND, SEND_AHEAD, TAKE_BACK, Job
+from torchserve_py.scheduling.job import AHEAD, JOB_TRANSITIONS, Job
 from torchserve_py.scheduling.lane import AheadBatch, Lane, WorkerLoad
 from torchserve_py.scheduling.modes import Admission, Source
 from torchserve_py.scheduling.shared_state import SharedState
@@ -102,7 +102,7 @@ class Assignment:
 
     def _send(self, worker: WorkerLoad, jobs: list[Job], now: float) -> None:
         for job in jobs:
-            job.state = JOB_TRANSITIONS[job.state, SEND]
+            job.state = JOB_TRANSITIONS[job.state, "send"]
             job.worker_id = worker.id
             job.sent_at = now
             job.sends += 1
@@ -129,7 +129,7 @@ class Assignment:
         if len(jobs) == room:
             del lane.busy[worker.id]
         for job in jobs:
-            job.state = JOB_TRANSITIONS[job.state, SEND_AHEAD]
+            job.state = JOB_TRANSITIONS[job.state, "send_ahead"]
             job.worker_id = worker.id
         self._sent_ahead += 1
         lane.ahead[worker.id] = worker
@@ -179,7 +179,7 @@ class Assignment:
         if not jobs:
             return
         for job in jobs:
-            job.state = JOB_TRANSITIONS[job.state, BEGIN]
+            job.state = JOB_TRANSITIONS[job.state, "begin"]
             job.sent_at = now
             job.sends += 1
             worker.in_flight[job.id] = job
@@ -213,7 +213,7 @@ class Assignment:
         if jobs:
             worker.lane.jobs_ahead -= len(jobs)
             for job in jobs:
-                job.state = JOB_TRANSITIONS[job.state, TAKE_BACK]
+                job.state = JOB_TRANSITIONS[job.state, "take_back"]
             self._source.take_back(jobs, now)
             self._shared.deadlines.bring_forward(worker.lane, now)
             self._shared.lanes_to_serve.append(worker.lane)
@@ -229,7 +229,7 @@ class Assignment:
         for worker in self.workers.values():
             self.take_back(worker, now)
 
-    def settle(self, job: Job, now: float) -> None:
+    def take_back_job(self, job: Job, now: float) -> None:
         """Let the job either wait or run, if it was sent ahead."""
         if job.state is AHEAD:
             self.take_back(self.workers[job.worker_id], now)

@@ -23,12 +23,6 @@ class SequencePolicy:
     restart_expired: bool = False
     durable: bool = False
 
-    def __post_init__(self) -> None:
-        _require(self.max_idle > 0, "max_idle", self.max_idle, "more than 0 seconds")
-        _require(self.timeout is None or self.timeout > 0, "timeout", self.timeout, "None or more than 0 seconds")
-        _require(self.queue_size >= 1, "queue_size", self.queue_size, "at least 1")
-        _require(self.max_sequences >= 1, "max_sequences", self.max_sequences, "at least 1")
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -51,13 +45,3 @@ class Policy:
     ahead: bool = False
     job_ticket: bool = False
     sequences: SequencePolicy | None = None
-
-    def __post_init__(self) -> None:
-        _require(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
-        _require(self.max_batch_delay >= 0, "max_batch_delay", self.max_batch_delay, "at least 0 seconds")
-        _require(self.queue_size >= 1, "queue_size", self.queue_size, "at least 1")
-
-
-def _require(right: bool, name: str, value: object, wanted: str) -> None:
-    if not right:
-        raise ValueError(f"{name} is {value!r}; it must be {wanted}")

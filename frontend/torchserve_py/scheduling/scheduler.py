@@ -11,18 +11,7 @@ from torchserve_py.scheduling.assignment import Assignment, TakeBack
 from torchserve_py.scheduling.demand import Demand, demand_on
 from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, Finish
 from torchserve_py.scheduling.fifo import Fifo
-from torchserve_py.scheduling.job import (
-    CANCEL,
-    CANCELLED,
-    DONE,
-    JOB_TRANSITIONS,
-    REQUEUE,
-    STREAM,
-    STREAMING,
-    WAITING,
-    Job,
-    OutcomeQuery,
-)
+from torchserve_py.scheduling.job import CANCELLED, DONE, JOB_TRANSITIONS, STREAMING, WAITING, Job
 from torchserve_py.scheduling.lane import Lane, WorkerLoad
 from torchserve_py.scheduling.modes import Source, compose
 from torchserve_py.scheduling.policy import Policy
@@ -33,7 +22,7 @@ from torchserve_py.scheduling.shared_state import SharedState
 MOST_SENDS = 3
 """How many workers a job is sent to while each of them dies."""
 
-SETTLE_LIMIT = 30.0
+OUTCOME_LIMIT = 30.0
 """Seconds within which a worker must be found that can tell what has become of a job."""
 
 
@@ -100,7 +89,7 @@ class Scheduler:
             elif not more:
                 self._return(job, now)
             elif job.state is not STREAMING:
-                job.state = JOB_TRANSITIONS[job.state, STREAM]
+                job.state = JOB_TRANSITIONS[job.state, "stream"]
                 if self._sequences is not None and not job.unbatched:
                     self._sequences.streams(job, now)
         return self._conclude(now)
@@ -118,13 +107,13 @@ class Scheduler:
         self._catch_up(now)
         job = self._shared.jobs.get(job_id)
         if job is not None:
-            self._assignment.settle(job, now)
+            self._assignment.take_back_job(job, now)
         if job is None or job.state in (CANCELLED, DONE):
             pass
         elif job.state is WAITING:
             self._withdraw(job, cause or Cause.cancelled, now)
         else:
-            job.state = JOB_TRANSITIONS[job.state, CANCEL]
+            job.state = JOB_TRANSITIONS[job.state, "cancel"]
             if self._sequences is not None and not job.unbatched:
                 self._sequences.cancelled(job)
             if cause is not None:
@@ -198,10 +187,11 @@ class Scheduler:
         if self._sequences is not None and earlier._sequences is not None:
             self._sequences.succeed(earlier._sequences, now)
 
-    def drain(self, now: float, cause: Cause = Cause.draining) -> Effects:
+    def drain(self, cause: Cause, now: float) -> Effects:
         """Refuse new jobs with `cause`, except jobs of open sequences that no other server can continue."""
         self._catch_up(now)
-        self._draining = cause
+        if self._draining is not Cause.unregistered:
+            self._draining = cause
         return self._conclude(now)
 
     def close(self, cause: Cause, now: float, most: int | None = None) -> Effects:
@@ -260,14 +250,10 @@ class Scheduler:
         return self._sequences is not None and self._sequences.knows(sequence_id, now)
 
     @property
-    def has_jobs(self) -> bool:
-        """Whether there is a job that waits or is in flight."""
-        return bool(self._shared.jobs)
-
-    @property
     def is_idle(self) -> bool:
-        """Whether there is no job, and no open sequence that would be lost."""
-        return not self._shared.jobs and (self._durable or not self.open_sequences)
+        """Whether there is no job, and no open sequence that would be lost and may get a further job."""
+        is_over = self._durable or self._draining is Cause.unregistered or not self.open_sequences
+        return is_over and not self._shared.jobs
 
     def demand(self, now: float) -> Demand:
         """Return what the jobs ask of the workers at this moment."""
@@ -293,9 +279,7 @@ class Scheduler:
         while (thing := self._shared.deadlines.pop(now)) is not None:
             match thing:
                 case Job():
-                    self._withdraw(thing, Cause.client_timeout, now)
-                case OutcomeQuery():
-                    self._withdraw(thing.job, Cause.outcome_unknown, now)
+                    self._withdraw(thing, Cause.outcome_unknown if thing.asks_after else Cause.client_timeout, now)
                 case Sequence() if self._sequences is not None:
                     self._sequences.end_sequence(thing.id, thing.expiry(), now)
                 case Lane():
@@ -330,7 +314,7 @@ class Scheduler:
 
     def _withdraw(self, job: Job, cause: Cause, now: float) -> None:
         """End a job that waits, unless it has begun meanwhile."""
-        self._assignment.settle(job, now)
+        self._assignment.take_back_job(job, now)
         if job.state is not WAITING:
             return
         self._shared.leave(job, cause)
@@ -365,13 +349,13 @@ class Scheduler:
         """
         if not self._durable or job.unbatched or job.state is CANCELLED:
             self._shared.leave(job, cause)
-        elif job.state is STREAMING:
+        elif job.state is STREAMING or (job.asks_after and job.expires_at is not None and job.expires_at <= now):
             self._shared.leave(job, Cause.outcome_unknown)
         else:
-            if not job.only_ask and (job.sends >= MOST_SENDS or cause is Cause.response_timeout):
-                job.only_ask = cause.value
-                self._shared.deadlines.start_timer(OutcomeQuery(job, now + SETTLE_LIMIT), now)
-            job.state = JOB_TRANSITIONS[job.state, REQUEUE]
+            job.state = JOB_TRANSITIONS[job.state, "requeue"]
+            if not job.asks_after and (job.sends >= MOST_SENDS or cause is Cause.response_timeout):
+                job.asks_after, job.expires_at = cause.value, now + OUTCOME_LIMIT
+            self._shared.deadlines.start_timer(job, now)
 
     def _final_cause(self, job: Job, cause: Cause) -> Cause:
         """The cause that the client hears: whether a worker has applied a step of a stored sequence is unknown."""

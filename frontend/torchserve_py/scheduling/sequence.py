@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal, TypeAlias
 
 from torchserve_py.scheduling.effects import EndReason
 from torchserve_py.scheduling.job import Job
@@ -31,33 +32,22 @@ class SequenceState(StrEnum):
     CLOSED = "closed"
 
 
-class SequenceEvent(StrEnum):
-    """What can happen to a sequence."""
-
-    BIND = "bind"
-    CALL = "call"
-    SEND = "send"
-    RECALL = "recall"
-    REST = "rest"
-    CLOSE = "close"
-
-
 PENDING, READY, RUNNING, IDLE, CLOSED = SequenceState
-BIND, CALL, SEND, RECALL, REST, CLOSE = SequenceEvent
 
+SequenceEvent: TypeAlias = Literal["bind", "call", "send", "recall", "rest", "close"]
 SEQUENCE_TRANSITIONS = Transitions[SequenceState, SequenceEvent](
     {
-        (PENDING, BIND): READY,
-        (PENDING, CLOSE): CLOSED,
-        (READY, SEND): RUNNING,
-        (READY, RECALL): RUNNING,
-        (READY, REST): IDLE,
-        (READY, CLOSE): CLOSED,
-        (RUNNING, CALL): READY,
-        (RUNNING, REST): IDLE,
-        (RUNNING, CLOSE): CLOSED,
-        (IDLE, CALL): READY,
-        (IDLE, CLOSE): CLOSED,
+        (PENDING, "bind"): READY,
+        (PENDING, "close"): CLOSED,
+        (READY, "send"): RUNNING,
+        (READY, "recall"): RUNNING,
+        (READY, "rest"): IDLE,
+        (READY, "close"): CLOSED,
+        (RUNNING, "call"): READY,
+        (RUNNING, "rest"): IDLE,
+        (RUNNING, "close"): CLOSED,
+        (IDLE, "call"): READY,
+        (IDLE, "close"): CLOSED,
     }
 )
 
@@ -151,7 +141,7 @@ class SequenceLane(Lane[Sequence]):
                 if self.running == self.most_running:
                     break
                 self.running += 1
-            sequence.state = SEQUENCE_TRANSITIONS[sequence.state, SEND]
+            sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "send"]
             job, sequence.waiting = sequence.waiting[0], sequence.waiting[1:]
             sequence.in_flight += (job,)
             job.ready_since = items.pop(sequence)

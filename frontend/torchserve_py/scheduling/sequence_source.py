@@ -17,14 +17,9 @@ from torchserve_py.scheduling.lane import WorkerLoad
 from torchserve_py.scheduling.policy import SequencePolicy
 from torchserve_py.scheduling.ranking import Ranking
 from torchserve_py.scheduling.sequence import (
-    BIND,
-    CALL,
-    CLOSE,
     IDLE,
     PENDING,
     READY,
-    RECALL,
-    REST,
     RUNNING,
     SEQUENCE_TRANSITIONS,
     Sequence,
@@ -254,13 +249,13 @@ class Sequences:
             lane.bound[sequence] = None
             self._emptiest.changed(lane)
             sequence.lane = lane
-            sequence.state = SEQUENCE_TRANSITIONS[sequence.state, BIND]
+            sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "bind"]
             lane.items[sequence] = now
             self._shared.lanes_to_serve.append(lane)
 
     def _call(self, sequence: Sequence, now: float) -> None:
         """Let its next job be sent. A job that joins one in flight goes to the front: its place is kept for it."""
-        sequence.state = SEQUENCE_TRANSITIONS[sequence.state, CALL]
+        sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "call"]
         lane = sequence.lane
         lane.items[sequence] = now
         if sequence.in_flight:
@@ -270,7 +265,7 @@ class Sequences:
     def _recall(self, sequence: Sequence) -> None:
         """Let no second job join: the one that was to join is over, or the sequence is about to end."""
         if sequence.state is READY:
-            sequence.state = SEQUENCE_TRANSITIONS[READY, RECALL]
+            sequence.state = SEQUENCE_TRANSITIONS[READY, "recall"]
             del sequence.lane.items[sequence]
 
     def _may_join(self, sequence: Sequence) -> bool:
@@ -296,7 +291,7 @@ class Sequences:
             self._close(sequence, EndReason.ended, now)  # it has no state that could be lost
         else:
             sequence.lane.items.pop(sequence, None)
-            sequence.state = SEQUENCE_TRANSITIONS[sequence.state, REST]
+            sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "rest"]
             sequence.idle_since = now
 
     def _drop_in_flight(self, sequence: Sequence) -> None:
@@ -317,7 +312,7 @@ class Sequences:
         if reason is EndReason.suspended or (reason is EndReason.ended and not sequence.has_state):
             self._suspended.remember(sequence, now)
         over_at = sequence.over_at(now)
-        sequence.state = SEQUENCE_TRANSITIONS[sequence.state, CLOSE]
+        sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "close"]
         del self.open[sequence.id]
         lane = sequence.lane
         del lane.bound[sequence]

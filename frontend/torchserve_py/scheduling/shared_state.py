@@ -4,7 +4,7 @@ from typing import Any
 
 from torchserve_py.scheduling.deadlines import Deadlines
 from torchserve_py.scheduling.effects import Cause, Effect, Finish
-from torchserve_py.scheduling.job import ACCEPT, ANSWER, CANCELLED, FINISH, JOB_TRANSITIONS, Job
+from torchserve_py.scheduling.job import CANCELLED, JOB_TRANSITIONS, Job
 from torchserve_py.scheduling.lane import Lane
 
 
@@ -26,7 +26,7 @@ class SharedState:
 
     def accept(self, job: Job, now: float) -> None:
         """Add a job; it leaves once, through `leave`."""
-        job.state = JOB_TRANSITIONS[job.state, ACCEPT]
+        job.state = JOB_TRANSITIONS[job.state, "accept"]
         self.jobs[job.id] = job
         job.number = self.accepted
         self.accepted += 1
@@ -39,9 +39,9 @@ class SharedState:
         A cancelled job that was in flight has had its outcome already and gets no other.
         """
         if cause is None:
-            job.state = JOB_TRANSITIONS[job.state, ANSWER]
+            job.state = JOB_TRANSITIONS[job.state, "answer"]
         else:
             if job.state is not CANCELLED:
                 self.effects.append(Finish(job, cause))
-            job.state = JOB_TRANSITIONS[job.state, FINISH]
+            job.state = JOB_TRANSITIONS[job.state, "finish"]
         self.jobs.pop(job.id, None)

@@ -114,28 +114,28 @@ def _by_uuid(gpus: Sequence[Gpu], names: list[str], prefix: str) -> list[Device]
     return found
 
 
-class Rota:
-    """Hands out groups of devices in turn; one with more users than others waits until it has not.
+class ModelDevices:
+    """Gives each worker one of several assignments in turn; one with more users than others waits until it has not.
 
-    groups: at least one. first: the index of the group that comes first.
+    assignments: at least one. first: the index of the one that comes first.
     """
 
-    def __init__(self, groups: Sequence[tuple[Device, ...]], first: int = 0) -> None:
-        self._groups = [*groups[first:], *groups[:first]]
-        self._users = [0] * len(groups)
+    def __init__(self, assignments: Sequence[Assignment], first: int = 0) -> None:
+        self._assignments = [*assignments[first:], *assignments[:first]]
+        self._users = [0] * len(assignments)
         self._next = 0
 
-    def take(self) -> tuple[Device, ...]:
-        """The next group."""
-        count = len(self._groups)
+    def next(self) -> Assignment:
+        """Return what the next worker gets."""
+        count = len(self._assignments)
         index = min(range(count), key=lambda index: (self._users[index], (index - self._next) % count))
         self._users[index] += 1
         self._next = index + 1
-        return self._groups[index]
+        return self._assignments[index]
 
-    def give_back(self, group: tuple[Device, ...]) -> None:
-        """The group has one user less; of several that are the same, the one with the most."""
-        same = [index for index, each in enumerate(self._groups) if each == group]
+    def give_back(self, assignment: Assignment) -> None:
+        """Note that a worker is gone for good; of several equal assignments, the one with the most users loses one."""
+        same = [index for index, each in enumerate(self._assignments) if each == assignment]
         self._users[max(same, key=lambda index: self._users[index])] -= 1
 
 
@@ -147,8 +147,9 @@ class Devices:
 
     def __init__(self, devices: Sequence[Device], *, hide_others: bool = False) -> None:
         self._devices = tuple(devices)
-        self.on_cpu = Assignment(None, "" if devices or hide_others else None)
-        self._shared = Rota([(device,) for device in self._devices], first=1 % self.count) if devices else None
+        self._on_cpu = ModelDevices([Assignment(None, "" if devices or hide_others else None)])
+        single = [_on_gpus((device,)) for device in devices]
+        self._shared = ModelDevices(single, first=1 % self.count) if single else self._on_cpu
 
     @property
     def count(self) -> int:
@@ -157,49 +158,28 @@ class Devices:
 
     def for_model(
         self, device_type: Literal["cpu", "gpu"], device_ids: Sequence[int] | None, parallel_level: int
-    ) -> "ModelDevices":
-        """The devices of one model version's workers.
+    ) -> ModelDevices:
+        """Return the devices of one model version's workers.
 
-        device_ids: the numbers to choose from, None for all. parallel_level: devices per worker, 0 for a plain worker.
-        Raises UnsuitableDevices.
+        device_ids: the numbers to choose from, None for all. parallel_level: devices per worker, 0 for a plain worker;
+        there are at least so many. Raises UnsuitableDevices.
         """
         if device_type == "cpu" or not self._devices:
-            return ModelDevices(None, self.on_cpu)
-        ids = tuple(device_ids or range(self.count))
-        missing = [number for number in ids if not 0 <= number < self.count]
-        if missing:
-            raise UnsuitableDevices(f"deviceIds names {missing}, but the devices are numbered 0 to {self.count - 1}")
-        if parallel_level > len(ids):
-            raise UnsuitableDevices(f"a worker needs {parallel_level} devices, but there are only {len(ids)}")
-        if parallel_level > 1 and any(self._devices[number].is_mig for number in ids):
-            raise UnsuitableDevices("a worker cannot be spread over MIG instances: CUDA shows a process only one")
-        if device_ids is None and not parallel_level:  # as in TorchServe the first is number 1
-            return ModelDevices(self._shared, self.on_cpu)
-        chosen = [self._devices[number] for number in ids]
-        size = parallel_level or 1
-        starts = [turn * size % len(ids) for turn in range(len(ids) // math.gcd(size, len(ids)))]
-        groups = [tuple(chosen[(start + offset) % len(ids)] for offset in range(size)) for start in starts]
-        return ModelDevices(Rota(groups), self.on_cpu)
-
-
-class ModelDevices:
-    """Hands a device or a group of devices to each worker of one model version; made by `Devices.for_model`."""
-
-    def __init__(self, rota: Rota | None, on_cpu: Assignment) -> None:
-        self._rota = rota
-        self._on_cpu = on_cpu
-
-    def next(self) -> Assignment:
-        """What the next worker gets; it counts its devices from 0."""
-        if self._rota is None:
             return self._on_cpu
-        devices = self._rota.take()
-        return Assignment(0, ",".join(device.token for device in devices), devices)
+        if device_ids is None and not parallel_level:  # as in TorchServe the first is number 1
+            return self._shared
+        chosen = [self._devices[number] for number in device_ids or range(self.count)]
+        if parallel_level > 1 and any(device.is_mig for device in chosen):
+            raise UnsuitableDevices("a worker cannot be spread over MIG instances: CUDA shows a process only one")
+        size, count = parallel_level or 1, len(chosen)
+        starts = [turn * size % count for turn in range(count // math.gcd(size, count))]
+        groups = [tuple(chosen[(start + offset) % count] for offset in range(size)) for start in starts]
+        return ModelDevices([_on_gpus(group) for group in groups])
 
-    def give_back(self, assignment: Assignment) -> None:
-        """The worker is gone for good."""
-        if self._rota is not None:
-            self._rota.give_back(assignment.devices)
+
+def _on_gpus(devices: tuple[Device, ...]) -> Assignment:
+    """Return the assignment of a worker on GPUs, which counts them from 0."""
+    return Assignment(0, ",".join(device.token for device in devices), devices)
 
 
 def available_processors(cgroup: Path = _CGROUP) -> int:
@@ -219,8 +199,3 @@ def _quota(cgroup: Path) -> float | None:
         if len(fields) == 2 and all(field.isdigit() for field in fields) and int(fields[1]):
             return int(fields[0]) / int(fields[1])
     return None
-
-
-def on_nodes(*, gpus: bool) -> ModelDevices:
-    """Return what leaves the choice of GPUs to the nodes of a cluster; ``gpus``: whether a worker has any."""
-    return ModelDevices(None, Assignment(0 if gpus else None))

@@ -1,4 +1,4 @@
-"""The lifecycle of a worker process as a table.
+"""The lifecycle of a worker process, and its limits.
 
     STARTING ──connected──▶ LOADING ──loaded──▶ READY ──stop──▶ STOPPING ──exited──▶ STOPPED
         │                      │                  │                 ▲
@@ -11,8 +11,6 @@ A ready worker is busy while it has jobs; that is no state of its own.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torchserve_py.scheduling.transitions import Transitions
-
 
 class WorkerState(StrEnum):
     """Where a worker process is between its launch and its exit."""
@@ -23,36 +21,6 @@ class WorkerState(StrEnum):
     STOPPING = "stopping"  # told to stop
     STOPPED = "stopped"  # gone, after a stop
     DIED = "died"  # gone, on its own
-
-
-class WorkerEvent(StrEnum):
-    """What can happen to a worker process."""
-
-    CONNECTED = "connected"
-    LOADED = "loaded"
-    STOP = "stop"
-    EXITED = "exited"
-    DIED = "died"
-
-
-_S, _E = WorkerState, WorkerEvent
-
-WORKER_TRANSITIONS = Transitions[WorkerState, WorkerEvent](
-    {
-        (_S.STARTING, _E.CONNECTED): _S.LOADING,
-        (_S.STARTING, _E.STOP): _S.STOPPING,
-        (_S.STARTING, _E.DIED): _S.DIED,
-        (_S.LOADING, _E.LOADED): _S.READY,
-        (_S.LOADING, _E.STOP): _S.STOPPING,
-        (_S.LOADING, _E.DIED): _S.DIED,
-        (_S.READY, _E.STOP): _S.STOPPING,
-        (_S.READY, _E.DIED): _S.DIED,
-        (_S.STOPPING, _E.CONNECTED): _S.STOPPING,
-        (_S.STOPPING, _E.LOADED): _S.STOPPING,
-        (_S.STOPPING, _E.STOP): _S.STOPPING,
-        (_S.STOPPING, _E.EXITED): _S.STOPPED,
-    }
-)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from torchserve_py.jobs.inference_job import InferenceJob
+from torchserve_py.jobs.inference_job import InferenceJob, encode_batch
 from torchserve_py.jobs.inputs import Input
 from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
@@ -16,7 +16,7 @@ from torchserve_py.workers.batch_tokens import BatchTokens
 from torchserve_py.workers.connection import Connection
 from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.launch import Launch
-from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerLimits, WorkerState
+from torchserve_py.workers.lifecycle import WorkerLimits, WorkerState
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import StartedProcess, start_process
 from torchserve_py.workers.questions import Questions
@@ -39,15 +39,12 @@ from ts.protocol.messages import (
     LOAD,
     LOADED,
     METRICS,
-    NO_HISTORIES,
     PONG,
     RESULTS,
     STOP,
     TAKEN,
     Hello,
-    Histories,
     Load,
-    encode_infer,
 )
 
 logger = logging.getLogger(__name__)
@@ -143,7 +140,8 @@ class Worker:
         finally:
             self._listener.forget(token)
         self.declares = loaded["declares"]
-        self._advance(WorkerEvent.LOADED)
+        if self.state is WorkerState.LOADING:  # else it was told to stop meanwhile
+            self.state = WorkerState.READY
         self._ranks.start_listening(time.monotonic())
         self._watcher = asyncio.create_task(self._watchdog.run())
 
@@ -155,7 +153,7 @@ class Worker:
         if self.ended.done():
             return
         ready = self.ready
-        self._advance(WorkerEvent.STOP)
+        self.state = WorkerState.STOPPING
         if ready:
             self.resume()
             self._ranks.send_all(encode([STOP]))
@@ -177,11 +175,8 @@ class Worker:
     # Work, called by the dispatcher.
 
     def send(self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> None:
-        """Send a batch; ``moment_of`` makes monotonic seconds of the scheduler's, None unless states are stored.
-
-        Raises ValueError, TypeError, OverflowError, struct.error: it cannot be encoded; nothing was sent.
-        """
-        self._ranks.send_request(encode_infer([job.row for job in jobs], _histories(jobs, moment_of)))
+        """Send a batch as `encode_batch` encodes it."""
+        self._ranks.send_request(encode_batch(jobs, moment_of))
 
     def send_ahead(
         self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None, *, joins: bool
@@ -192,7 +187,7 @@ class Worker:
         """
         assert self._tokens is not None, "only the scheduler of a model with tokens sends ahead"
         pipe = self._tokens.pipe_of(joins=joins)
-        buffers = encode_infer([job.row for job in jobs], _histories(jobs, moment_of), (pipe, joins))
+        buffers = encode_batch(jobs, moment_of, (pipe, joins))
         self._tokens.add(pipe)
         self._ranks.send_request(buffers)
 
@@ -260,8 +255,8 @@ class Worker:
             connection.limit_frames(max_frame, _MAX_VALUES + _MAX_VALUES_OF_ROW * rows)
             connection.on_message, connection.on_close = self._received, self._jobs_closed
             self._jobs = self._ranks.answering
-            if self.state is not WorkerState.LOADING:
-                self._advance(WorkerEvent.CONNECTED)
+            if self.state is WorkerState.STARTING:
+                self.state = WorkerState.LOADING
             if self.state is WorkerState.LOADING:
                 connection.send(encode([LOAD, self._load_of(hello["rank"])]))
         if self._process is not None and connection.peer_pid is not None:
@@ -323,9 +318,6 @@ class Worker:
 
     # Life.
 
-    def _advance(self, event: WorkerEvent) -> None:
-        self.state = WORKER_TRANSITIONS[self.state, event]
-
     async def _launch_process(self, token: str) -> None:
         self._tokens = BatchTokens() if self._launch.ahead else None
         starting = start_process(self._launch, self._listener.path, token, self.id, self.label, self._tokens)
@@ -366,15 +358,9 @@ class Worker:
         self._ranks.close()
         if self._tokens is not None:
             self._tokens.close()
-        self._advance(WorkerEvent.EXITED if self.state is WorkerState.STOPPING else WorkerEvent.DIED)
+        self.state = WorkerState.STOPPED if self.state is WorkerState.STOPPING else WorkerState.DIED
         if self._kill_reason:
             reason = f"was killed by the server because {self._kill_reason}"
         self.ended.set_result(reason)
         if self._watcher is not None:
             self._watcher.cancel()
-
-
-def _histories(jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> Histories:
-    if moment_of is None:
-        return NO_HISTORIES
-    return {job.id: job.history(moment_of) for job in jobs if job.has_history}

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from torchserve_py.core.dispatcher import Dispatcher
-from torchserve_py.jobs.inference_job import InferenceJob
+from torchserve_py.jobs.inference_job import InferenceJob, encode_batch
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.jobs.inputs import Input
 from torchserve_py.jobs.parts import JobFailed, Parts
@@ -41,16 +41,12 @@ class FakeWorker:
         return set(self.dispatcher.jobs_of(cast("Worker", self)))
 
     def send(self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> None:
-        for job in jobs:
-            job.request.body.encode()
-        self.batches.append([job.request.body for job in jobs])
+        self.batches.append(_sent(jobs))
 
     def send_ahead(
         self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None, *, joins: bool
     ) -> None:
-        for job in jobs:
-            job.request.body.encode()
-        self.ahead.append([job.request.body for job in jobs])
+        self.ahead.append(_sent(jobs))
 
     def take_back(self) -> int:
         not_begun = len(self.ahead)
@@ -76,6 +72,12 @@ class FakeWorker:
 
     def resume(self) -> None:
         self.paused = False
+
+
+def _sent(jobs: Sequence[InferenceJob]) -> list[str]:
+    """Return the bodies that a worker is sent."""
+    encode_batch(jobs, None)
+    return [job.request.body for job in jobs if job.refusal is None]
 
 
 class Shell:
@@ -132,6 +134,10 @@ def stateless(**fields: Any) -> Policy:
 
 def stateful(max_idle: float = 600.0) -> Policy:
     return Policy(batch_size=2, sequences=SequencePolicy(max_idle, queue_size=5, max_sequences=10))
+
+
+def durable() -> Policy:
+    return Policy(batch_size=1, sequences=SequencePolicy(600.0, queue_size=5, max_sequences=10, durable=True))
 
 
 async def cause_of(parts: Parts) -> Cause:

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from tests.unit.core.shell import Shell, cause_of, stateful, stateless
+from tests.unit.core.shell import Shell, cause_of, durable, stateful, stateless
 
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.scheduling.policy import Policy
 
 
 async def test_a_job_goes_to_a_worker_and_its_answer_to_its_reader() -> None:
@@ -31,11 +31,11 @@ async def test_what_waits_is_sent_when_the_worker_has_answered() -> None:
     shell = Shell(stateless())
     (worker,) = shell.workers
     first, _second = shell.submit("1"), shell.submit("2")
-    assert (worker.batches, shell.dispatcher.queued) == ([["1"]], 1)
+    assert (worker.batches, shell.dispatcher.scheduler.queued) == ([["1"]], 1)
     shell.answer(worker, first, more=True)
-    assert shell.dispatcher.queued == 1
+    assert shell.dispatcher.scheduler.queued == 1
     shell.answer(worker, first)
-    assert (worker.batches, shell.dispatcher.queued) == ([["1"], ["2"]], 0)
+    assert (worker.batches, shell.dispatcher.scheduler.queued) == ([["1"], ["2"]], 0)
 
 
 async def test_without_workers_a_job_is_refused() -> None:
@@ -113,6 +113,22 @@ async def test_a_request_that_cannot_be_sent_is_refused_and_its_batch_mates_are_
     assert not any(parts.ended for parts in following)
 
 
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_request_that_cannot_be_sent_ends_once_although_its_worker_is_lost_meanwhile(is_durable: bool) -> None:
+    shell = Shell(durable() if is_durable else stateful(), workers=2)
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+    parts = shell.submit("\udcff", sequence_id="s")
+    shell.lose(shell.workers[0])
+    if is_durable:
+        assert (await parts.next()).status == 400
+    else:
+        assert await cause_of(parts) is Cause.worker_died
+    await asyncio.sleep(0)
+    assert not errors
+    assert not any(worker.in_flight for worker in shell.workers)
+
+
 # Batches ahead
 
 
@@ -122,7 +138,7 @@ async def test_a_job_is_timed_once_its_worker_begins() -> None:
     first, second = shell.submit("a"), shell.submit("b")
     assert worker.ahead == [["b"]]
     assert worker.in_flight == {first.job_id}
-    assert shell.dispatcher.queued == 1
+    assert shell.dispatcher.scheduler.queued == 1
     shell.answer(worker, first)
     assert worker.batches == [["a"], ["b"]]
     assert worker.in_flight == {second.job_id}
@@ -295,7 +311,7 @@ async def test_a_step_that_the_worker_does_not_apply_fails_with_its_cause(
 
 
 async def test_jobs_of_stored_sequences_go_from_a_lost_worker_to_another() -> None:
-    shell = Shell(Policy(sequences=SequencePolicy(600.0, queue_size=5, max_sequences=10, durable=True)), workers=2)
+    shell = Shell(durable(), workers=2)
     first, second = shell.workers
     parts = shell.submit("a", sequence_id="s")
     shell.lose(first)
@@ -312,7 +328,7 @@ NOT_STORED = [["ts-error-cause", "sequence_store"]]
 
 @pytest.mark.parametrize("headers", [NOT_STORED, [["ts-error-cause", "handler_error"]], END])
 async def test_a_step_of_a_stored_sequence_that_fails_ends_nothing(headers: list[list[str]]) -> None:
-    shell = Shell(Policy(sequences=SequencePolicy(600.0, queue_size=5, max_sequences=10, durable=True)))
+    shell = Shell(durable())
     (worker,) = shell.workers
     shell.answer(worker, shell.submit("a", sequence_id="s"))
     last = shell.submit("b", sequence_id="s", ends_sequence=True)
@@ -327,3 +343,21 @@ async def test_a_step_of_a_stored_sequence_that_fails_ends_nothing(headers: list
     shell.answer(worker, streamed, more=True, headers=END)
     shell.answer(worker, streamed)
     assert worker.ended.get_nowait() == ("s", "ended")
+
+
+@pytest.mark.parametrize(("error", "ended"), [("cancelled", []), (None, [("s", "ended")])])
+async def test_a_stored_sequence_that_ends_in_a_cancelled_stream_ends_if_its_step_is_kept(
+    error: str | None, ended: list[tuple[str, str]]
+) -> None:
+    shell = Shell(durable())
+    (worker,) = shell.workers
+    streamed = shell.submit("a", sequence_id="s")
+    shell.answer(worker, streamed, more=True)
+    streamed.cancel()
+    shell.answer(worker, streamed, more=True, headers=END)
+    assert worker.ended.empty()
+    shell.result(worker, streamed.job_id, False, 200 if error is None else 499, "", [], b"", error)
+    assert [worker.ended.get_nowait() for _ in range(worker.ended.qsize())] == ended
+    following = shell.submit("b", sequence_id="s")
+    shell.answer(worker, following)
+    assert (await following.next()).body == b"ok"

@@ -21,7 +21,7 @@ async def test_a_worker_retires_when_it_has_answered_what_it_has() -> None:
     shell.answer(two, on_two)
     await retired
     assert two.batches == [["2"]]
-    assert (one.batches, shell.dispatcher.queued) == ([["1"]], 1)
+    assert (one.batches, shell.dispatcher.scheduler.queued) == ([["1"]], 1)
     assert not waiting.ended
 
 
@@ -80,7 +80,7 @@ async def test_draining_has_a_limit() -> None:
 async def test_finishing_waits_for_what_was_accepted_and_not_for_open_sequences() -> None:
     shell = Shell(stateful())
     running, waiting = (shell.submit(each, sequence_id="a") for each in "12")
-    finished = asyncio.create_task(shell.dispatcher.finish(Cause.unregistered, 60))
+    finished = asyncio.create_task(shell.dispatcher.drain(60, Cause.unregistered))
     await asyncio.sleep(0)
     assert await cause_of(shell.submit("3", sequence_id="b")) is Cause.unregistered
     shell.answer(shell.workers[0], running)
@@ -94,7 +94,7 @@ async def test_finishing_waits_for_what_was_accepted_and_not_for_open_sequences(
 async def test_finishing_has_a_limit() -> None:
     shell = Shell(stateless())
     parts = shell.submit("1")
-    await shell.dispatcher.finish(Cause.unregistered, 0.01)
+    await shell.dispatcher.drain(0.01, Cause.unregistered)
     await shell.dispatcher.close(Cause.unregistered)
     assert await cause_of(parts) is Cause.unregistered
 
@@ -142,7 +142,7 @@ async def test_the_server_may_end_while_a_model_finishes(drains_first: bool) -> 
     (worker,) = shell.workers
     shell.answer(worker, shell.submit("1", sequence_id="stays open"))
     running = shell.submit("2", sequence_id="a")
-    ways = [shell.dispatcher.drain(60), shell.dispatcher.finish(Cause.unregistered, 60)]
+    ways = [shell.dispatcher.drain(60), shell.dispatcher.drain(60, Cause.unregistered)]
     both = asyncio.gather(*(ways if drains_first else reversed(ways)))
     await asyncio.sleep(0)
     shell.answer(worker, running)
@@ -154,5 +154,5 @@ async def test_finishing_without_jobs_ends_a_drain_that_waits_for_sequences() ->
     shell.answer(shell.workers[0], shell.submit("1", sequence_id="stays open"))
     draining = asyncio.create_task(shell.dispatcher.drain(60))
     await asyncio.sleep(0)
-    await shell.dispatcher.finish(Cause.unregistered, 60)
+    await shell.dispatcher.drain(60, Cause.unregistered)
     assert await asyncio.wait_for(draining, 30) is True

@@ -66,7 +66,7 @@ async def test_what_came_before_a_result_that_is_refused_counts() -> None:
     with pytest.raises(ValueError, match="which it does not have"):
         shell.results(one, rows)
     assert (await first.next()).body == b"ok"
-    assert (shell.dispatcher.queued, second.ended, others[0].ended) == (0, False, False)
+    assert (shell.dispatcher.scheduler.queued, second.ended, others[0].ended) == (0, False, False)
     shell.answer(two, others[0])
     assert (await others[0].next()).body == b"ok"
 
@@ -95,7 +95,7 @@ async def _play(shell: Shell, plan: list[tuple[int, bool, dict[int, Any]]]) -> N
     for parts in jobs:
         assert parts.ended
         await _read(parts)
-    assert (shell.dispatcher.queued, [worker.in_flight for worker in shell.workers]) == (0, [set(), set()])
+    assert (shell.dispatcher.scheduler.queued, [worker.in_flight for worker in shell.workers]) == (0, [set(), set()])
     shell.lose(shell.workers[0])
     shell.workers[0] = shell.add_worker("w1")
     again = [shell.submit("again", f"new{n}" if stateful_model else None) for n in range(4)]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig
-from torchserve_py.core.contracts import Configured, configure
+from torchserve_py.core.contracts import Configured
+from torchserve_py.core.contracts.mlserver import configure
 
 
 def configured(tmp_path: Path, settings: Any, server: Any = None, yaml: ModelConfig | None = None) -> Configured:
@@ -15,7 +16,7 @@ def configured(tmp_path: Path, settings: Any, server: Any = None, yaml: ModelCon
     for name, values in (("model-settings.json", settings), ("settings.json", server)):
         if values is not None:
             (tmp_path / name).write_text(values if isinstance(values, str) else json.dumps(values))
-    return configure("mlserver", tmp_path, yaml or ModelConfig())
+    return configure(tmp_path, yaml or ModelConfig())
 
 
 def refused(tmp_path: Path, settings: Any, server: Any = None) -> str:

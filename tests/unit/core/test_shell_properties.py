@@ -45,7 +45,7 @@ class Spans:
         self.ends: Counter[str] = Counter()
         self.failed: set[str] = set()
 
-    def ended(self, job_id: str, *, failed: bool) -> None:
+    def ended(self, job_id: str, failed: bool) -> None:
         self.ends[job_id] += 1
         if failed:
             self.failed.add(job_id)
@@ -109,7 +109,7 @@ class ShellMachine(RuleBasedStateMachine):
             unbatched=unbatched,
             more_input=more_input,
         )
-        self.jobs.append(self.do(lambda: self.dispatcher.submit(request, expires_in, self.spans)))
+        self.jobs.append(self.do(lambda: self.dispatcher.submit(request, expires_in, self.spans.ended)))
 
     @precondition(lambda self: self.jobs)
     @rule(pick=picks, leaves=st.booleans())
@@ -221,7 +221,7 @@ class ShellMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 40.0]))
     def time_passes(self, seconds):
         self.now += seconds
-        self.do(lambda: self.dispatcher._pass(self.dispatcher._scheduler.tick))
+        self.do(lambda: self.dispatcher._pass(self.dispatcher.scheduler.tick))
 
     @rule(count=st.integers(0, 3))
     def workers_wanted(self, count):
@@ -247,7 +247,7 @@ class ShellMachine(RuleBasedStateMachine):
     def every_record_agrees_with_what_its_reader_knows(self):
         if not hasattr(self, "shell"):
             return
-        validate(self.dispatcher._scheduler, self.now)
+        validate(self.dispatcher.scheduler, self.now)
         records = self.dispatcher._jobs
         for parts in self.jobs:
             job = records.get(parts.job_id)

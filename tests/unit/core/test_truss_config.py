@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig
-from torchserve_py.core.contracts import Configured, configure
+from torchserve_py.core.contracts import Configured
+from torchserve_py.core.contracts.truss import configure
 
 
 def truss(tmp_path: Path, config: str, *, class_file: str = "model/model.py") -> Path:
@@ -17,12 +18,12 @@ def truss(tmp_path: Path, config: str, *, class_file: str = "model/model.py") ->
 
 
 def configured(tmp_path: Path, config: str, yaml: ModelConfig | None = None) -> Configured:
-    return configure("truss", truss(tmp_path, config), yaml or ModelConfig())
+    return configure(truss(tmp_path, config), yaml or ModelConfig())
 
 
 def refused(folder: Path) -> str:
     with pytest.raises(InvalidModelConfig) as caught:
-        configure("truss", folder, ModelConfig())
+        configure(folder, ModelConfig())
     return str(caught.value)
 
 
@@ -157,20 +158,20 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
 
 def test_the_class_may_be_elsewhere(tmp_path: Path) -> None:
     text = "model_module_dir: code\nmodel_class_filename: served.py\n"
-    configure("truss", truss(tmp_path, text, class_file="code/served.py"), ModelConfig())
+    configure(truss(tmp_path, text, class_file="code/served.py"), ModelConfig())
 
 
 def test_a_requirements_file_is_pips_to_read(tmp_path: Path) -> None:
     folder = truss(tmp_path, "requirements_file: needs.txt\n")
     (folder / "needs.txt").write_text("a\n")
-    result = configure("truss", folder, ModelConfig())
+    result = configure(folder, ModelConfig())
     assert (result.requirements_file, result.requirements) == ("needs.txt", ())
 
 
 def test_a_projects_dependencies_are_its_requirements(tmp_path: Path) -> None:
     folder = truss(tmp_path, "requirements_file: pyproject.toml\n")
     (folder / "pyproject.toml").write_text('[project]\nname = "x"\ndependencies = ["a>=1", "b"]\n')
-    result = configure("truss", folder, ModelConfig())
+    result = configure(folder, ModelConfig())
     assert (result.requirements_file, result.requirements) == (None, ("a>=1", "b"))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchserve_py.archive.contract import CONTRACTS
 from torchserve_py.core.errors import DefaultVersionInUse, DefaultVersionNotFound, ModelNotFound, ModelVersionNotFound
-from torchserve_py.core.model import activity_of, statistics_of
+from torchserve_py.core.model import activity_of
 from torchserve_py.core.observed import Activity, SequenceOrder, SequencePage, SequenceStatus
 from torchserve_py.core.serving import (
     ModelStatus,
@@ -19,7 +19,6 @@ from torchserve_py.core.serving import (
     ScaleResult,
     ServedConfig,
     ServedModel,
-    Statistics,
     WorkerStatus,
 )
 from torchserve_py.core.stored import StoredModels
@@ -290,13 +289,10 @@ class FakeServing:
             queue_pending=0,
         )
 
-    def statistics(self, model: ServedModel) -> Statistics:
-        fake = self.of(model)
-        return statistics_of(fake.metrics, sum(worker.memory for worker in fake.workers))
-
     def activity(self, model: ServedModel) -> Activity:
         fake = self.of(model)
-        return activity_of(fake.metrics, running=0, workers=len(fake.workers), workers_wanted=1, memory=1000)
+        memory = sum(worker.memory for worker in fake.workers)
+        return activity_of(fake.metrics, running=0, workers=len(fake.workers), workers_wanted=1, memory=memory)
 
     async def sequences(self, model: ServedModel, text: str, order: SequenceOrder, limit: int) -> SequencePage:
         known = sorted(each for each in self.of(model).known_sequences if text in each)

@@ -104,7 +104,7 @@ class Play:
         return self._written(self.scheduler.end_sequence(sequence_id, reason, self.now))
 
     def drain(self) -> list[str]:
-        return self._written(self.scheduler.drain(self.now))
+        return self._written(self.scheduler.drain(Cause.draining, self.now))
 
     def close(self, cause: Cause = Cause.unregistered) -> list[str]:
         return self._written(self.scheduler.close(cause, self.now))
@@ -114,7 +114,7 @@ class Play:
 
     def asks(self, job_id: str) -> str:
         """Why the job is sent only to ask what has become of it, if it is."""
-        return self.job(job_id).only_ask
+        return self.job(job_id).asks_after
 
     def next_deadline(self) -> float | None:
         return self.scheduler.next_deadline()

@@ -7,7 +7,7 @@ from tests.unit.scheduling.play import Play, sequences
 
 from torchserve_py.scheduling.effects import Cause, EndReason, EndSequence
 from torchserve_py.scheduling.policy import Policy
-from torchserve_py.scheduling.scheduler import MOST_SENDS, SETTLE_LIMIT
+from torchserve_py.scheduling.scheduler import MOST_SENDS, OUTCOME_LIMIT
 
 
 def durable(**limits: object) -> Policy:
@@ -94,8 +94,8 @@ def test_a_job_that_nobody_can_tell_about_in_time_ends_all_the_same():
     play.submit("a", "s")
     play.submit("b", "s")
     play.worker_lost("w1", Cause.response_timeout)
-    assert play.at(SETTLE_LIMIT - 1).tick() == []
-    assert play.at(SETTLE_LIMIT).tick() == ["a: outcome_unknown"]
+    assert play.at(OUTCOME_LIMIT - 1).tick() == []
+    assert play.at(OUTCOME_LIMIT).tick() == ["a: outcome_unknown"]
     assert play.worker_up("w1") == ["w1 <- b"]
 
 
@@ -104,8 +104,7 @@ def test_a_job_that_asks_ends_in_time_although_the_worker_that_it_asks_dies():
     play.submit("a", "s")
     play.worker_lost("w1", Cause.response_timeout)
     play.worker_up("w1")
-    play.at(2 * SETTLE_LIMIT).worker_lost("w1")
-    assert play.at(2 * SETTLE_LIMIT + 1).tick() == ["a: outcome_unknown", "- end s: ended"]
+    assert play.at(2 * OUTCOME_LIMIT).worker_lost("w1") == ["a: outcome_unknown", "w1 end s: suspended"]
 
 
 @pytest.mark.parametrize("cause", [Cause.draining, Cause.unregistered])

@@ -241,7 +241,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         elif self.workers and what == "retire":
             self.retire(pick)
         elif what == "drain" and len(self.jobs) > 20:
-            self.perform(self.scheduler.drain(self.now))
+            self.perform(self.scheduler.drain(Cause.draining, self.now))
         elif what == "close" and len(self.jobs) > 25:
             self.close((Cause.unregistered, Cause.draining)[pick % 2])
 
@@ -336,7 +336,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def see_runs(self, batch: Send | Begin) -> None:
         for job in batch.jobs:
-            self.runs[job.id] += not job.only_ask
+            self.runs[job.id] += not job.asks_after
             assert self.runs[job.id] <= MOST_SENDS
             assert not self.outcomes[job.id], f"{job} was over when it began"
 

@@ -41,17 +41,6 @@ class Configured:
     requirements_file: str | None = None
 
 
-def configure(contract: str, model_dir: Path, yaml: ModelConfig) -> Configured:
-    """Complete the configuration of the model in a folder by what its contract's own files say.
-
-    Raises InvalidModelConfig: they cannot be used, or contradict each other.
-    """
-    if contract not in _MODULES:
-        return Configured(yaml)
-    configured: Configured = importlib.import_module(_MODULES[contract]).configure(model_dir, yaml)
-    return configured
-
-
 def configuration_of(files: ModelFiles) -> Configured:
     """Read all that a model's own files say about how it is to be served; files of a megabyte may take a second.
 
@@ -60,7 +49,11 @@ def configuration_of(files: ModelFiles) -> Configured:
     try:
         yaml = _model_config(files)
         _check_samples(yaml, files.model_dir)
-        return configure(files.contract, files.model_dir, yaml)
+        if files.contract not in _MODULES:
+            return Configured(yaml)
+        contract = importlib.import_module(_MODULES[files.contract])
+        configured: Configured = contract.configure(files.model_dir, yaml)
+        return configured
     except InvalidModelConfig as error:
         raise InvalidModel(str(error)) from error
 

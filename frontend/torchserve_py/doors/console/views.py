@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 import orjson
 
 from torchserve_py.core.errors import ModelError
-from torchserve_py.core.serving import ServedModel, WorkerStatus
+from torchserve_py.core.serving import ServedConfig, ServedModel, WorkerStatus
 from torchserve_py.doors.console.history import COLUMNS, ends_coarse, short
 from torchserve_py.doors.console.sampler import Sampler, about
 from torchserve_py.doors.failures import DoorError
@@ -77,7 +77,8 @@ class Views:
     async def model(self, model: ServedModel) -> AsyncGenerator[Event, None]:
         """Yield a model version with its history, and each second what it does; end once it is unregistered."""
         history = self._sampler.histories.get(model.id)
-        config = {key: value for key, value in asdict(model.config).items() if value not in (None, "")}
+        values = {each.name: getattr(model.config, each.name) for each in fields(ServedConfig)}
+        config = {name: value for name, value in values.items() if value not in (None, "")}
         whole: dict[str, Any] = {
             **about(model),
             "url": model.url,

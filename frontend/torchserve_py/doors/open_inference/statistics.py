@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from torchserve_py.core.serving import ServedModel, Serving, Statistics
+from torchserve_py.core.observed import Activity
+from torchserve_py.core.serving import ServedModel, Serving
 
 _NEVER: Final = {"count": 0, "ns": 0}
 
@@ -27,22 +28,22 @@ def of_models(serving: Serving, name: str | None, version: str | None) -> list[d
 
 
 def _of(serving: Serving, model: ServedModel) -> dict[str, Any]:
-    outcomes = serving.statistics(model)
-    executions = _executions(serving, model, outcomes)
-    untimed = _duration(outcomes.succeeded, 0.0)
-    last = time.time() - (time.monotonic() - outcomes.last_at) if outcomes.last_at else 0.0
+    activity = serving.activity(model)
+    executions = _executions(serving, model, activity)
+    untimed = _duration(activity.succeeded, 0.0)
+    last = time.time() - (time.monotonic() - activity.last_at) if activity.last_at else 0.0
     return {
         "name": model.name,
         "version": model.version,
         "last_inference": int(last * 1000),
-        "inference_count": outcomes.succeeded,
+        "inference_count": activity.succeeded,
         "execution_count": sum(count for count, _ in executions.values()),
         "inference_stats": {
-            "success": _duration(outcomes.succeeded, outcomes.succeeded_seconds),
-            "fail": _duration(outcomes.failed, outcomes.failed_seconds),
-            "queue": _duration(outcomes.queued, outcomes.queued_seconds),
+            "success": _duration(activity.succeeded, activity.succeeded_seconds),
+            "fail": _duration(activity.failed, activity.failed_seconds),
+            "queue": _duration(sum(activity.waiting.counts), activity.waiting.seconds),
             "compute_input": untimed,
-            "compute_infer": _duration(outcomes.succeeded, outcomes.running_seconds),
+            "compute_infer": _duration(activity.succeeded, activity.running_seconds),
             "compute_output": untimed,
             "cache_hit": _NEVER,
             "cache_miss": _NEVER,
@@ -57,19 +58,19 @@ def _of(serving: Serving, model: ServedModel) -> dict[str, Any]:
             }
             for size, (count, seconds) in sorted(executions.items())
         ],
-        "memory_usage": [{"type": "CPU", "id": 0, "byte_size": outcomes.memory}] if outcomes.memory else [],
+        "memory_usage": [{"type": "CPU", "id": 0, "byte_size": activity.memory}] if activity.memory else [],
     }
 
 
-def _executions(serving: Serving, model: ServedModel, outcomes: Statistics) -> Mapping[int, tuple[int, float]]:
+def _executions(serving: Serving, model: ServedModel, activity: Activity) -> Mapping[int, tuple[int, float]]:
     """Return the number and the seconds of the model's calls by the number of jobs that a call answered.
 
     If each request is a separate call, several answers may arrive together, so their number says nothing.
     """
     is_alone = model.config.async_communication and not serving.declared(model).get("max_batch_size")
-    if not outcomes.succeeded or (outcomes.executions and not is_alone):
-        return outcomes.executions
-    return {1: (outcomes.succeeded, outcomes.running_seconds)}
+    if not activity.succeeded or (activity.executions and not is_alone):
+        return activity.executions
+    return {1: (activity.succeeded, activity.running_seconds)}
 
 
 def _duration(count: int, seconds: float) -> dict[str, int]:

@@ -12,7 +12,8 @@ from torchserve_py.doors.console.history import COLUMNS, ModelHistory, Ring, poi
 from torchserve_py.metrics.catalog import BATCH_BOUNDS, SECONDS_BOUNDS
 
 NO_TIMES = Timing((0,) * (len(SECONDS_BOUNDS) + 1), 0.0)
-NOTHING = Activity(0, {}, (0,) * (len(BATCH_BOUNDS) + 1), 0, NO_TIMES, NO_TIMES, 0, 0, 0, 0, 0, 0)
+NO_BATCHES = (0,) * (len(BATCH_BOUNDS) + 1)
+NOTHING = Activity(0, 0.0, 0.0, {}, 0.0, 0.0, {}, NO_BATCHES, 0, NO_TIMES, NO_TIMES, 0, 0, 0, 0, 0, 0)
 
 
 def times(count: int, seconds: float) -> Timing:
