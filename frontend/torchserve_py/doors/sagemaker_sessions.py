@@ -129,9 +129,9 @@ class SageMakerSessions:
             return None
         expires = start = None
         if session_id == NEW_SESSION:
-            session_id, expires, start = str(uuid.uuid4()), _expiry(model), "true"
+            session_id, expires, start = str(uuid.uuid4()), _expiry(model), True
         elif self._unused.get((model.id, session_id), 0.0) > monotonic():
-            start = "true"
+            start = True
         else:
             self._check_open(model, session_id)
         sequence = self._headers.request_of(session_id, start, sent.get(self._headers.end_name), sent.get(REQUEST_ID))
@@ -143,7 +143,7 @@ class SageMakerSessions:
         if self._unused.pop((model.id, session_id), None) is None:
             self._check_open(model, session_id)
             if model.is_durable:  # any worker may have it, and only a step ends what is stored
-                sequence = self._headers.request_of(session_id, None, "true")
+                sequence = self._headers.request_of(session_id, None, True)
                 headers = (*request.raw_headers, *sequence.headers)
                 inference = InferenceRequest(
                     headers, body, content_type_of(request), sequence=sequence, by_default=True

@@ -15,8 +15,8 @@ from torchserve_py.jobs.inference_request import SequenceRequest
 from torchserve_py.settings.table import Settings
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR
 
-_TRUE: Final = ("true", "1")
-_FALSE: Final = ("false", "0", "")
+#: What a marker may say, in any case; an empty header is no marker.
+_MARKERS: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
 #: Characters of the id of a sequence or of a request; the server keeps ids as long as the sequence is open.
 MAX_ID_LENGTH: Final = 1000
 #: SageMaker's header for the id of a session, and the id that asks for a new one.
@@ -29,13 +29,16 @@ _END: Final = "sequence_end"
 _MAX_ID: Final = 2**64 - 1
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
+#: Whether a sequence starts or ends, in a word or as a truth value; None if the request does not say.
+Marker = str | bool | None
+
 
 class SequenceHeaders:
     """Reads the three configured headers."""
 
     def __init__(self, settings: Settings) -> None:
         self.id_name: str = settings.ts_header_key_sequence_id
-        self._start = settings.ts_header_key_sequence_start
+        self._start: str = settings.ts_header_key_sequence_start
         self.end_name: str = settings.ts_header_key_sequence_end
         self._asks_for_new = NEW_SESSION if self.id_name.lower() == SESSION_ID.lower() else ""
 
@@ -49,7 +52,7 @@ class SequenceHeaders:
         )
 
     def request_of(
-        self, sequence_id: str, start: str | None, end: str | None, request_id: str | None = None
+        self, sequence_id: str, start: Marker, end: Marker, request_id: str | None = None
     ) -> SequenceRequest:
         """Return the sequence of a request with these values of the three headers, and the id of the request.
 
@@ -61,10 +64,8 @@ class SequenceHeaders:
             if len(given) > MAX_ID_LENGTH:
                 raise bad_request(f"Header {name}: an id has up to {MAX_ID_LENGTH} characters, this one {len(given)}.")
         if sequence_id in ("", self._asks_for_new):
-            if start is not None:
-                is_marked(self._start, start)
-            sequence_id = f"ts-seq-{uuid.uuid4()}"
-            start = "true"
+            is_marked(f"Header {self._start}", start)
+            sequence_id, start = f"ts-seq-{uuid.uuid4()}", True
         elif not sequence_id.isprintable() and _UNUSABLE.search(sequence_id):
             raise bad_request(
                 f"Header {self.id_name}: {sequence_id!a} is no sequence id; use printable characters in UTF-8."
@@ -78,13 +79,10 @@ class SequenceHeaders:
         headers = [(self.id_name, sequence_id)]
         if start is end is request_id is None:
             return SequenceRequest(sequence_id, False, False, tuple(headers))
-        starts, ends = False, False
-        if start is not None:
-            starts = is_marked(self._start, start)
-            headers.append((str(self._start), _said(start)))
-        if end is not None:
-            ends = is_marked(self.end_name, end)
-            headers.append((str(self.end_name), _said(end)))
+        starts, ends = is_marked(f"Header {self._start}", start), is_marked(f"Header {self.end_name}", end)
+        for name, marker, is_set in ((self._start, start, starts), (self.end_name, end, ends)):
+            if marker is not None:
+                headers.append((name, "true" if is_set else "false"))  # the words that TorchServe's handlers know
         if request_id:
             if _UNUSABLE.search(request_id):
                 raise bad_request(f"Header {REQUEST_ID}: {request_id!a} is no id; use printable characters in UTF-8.")
@@ -93,7 +91,7 @@ class SequenceHeaders:
 
     def of_step(self, sequence_id: str, starts: bool, ends: bool, number: int) -> SequenceRequest:
         """Return the sequence of a step of a session; the step's number is the id of its request."""
-        return self.request_of(sequence_id, "true" if starts else None, "true" if ends else None, str(number))
+        return self.request_of(sequence_id, starts or None, ends or None, str(number))
 
 
 def sequence_of(
@@ -113,7 +111,7 @@ def sequence_of(
     if parameters.get(ID) is None and headers.id_name in sent:
         return headers.of(sent)
     sequence_id = _id(parameters.get(ID))
-    starts, ends = (_marker(name, parameters.get(name)) for name in (_START, _END))
+    starts, ends = (is_marked(f"Parameter {name}", parameters.get(name)) for name in (_START, _END))
     if not starts and not serving.knows_sequence(model, sequence_id):
         raise bad_request(
             f'Sequence {parameters[ID]} of model "{model.name}" is not open: it must specify the START flag on the '
@@ -122,7 +120,7 @@ def sequence_of(
     request_id = parameters.get(REQUEST_ID)
     if request_id is not None and not isinstance(request_id, str):
         raise bad_request(f"Parameter {REQUEST_ID}: {request_id!r} is no text.")
-    return headers.request_of(sequence_id, "true" if starts else None, "true" if ends else None, request_id)
+    return headers.request_of(sequence_id, starts or None, ends or None, request_id)
 
 
 def _id(value: Any) -> str:
@@ -144,25 +142,14 @@ def _id(value: Any) -> str:
     return str(value)
 
 
-def _marker(name: str, value: Any) -> bool:
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise bad_request(f"Parameter {name}: {value!r} is neither true nor false.")
-    return value
+def is_marked(place: str, value: Any) -> bool:
+    """Return whether the marker is set that stands at ``place``; None is no marker.
 
-
-def is_marked(name: str, value: str) -> bool:
-    """Return whether the marker called ``name`` is set. Raises DoorError: the value is not a truth value."""
-    word = value.strip().lower()
-    if word not in _TRUE and word not in _FALSE:
-        raise bad_request(
-            f"Header {name}: {value!a} is neither true nor false; use true or false, 1 or 0, or no header."
-        )
-    return word in _TRUE
-
-
-def _said(value: str) -> str:
-    """Return a marker as the word that TorchServe's handlers compare it with."""
-    word = value.strip().lower()
-    return {"1": "true", "0": "false"}.get(word, word)
+    Raises DoorError: the value is neither a truth value nor a word for one.
+    """
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    meaning = _MARKERS.get(value.strip().lower()) if isinstance(value, str) else None
+    if meaning is None:
+        raise bad_request(f"{place}: {value!a} is neither true nor false; use true or false, 1 or 0, or leave it out.")
+    return meaning

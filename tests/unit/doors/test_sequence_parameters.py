@@ -36,6 +36,15 @@ def test_markers_become_headers(headers):
     assert sequence == SequenceRequest("1001", False, True, ((ID, "1001"), (END, "true")))
 
 
+@pytest.mark.parametrize(
+    ("word", "starts"), [("true", True), ("TRUE", True), ("1", True), (" false ", False), ("0", False)]
+)
+def test_markers_have_the_words_of_headers(headers, word, starts):
+    model = FakeModel(stateful=True)
+    model.known_sequences.add("a")
+    assert _sequence(headers, model, {"sequence_id": "a", "sequence_start": word}).starts is starts
+
+
 @given(ids, ids)
 def test_different_ids_stay_different(tmp_path_factory, first, second):
     headers = SequenceHeaders(make_settings(tmp_path_factory.getbasetemp()))
@@ -68,6 +77,11 @@ def test_a_number_and_a_text_of_its_digits_are_two_sequences(headers):
         ({"sequence_id": True, "sequence_start": True}, "True is no sequence id"),
         ({"sequence_id": False, "sequence_start": True}, "False is no sequence id"),
         ({"sequence_id": 1, "sequence_start": 1}, "sequence_start: 1 is neither true nor false"),
+        (
+            {"sequence_id": 1, "sequence_start": "yes"},
+            "sequence_start: 'yes' is neither true nor false; use true or false",
+        ),
+        ({"sequence_id": 1, "sequence_end": []}, r"sequence_end: \[\] is neither true nor false"),
         ({"sequence_id": "a\n", "sequence_start": True}, "is no sequence id"),
         ({"sequence_id": "zz;alice", "sequence_start": True}, "'zz;alice' is no sequence id; it must hold no ';'"),
         ({"sequence_id": " alice", "sequence_start": True}, "neither begin nor end with a space"),

@@ -47,10 +47,12 @@ async def test_without_an_id_the_server_makes_one_and_starts_a_sequence(stateful
     [
         ("true", True, "true"),
         ("TRUE", True, "true"),
+        (" True ", True, "true"),
         ("1", True, "true"),
         ("false", False, "false"),
         ("0", False, "false"),
-        ("", False, ""),
+        ("False", False, "false"),
+        ("", False, "false"),
     ],
 )
 async def test_markers(stateful, text, meaning, handlers_text):

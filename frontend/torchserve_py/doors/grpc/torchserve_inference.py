@@ -129,8 +129,7 @@ class InferenceService:
 
     def starts(self, request: PredictionsRequest) -> bool:
         """Return whether a request has a start marker; raises `DoorError` for one that is neither true nor false."""
-        value = _text(request, self._start_key)
-        return value is not None and is_marked(self._start_key, value)
+        return is_marked(f"Input {self._start_key}", _text(request, self._start_key))
 
     def sequence_of(self, request: PredictionsRequest) -> SequenceRequest:
         """Return the sequence that a request names, or one of its own. Raises DoorError: an id or a marker is wrong."""
