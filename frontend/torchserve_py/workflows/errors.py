@@ -24,21 +24,12 @@ class WorkflowConflict(WorkflowError):
     status = 409
     error_type = "ConflictStatusException"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Workflow {name} is already registered.")
-
 
 class DownloadsDisabled(WorkflowError):
     """The workflow or one of its models must be downloaded, but the model API is off."""
 
     status = 405
     error_type = "MethodNotAllowedException"
-
-    def __init__(self, url: str) -> None:
-        super().__init__(
-            f"{url} is not downloaded while enable_model_api is false; put the archive into the workflow store or the"
-            " model store, and name it there"
-        )
 
 
 class InvalidWorkflow(WorkflowError):
@@ -62,9 +53,6 @@ class InvalidDag(WorkflowError):
 
 class RegistrationFailed(WorkflowError):
     """Some nodes could not be registered as models; the others are unregistered again."""
-
-    def __init__(self, name: str, failures: list[str]) -> None:
-        super().__init__(f"Workflow {name} has failed to register. Failures: [{', '.join(failures)}]")
 
 
 class NodeFailed(WorkflowError):

@@ -81,16 +81,14 @@ async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving,
     answers, each of which must be a JSON object, too. Raises NodeFailed: a node gave no usable answer.
     """
     tasks: dict[str, asyncio.Task[bytes]] = {}
-    failures: list[Exception] = []
     try:
         async with asyncio.TaskGroup() as group:
             for name, parents in dag.parents.items():
                 above = {parent: tasks[parent] for parent in parents}
                 tasks[name] = group.create_task(_run_node(nodes[name], serving, request, above))
-    except ExceptionGroup as group_of_failures:
-        failures.extend(group_of_failures.exceptions)
-    if failures:
-        raise failures[0]  # the other failures follow from the first, or came before their tasks were cancelled
+    except ExceptionGroup as failures:  # others follow from the first, or came before their tasks were cancelled
+        first = failures.exceptions[0]
+        raise first from first.__cause__
     answers = {leaf: tasks[leaf].result() for leaf in dag.leaves}
     if len(answers) == 1:
         return next(iter(answers.values()))

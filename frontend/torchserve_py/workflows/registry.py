@@ -154,7 +154,7 @@ class WorkflowRegistry:
     def _reserved(self, name: str) -> Iterator[None]:
         """Keep a name from being registered twice at the same time."""
         if name in self._workflows or name in self._coming:
-            raise WorkflowConflict(name)
+            raise WorkflowConflict(f"Workflow {name} is already registered.")
         self._coming.add(name)
         try:
             yield
@@ -185,7 +185,8 @@ class WorkflowRegistry:
                 if error is not None
             ]
             if failures:
-                raise RegistrationFailed(workflow, failures)
+                why = f"Failures: [{', '.join(failures)}]"
+                raise RegistrationFailed(f"Workflow {workflow} has failed to register. {why}")
         except BaseException:
             await self._unregister_nodes(done)
             raise
@@ -216,7 +217,10 @@ class WorkflowRegistry:
 
     def _check_downloads(self, url: str) -> None:
         if not self._settings.enable_model_api:
-            raise DownloadsDisabled(url)
+            raise DownloadsDisabled(
+                f"{url} is not downloaded while enable_model_api is false; put the archive into the workflow store or"
+                " the model store, and name it there"
+            )
 
 
 def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: WorkflowRequest) -> RegisterRequest:

@@ -25,25 +25,25 @@ from torchserve_py.workflows.errors import InvalidDag, InvalidSpec, InvalidWorkf
 
 #: Each node is a model with workers of its own.
 MAX_NODES = 100
-AtLeastOne = Annotated[int | None, Integer(1)]
+AtLeastOne = Annotated[int, Integer(1)]
 
 
-class CommonKeys(ClosedSchema):
-    """The settings of a model, or of all models where they stand directly under ``models``."""
+class NodeSettings(ClosedSchema):
+    """The settings of a model, or of all models directly under ``models``; ``max_workers`` workers are started."""
 
-    min_workers: AtLeastOne = key("min-workers", "only shown, as in TorchServe; `max-workers` counts", "1")
-    max_workers: AtLeastOne = key("max-workers", "workers of the model", "1, or `min-workers` if that is more")
-    batch_size: AtLeastOne = key("batch-size", "requests in one batch; wins over `model-config.yaml`", "1")
-    max_batch_delay_ms: Annotated[int | None, Integer(0, unit="milliseconds")] = key(
-        "max-batch-delay", "how long a request may wait for a fuller batch; wins over `model-config.yaml`", "50"
+    min_workers: AtLeastOne = key("min-workers", "only shown, as in TorchServe; `max-workers` counts", "1", 1)
+    max_workers: AtLeastOne = key("max-workers", "workers of the model", "1, or `min-workers` if that is more", 1)
+    batch_size: AtLeastOne = key("batch-size", "requests in one batch; wins over `model-config.yaml`", "1", 1)
+    max_batch_delay_ms: Annotated[int, Integer(0, unit="milliseconds")] = key(
+        "max-batch-delay", "how long a request may wait for a fuller batch; wins over `model-config.yaml`", "50", 50
     )
-    attempts: AtLeastOne = key("retry-attempts", "how often a request tries the node; 1 means no second try", "1")
-    timeout_ms: Annotated[int | None, Integer(1, unit="milliseconds")] = key(
-        "timeout-ms", "how long one try may take, waiting for a worker included", "10000"
+    attempts: AtLeastOne = key("retry-attempts", "how often a request tries the node; 1 means no second try", "1", 1)
+    timeout_ms: Annotated[int, Integer(1, unit="milliseconds")] = key(
+        "timeout-ms", "how long one try may take, waiting for a worker included", "10000", 10000
     )
 
 
-class ModelKeys(CommonKeys):
+class ModelKeys(NodeSettings):
     """A model of the workflow."""
 
     url: Annotated[str, Expected("the model's archive", lambda value: isinstance(value, str) and value != "")] = Field(
@@ -51,10 +51,10 @@ class ModelKeys(CommonKeys):
     )
 
 
-_Model = Annotated[ModelKeys, Nested(f"a map with a url, or a setting: {', '.join(CommonKeys.key_names())}")]
+_Model = Annotated[ModelKeys, Nested(f"a map with a url, or a setting: {', '.join(NodeSettings.key_names())}")]
 
 
-class Models(CommonKeys):
+class Models(NodeSettings):
     """``models``: settings of all models and, by its name, a map for each model."""
 
     model_config = ConfigDict(extra="allow")
@@ -100,18 +100,6 @@ class Dag:
             raise InvalidDag("DAG should have only one start node", found)
         self.parents: Mapping[str, tuple[str, ...]] = {node: tuple(parents[node]) for node in _in_order(parents)}
         self.leaves = tuple(node for node in self.parents if not edges.get(node))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeSettings:
-    """The settings of a node, as in `CommonKeys`, with TorchServe's defaults; ``max_workers`` workers are started."""
-
-    min_workers: int = 1
-    max_workers: int = 1
-    batch_size: int = 1
-    max_batch_delay_ms: int = 50
-    attempts: int = 1
-    timeout_ms: int = 10000
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +173,16 @@ def _in_order(parents: Mapping[str, Sequence[str]]) -> list[str]:
         raise InvalidDag("Not a valid DAG", f"it has the cycle {' → '.join(error.args[1])}") from error
 
 
-def _inheriting(given: CommonKeys, inherited: NodeSettings, place: str, problems: list[str]) -> NodeSettings:
+def _inheriting(given: NodeSettings, inherited: NodeSettings, place: str, problems: list[str]) -> NodeSettings:
     """Return the settings of a model, with inherited values for the keys that are not given."""
-    settings: dict[str, int] = vars(inherited) | given.model_dump(include=set(vars(inherited)), exclude_none=True)
-    low, high = settings["min_workers"], settings["max_workers"]
+    own = given.model_dump(include=given.model_fields_set & NodeSettings.model_fields.keys())
+    settings = inherited.model_copy(update=own)
+    low, high = settings.min_workers, settings.max_workers
     if low > high:
-        if given.max_workers is not None:
+        if "max_workers" in own:
             problems.append(f"{place}.max-workers is {high}, it must not be less than min-workers, which is {low}")
-        settings["max_workers"] = low
-    return NodeSettings(**settings)
+        return settings.model_copy(update={"max_workers": low})
+    return settings
 
 
 def _function(name: str, defaults: NodeSettings) -> Node:
