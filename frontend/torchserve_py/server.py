@@ -44,7 +44,7 @@ from torchserve_py.pid_file import PidFile, default_path
 from torchserve_py.server_process import heeded_end_signals, release_end_signals
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.log_config import LogConfigError
-from torchserve_py.settings.resolution import SettingsError, resolve
+from torchserve_py.settings.resolution import Resolution, SettingsError
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import confinement_of
 from torchserve_py.workers.launch import worker_package_root
@@ -305,7 +305,7 @@ def main() -> int:
 
 
 def _configure_and_run() -> int:
-    resolution = resolve(parse_flags(sys.argv[1:]), os.environ, Path.cwd())
+    resolution = Resolution(parse_flags(sys.argv[1:]), os.environ, Path.cwd())
     try:
         settings = resolution.settings()
         configure_logging(settings)

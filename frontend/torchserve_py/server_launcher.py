@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from torchserve_py.pid_file import PidFile, default_path
 from torchserve_py.server_process import become, command_of, environment, hold_end_signals
 from torchserve_py.settings.flags import Flags, parse_flags
-from torchserve_py.settings.resolution import Resolution, resolve
+from torchserve_py.settings.resolution import Resolution
 from torchserve_py.version import __version__
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ class Launcher:
             print(schema_text(flags.schema))
             return 0
         if flags.print_config:
-            return _print_config(resolve(flags, os.environ, Path.cwd()))
+            return _print_config(Resolution(flags, os.environ, Path.cwd()))
         if flags.check_config:
-            return _check_config(resolve(flags, os.environ, Path.cwd()))
+            return _check_config(Resolution(flags, os.environ, Path.cwd()))
         return self._stop() if flags.stop else self._start(flags)
 
     @property
@@ -72,7 +72,7 @@ class Launcher:
         running = self._running()
         if running is not None:
             return _tell_of(running)
-        errors = resolve(flags, os.environ, Path.cwd()).errors
+        errors = Resolution(flags, os.environ, Path.cwd()).errors
         if errors:
             print("\n".join(errors))
             return 1
@@ -150,7 +150,7 @@ class Launcher:
         command = server.cmdline()
         own_flags = parse_flags(command[command.index(self.module) + 1 :])
         environ: Mapping[str, str] = server.environ()
-        effective = resolve(own_flags, environ, Path(server.cwd())).effective.get("drain_timeout")
+        effective = Resolution(own_flags, environ, Path(server.cwd())).effective.get("drain_timeout")
         return int(effective.value) if effective is not None else 0
 
 

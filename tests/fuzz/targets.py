@@ -32,7 +32,7 @@ from torchserve_py.metrics.metrics_file import MetricsConfigError, read_metrics_
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import parse_model_specs
 from torchserve_py.settings.properties import PropertiesError, parse_properties
-from torchserve_py.settings.resolution import resolve
+from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.snapshot_file import parse_snapshot
 from torchserve_py.transport.http2 import frames as http2
 from torchserve_py.transport.http2.frame_reader import FrameReader
@@ -175,7 +175,7 @@ def properties(data: bytes) -> None:
 def config_properties(data: bytes) -> None:
     """config.properties as a whole: mistakes are collected, never raised."""
     path = _file("config/config.properties", data)
-    resolve(parse_flags(["--ts-config", str(path), "--model-store", str(path.parent)]), {}, path.parent)
+    Resolution(parse_flags(["--ts-config", str(path), "--model-store", str(path.parent)]), {}, path.parent)
 
 
 def snapshot(data: bytes) -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from torchserve_py.container import how_to_start
 from torchserve_py.settings.flags import parse_flags
-from torchserve_py.settings.resolution import resolve
+from torchserve_py.settings.resolution import Resolution
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "chart"
@@ -70,7 +70,7 @@ def test_the_server_takes_the_configuration_and_has_time_to_drain(tmp_path: Path
     pod = found["Deployment"]["spec"]["template"]["spec"]
     (server,) = pod["containers"]
     flags = ["--start", "--ts-config", str(config), "--model-store", str(tmp_path), *server["args"]]
-    settings = resolve(parse_flags(flags), {}, tmp_path).settings()
+    settings = Resolution(parse_flags(flags), {}, tmp_path).settings()
     assert {port["name"]: port["containerPort"] for port in server["ports"]} == {
         "http": settings.inference_address.port,
         "metrics": settings.metrics_address.port,

@@ -8,7 +8,7 @@ import pytest
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.properties import parse_properties, written
 from torchserve_py.settings.report import documented
-from torchserve_py.settings.resolution import resolve
+from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.table import INTERNAL_KEYS, JVM_KEYS, SOURCES, Settings
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def test_the_document_names_the_keys_without_effect():
 def test_the_example_is_valid_as_it_is(tmp_path):
     (tmp_path / "model_store").mkdir()
     (tmp_path / "config.properties").write_text(EXAMPLE)
-    resolution = resolve(parse_flags([]), {}, tmp_path)
+    resolution = Resolution(parse_flags([]), {}, tmp_path)
     assert not resolution.errors
     assert not resolution.warnings
 

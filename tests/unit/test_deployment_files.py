@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from torchserve_py.settings.flags import parse_flags
-from torchserve_py.settings.resolution import resolve
+from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.table import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ STORE = ["--model-store", str(ROOT / "model_store")]
 
 
 def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
-    return resolve(parse_flags(argv), environ, Path.cwd()).settings()
+    return Resolution(parse_flags(argv), environ, Path.cwd()).settings()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.report import report
-from torchserve_py.settings.resolution import SettingsError, resolve
+from torchserve_py.settings.resolution import Resolution, SettingsError
 from torchserve_py.settings.schemas.versions import VersionSettings
 from torchserve_py.settings.table import JVM_KEYS, SOURCES, Settings
 
@@ -24,7 +24,7 @@ def configure(home, text="", argv=("--model-store", "store"), environ=None):
     """Resolve ``text`` as config.properties of ``home``."""
     if text:
         (home / "config.properties").write_text(text)
-    return resolve(parse_flags(argv), environ or {}, home)
+    return Resolution(parse_flags(argv), environ or {}, home)
 
 
 def value(resolution, name):

@@ -7,7 +7,7 @@ import pytest
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.resolution import Resolution, resolve
+from torchserve_py.settings.resolution import Resolution
 
 #: docker/config.properties of TorchServe's images, with the folders of a test.
 IMAGE = """\
@@ -54,7 +54,7 @@ default_service_handler=sagemaker_pytorch_serving_container.handler_service:hand
 
 def resolved(home: Path, text: str, *argv: str, **environ: str) -> Resolution:
     (home / "ts.properties").write_text(text)
-    return resolve(parse_flags(["--ts-config", "ts.properties", *argv]), environ, home)
+    return Resolution(parse_flags(["--ts-config", "ts.properties", *argv]), environ, home)
 
 
 def test_torchserves_image_needs_no_workflow_store(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.properties import parse_properties, properties_text
-from torchserve_py.settings.resolution import resolve
+from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.snapshot_file import Snapshot, newest_snapshot, parse_snapshot
 
@@ -90,7 +90,7 @@ def test_properties_read_back_as_they_were(values):
 
 def test_a_snapshot_of_torchserve_is_restored(home):
     write(home, "20200429132324374-startup.cfg", TORCHSERVE)
-    resolution = resolve(parse_flags([]), {}, home)
+    resolution = Resolution(parse_flags([]), {}, home)
     assert not resolution.errors
     settings = resolution.settings()
     assert settings.inference_address.port == 9080
@@ -142,7 +142,7 @@ def test_what_is_no_snapshot_is_refused(home, text, problem):
     with pytest.raises(ValueError, match=problem):
         parse_snapshot(text)
     write(home, "20200429132324374-startup.cfg", f"model_store=store\nmodel_snapshot={text}")
-    (error,) = resolve(parse_flags([]), {}, home).errors
+    (error,) = Resolution(parse_flags([]), {}, home).errors
     assert error.startswith("Invalid configuration: logs/config/20200429132324374-startup.cfg:2: model_snapshot = ")
     assert re.search(problem, error)
 
@@ -155,7 +155,7 @@ def test_the_newest_snapshot_goes_before_the_file_of_the_directory_and_behind_on
     (home / "named.properties").write_text("model_store=store\njob_queue_size=5")
 
     def size(*argv, **environ):
-        resolution = resolve(parse_flags(argv), environ, home)
+        resolution = Resolution(parse_flags(argv), environ, home)
         return resolution.effective["job_queue_size"].value
 
     assert size() == 3
@@ -163,7 +163,7 @@ def test_the_newest_snapshot_goes_before_the_file_of_the_directory_and_behind_on
     assert size("--ts-config", "named.properties") == 5
     assert size(TS_CONFIG_FILE="named.properties") == 5
     assert size(LOG_LOCATION="elsewhere") == 1
-    (warning,) = resolve(parse_flags([]), {}, home).warnings
+    (warning,) = Resolution(parse_flags([]), {}, home).warnings
     assert "20230101000000000-snapshot.cfg instead of config.properties" in warning
 
 
@@ -176,12 +176,12 @@ def test_there_is_no_newest_snapshot_where_there_is_none(tmp_path):
 def test_a_missing_archive_is_an_error_with_torchserves_words(home):
     (home / "store" / "noop.mar").unlink()
     write(home, "20200429132324374-startup.cfg", TORCHSERVE)
-    assert resolve(parse_flags([]), {}, home).errors == [
+    assert Resolution(parse_flags([]), {}, home).errors == [
         "Model archive file for model :noop, version :1.0 not found in model store"
     ]
 
 
 def test_the_models_of_the_command_line_have_no_effect_and_that_is_told(home):
     write(home, "20200429132324374-startup.cfg", TORCHSERVE)
-    resolution = resolve(parse_flags(["--models", "other.mar"]), {}, home)
+    resolution = Resolution(parse_flags(["--models", "other.mar"]), {}, home)
     assert resolution.warnings[-1].startswith("--models has no effect: logs/config/20200429132324374-startup.cfg:4")

@@ -96,10 +96,10 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
 def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]) -> Any:
     from torchserve_py.settings.addresses import Address
     from torchserve_py.settings.flags import parse_flags
-    from torchserve_py.settings.resolution import resolve
+    from torchserve_py.settings.resolution import Resolution
     from torchserve_py.settings.table import DEFAULT_ORIGIN, Effective
 
-    resolution = resolve(parse_flags(["--ncs", "--model-store", str(store)]), os.environ, Path.cwd())
+    resolution = Resolution(parse_flags(["--ncs", "--model-store", str(store)]), os.environ, Path.cwd())
     resolution.settings()  # raises what is wrong
     effective = resolution.effective
 

@@ -7,15 +7,26 @@ from torchserve_py.settings.schemas.versions import VERSION_KEYS, VersionSetting
 from torchserve_py.settings.table import SOURCES, Effective
 
 _PEM_FILES = ("certificate_file", "private_key_file")
+_CORS = ("cors_allowed_origin", "cors_allowed_methods", "cors_allowed_headers")
+#: Settings about processes of this machine.
+_LOCAL = ("debug", "cpu_launcher_enable", "install_py_dep_per_model", "worker_user", "worker_memory_limit")
 
 
 def contradictions(effective: Mapping[str, Effective]) -> Iterator[str]:
     """Yield a line for each mistake; settings whose own value is wrong are absent from ``effective``."""
-    yield from _missing_tls_files(effective)
-    snapshot, store = effective.get("model_snapshot"), effective.get("model_store")
-    if snapshot is not None and snapshot.value is not None and store is not None:
-        yield from snapshot.value.missing(store.value)
-    yield from _local_only(effective)
+    values = {name: each.value for name, each in effective.items()}
+    for name, why in _needed_tls_files(values).items():
+        file = values.get(name)
+        if file is None:
+            yield f"Invalid configuration: {name}: {why}"
+        elif not file.is_file():
+            yield f"Invalid configuration: {effective[name].origin}: {name} = {file}: no such file"
+    if values.get("model_snapshot") and values.get("model_store"):
+        yield from values["model_snapshot"].missing(values["model_store"])
+    if values.get("worker_launcher") == "ray":
+        for name in _LOCAL:
+            if values.get(name):
+                yield f"Invalid configuration: {name} is about processes of this machine, but worker_launcher is ray"
     for place, version in _versions(effective):
         low, high = version.min_workers, version.max_workers
         if low and high and low > high:
@@ -27,39 +38,27 @@ def contradictions(effective: Mapping[str, Effective]) -> Iterator[str]:
 
 def doubts(effective: Mapping[str, Effective]) -> Iterator[str]:
     """Yield a warning for each setting that has no effect, or not the one that was probably meant."""
-    yield from _incomplete_cors(effective)
-    store = effective.get("workflow_store")
-    if store is not None and store.value is not None and not store.value.is_dir():
+    values = {name: each.value for name, each in effective.items()}
+    missing = [name for name in _CORS if not values.get(name)]
+    given = [name for name in _CORS if name not in missing]
+    if given and missing:
         yield (
-            f"{store.origin}: workflow_store = {store.value}: there is no such directory;"
+            f"{effective[given[0]].origin}: {' and '.join(given)} without {' and '.join(missing)}:"
+            " no other origin is allowed until all three are set"
+        )
+    store = values.get("workflow_store")
+    if store is not None and not store.is_dir():
+        yield (
+            f"{effective['workflow_store'].origin}: workflow_store = {store}: there is no such directory;"
             " workflows cannot be registered until there is"
         )
-    snapshot, wanted = effective.get("model_snapshot"), effective.get("load_models")
-    overridden = f"flag {SOURCES['load_models'].flag}"
-    if snapshot is not None and snapshot.value is not None and wanted is not None and wanted.origin == overridden:
-        yield f"--models has no effect: {snapshot.origin} says which models are loaded"
+    if values.get("model_snapshot") and "load_models" in effective:
+        flag = SOURCES["load_models"].flag
+        if effective["load_models"].origin == f"flag {flag}":
+            yield f"{flag} has no effect: {effective['model_snapshot'].origin} says which models are loaded"
     for place, version in _versions(effective):
         for key in sorted((version.model_extra or {}).keys() - set(VERSION_KEYS)):
             yield f"{place}.{key} is not known and has no effect; known are {', '.join(VERSION_KEYS)}"
-
-
-def _local_only(effective: Mapping[str, Effective]) -> Iterator[str]:
-    """Yield the settings that are about processes of this machine, if workers run on others."""
-    values = {name: each.value for name, each in effective.items()}
-    if values.get("worker_launcher") != "ray":
-        return
-    for name in ("debug", "cpu_launcher_enable", "install_py_dep_per_model", "worker_user", "worker_memory_limit"):
-        if values.get(name):
-            yield f"Invalid configuration: {name} is about processes of this machine, but worker_launcher is ray"
-
-
-def _missing_tls_files(effective: Mapping[str, Effective]) -> Iterator[str]:
-    for name, why in _needed_tls_files({name: each.value for name, each in effective.items()}).items():
-        file = effective.get(name)
-        if file is None or file.value is None:
-            yield f"Invalid configuration: {name}: {why}"
-        elif not file.value.is_file():
-            yield f"Invalid configuration: {file.origin}: {name} = {file.value}: no such file"
 
 
 def _needed_tls_files(values: Mapping[str, Any]) -> dict[str, str]:
@@ -74,17 +73,6 @@ def _needed_tls_files(values: Mapping[str, Any]) -> dict[str, str]:
         elif any(values.get(name) is not None for name in _PEM_FILES):  # else the server makes a certificate
             needed.update(dict.fromkeys(_PEM_FILES, f"https with {' and '.join(_PEM_FILES)} needs both"))
     return needed
-
-
-def _incomplete_cors(effective: Mapping[str, Effective]) -> Iterator[str]:
-    names = ("cors_allowed_origin", "cors_allowed_methods", "cors_allowed_headers")
-    missing = [name for name in names if name not in effective or not effective[name].value]
-    given = [name for name in names if name not in missing]
-    if given and missing:
-        yield (
-            f"{effective[given[0]].origin}: {' and '.join(given)} without {' and '.join(missing)}:"
-            " no other origin is allowed until all three are set"
-        )
 
 
 def _versions(effective: Mapping[str, Effective]) -> Iterator[tuple[str, VersionSettings]]:

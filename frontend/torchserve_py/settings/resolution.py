@@ -6,12 +6,10 @@ the newest snapshot (unless ``--no-config-snapshots``), else ``config.properties
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from pydantic_core import ErrorDetails
 
 from torchserve_py.settings.consistency import contradictions, doubts
 from torchserve_py.settings.flags import JVM_FLAGS, Flags
@@ -38,33 +36,6 @@ class SettingsError(Exception):
     """The configuration is wrong; the message has one line per mistake, each ready to be shown."""
 
 
-@dataclass(slots=True)
-class Resolution:
-    """The outcome of reading all sources.
-
-    Attributes:
-        effective: Setting name -> value and origin. A setting whose value is wrong or missing is absent; all are
-            absent when the file or a flag cannot be read.
-        warnings: What the user should know although the server can start.
-        errors: Why it cannot start, one line per mistake.
-    """
-
-    effective: dict[str, Effective] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-
-    def settings(self) -> Settings:
-        """Return the settings. Raises `SettingsError` when there are errors."""
-        if self.errors:
-            raise SettingsError("\n".join(self.errors))
-        return Settings.model_construct(**{name: each.value for name, each in self.effective.items()})
-
-
-def resolve(flags: Flags, environ: Mapping[str, str], cwd: Path) -> Resolution:
-    """Read all sources; relative paths start from ``cwd``. All mistakes are collected."""
-    return _Resolver(flags, environ, cwd).run()
-
-
 class _Given(NamedTuple):
     """A value as a source gives it, the place of the source, and the quotation of both in messages."""
 
@@ -73,40 +44,42 @@ class _Given(NamedTuple):
     quoted: str
 
 
-def _problem(given: _Given, error: ErrorDetails) -> str:
-    """Return what is wrong with a value, or with a part of a value that has parts."""
-    is_part = len(error["loc"]) > 1
-    return f"{given.origin}: {told(Settings, error)}" if is_part else f"{given.quoted}: {error['msg']}"
+class Resolution:
+    """What all sources say; relative paths start from ``cwd``. All mistakes are collected.
 
-
-class _Refused(Exception):
-    """The value of a setting cannot be used; the text is the message."""
-
-
-class _Resolver:
-    """One pass over all sources."""
+    Attributes:
+        effective: Setting name -> value and origin. A setting whose value is wrong or missing is absent; all are
+            absent when the file or a flag cannot be read.
+        warnings: What the user should know although the server can start.
+        errors: Why it cannot start, one line per mistake.
+    """
 
     def __init__(self, flags: Flags, environ: Mapping[str, str], cwd: Path) -> None:
+        self.effective: dict[str, Effective] = {}
+        self.warnings: list[str] = []
+        self.errors: list[str] = []
         self._flags = flags
         self._environ = environ
         self._cwd = cwd
         self._file = ""
         self._properties: dict[str, Property] = {}
-        self._env_enabled = False
-        self._out = Resolution()
-
-    def run(self) -> Resolution:
+        self._problems: defaultdict[str, list[str]] = defaultdict(list)
         self._read_file()
         self._check_flags()
-        if self._out.errors:
-            return self._out
+        if self.errors:
+            return
         self._check_keys()
         self._env_enabled = self._file_switch("enable_envvars_config")
         self._read_values()
         self._check_environment()
-        self._out.errors += contradictions(self._out.effective)
-        self._out.warnings += doubts(self._out.effective)
-        return self._out
+        self.errors += contradictions(self.effective)
+        self.warnings += doubts(self.effective)
+
+    def settings(self) -> Settings:
+        """Return the settings. Raises `SettingsError` when there are errors."""
+        if self.errors:
+            raise SettingsError("\n".join(self.errors))
+        return Settings.model_construct(**{name: each.value for name, each in self.effective.items()})
 
     # The file
 
@@ -117,21 +90,21 @@ class _Resolver:
                 return
             named = "config.properties"
         if not (self._cwd / named).is_file():
-            self._out.errors.append(f"--ts-config file not found: {named}")
+            self.errors.append(f"--ts-config file not found: {named}")
             return
         self._file = named
         try:
             entries = read_properties(self._cwd / named)
         except OSError as error:
-            self._out.errors.append(f"Invalid configuration: {named} cannot be read: {error.strerror}")
+            self.errors.append(f"Invalid configuration: {named} cannot be read: {error.strerror}")
             return
         except PropertiesError as error:
-            self._out.errors.append(f"Invalid configuration: {named}:{error.line}: {error}")
+            self.errors.append(f"Invalid configuration: {named}:{error.line}: {error}")
             return
         for entry in self._unglued(entries):
             earlier = self._properties.get(entry.key)
             if earlier is not None:
-                self._out.warnings.append(
+                self.warnings.append(
                     f"{named}:{entry.line}: {entry.key} replaces its value of line {earlier.line}; keep one of them"
                 )
             self._properties[entry.key] = entry
@@ -142,7 +115,7 @@ class _Resolver:
             is_flag = entry.key in SOURCES and SOURCES[entry.key].kind is FLAG
             parts = split_glued(entry, {*_FILE_KEYS, *JVM_KEYS, *INTERNAL_KEYS}) if is_flag else (entry,)
             if len(parts) > 1:
-                self._out.warnings.append(
+                self.warnings.append(
                     f"{self._place(entry)}: a line break is missing between {entry.key}={parts[0].value} and"
                     f" {parts[1].key}; both are read as if there were one"
                 )
@@ -156,7 +129,7 @@ class _Resolver:
             return None
         path = str(found.relative_to(self._cwd) if found.is_relative_to(self._cwd) else found)
         passed_over = " instead of config.properties" if (self._cwd / "config.properties").is_file() else ""
-        self._out.warnings.append(
+        self.warnings.append(
             f"The configuration is that of the snapshot {path}{passed_over}; --no-config-snapshots starts without it"
         )
         return path
@@ -178,9 +151,9 @@ class _Resolver:
             if key in JVM_KEYS:
                 ignored.append(f"{key} ({self._place(entry)})")
             elif key not in _FILE_KEYS and key not in INTERNAL_KEYS:
-                self._out.warnings.append(self._unknown_key(entry))
+                self.warnings.append(self._unknown_key(entry))
         if ignored:
-            self._out.warnings.append(
+            self.warnings.append(
                 "No effect, because only the Java virtual machine or the C++ backend of TorchServe has a use for it: "
                 + ", ".join(ignored)
             )
@@ -198,7 +171,7 @@ class _Resolver:
             ("--cpp-log-config", self._flags.cpp_log_config),
         ):
             if value is not None and not (self._cwd / value).is_file():
-                self._out.errors.append(f"{flag} file not found: {value}")
+                self.errors.append(f"{flag} file not found: {value}")
 
     def _check_environment(self) -> None:
         """Warn of variables that would override a setting but are not looked at."""
@@ -209,9 +182,7 @@ class _Resolver:
             if source.env is not None and source.env in self._environ and not self._is_env_heeded(name)
         ]
         if without_effect:
-            self._out.warnings.append(
-                f"No effect without {switch}=true in config.properties: {', '.join(without_effect)}"
-            )
+            self.warnings.append(f"No effect without {switch}=true in config.properties: {', '.join(without_effect)}")
 
     def _is_env_heeded(self, name: str) -> bool:
         if name == "allowed_urls" and not self._file_switch("use_env_allowed_urls"):
@@ -221,30 +192,24 @@ class _Resolver:
     # Values
 
     def _read_values(self) -> None:
-        given: dict[str, _Given] = {}
-        problems: dict[str, list[str]] = {}
-        for name in SOURCES:
-            try:
-                found = self._given(name)
-            except _Refused as refused:
-                problems[name] = [str(refused)]
-            else:
-                if found is not None:
-                    given[name] = found
+        given = {name: found for name in SOURCES if (found := self._given(name)) is not None}
         converted = {name: self._converted(name, each.value) for name, each in given.items()}
         values, errors = validate(Settings, converted, self._cwd)
         for error in errors:
             name = str(error["loc"][0])
-            problems.setdefault(name, []).append(f"Invalid configuration: {_problem(given[name], error)}")
-        if "model_store" not in {*given, *problems}:
-            problems["model_store"] = ["Missing mandatory parameter --model-store"]
+            is_part = len(error["loc"]) > 1
+            place, quoted = given[name].origin, given[name].quoted
+            problem = f"{place}: {told(Settings, error)}" if is_part else f"{quoted}: {error['msg']}"
+            self._problems[name].append(f"Invalid configuration: {problem}")
+        if "model_store" not in {*given, *self._problems}:
+            self._problems["model_store"].append("Missing mandatory parameter --model-store")
         for name in SOURCES:
-            if name in problems:
-                self._out.errors += problems[name]
+            if name in self._problems:
+                self.errors += self._problems[name]
             elif name in given:
-                self._out.effective[name] = Effective(getattr(values, name), given[name].origin)
+                self.effective[name] = Effective(getattr(values, name), given[name].origin)
             else:
-                self._out.effective[name] = Effective(default_of(name, self._cwd), DEFAULT_ORIGIN)
+                self.effective[name] = Effective(default_of(name, self._cwd), DEFAULT_ORIGIN)
 
     def _converted(self, name: str, value: str | list[str] | bool) -> Any:
         """Return the value for the schema; an empty text unsets a setting whose default is None."""
@@ -255,6 +220,7 @@ class _Resolver:
         return SOURCES[name].kind.from_text(value)
 
     def _given(self, name: str) -> _Given | None:
+        """Return the value of a setting; None if no source gives one, or if it is refused."""
         source = SOURCES[name]
         if source.env is not None and source.env in self._environ and self._is_env_heeded(name):
             return self._from_environment(name, source.env)
@@ -264,29 +230,30 @@ class _Resolver:
             return self._from_file(name, self._properties[name])
         return None
 
-    def _from_environment(self, name: str, variable: str) -> _Given:
+    def _from_environment(self, name: str, variable: str) -> _Given | None:
         text = self._environ[variable]
         origin = f"environment variable {variable}"
         if name == "ts_open_inference_protocol":  # the one variable with a rule of its own: not true/false, but oip
             return _Given(text == "oip", origin, "")
         if name == "temp_dir" and not (self._cwd / text).is_dir():
-            raise _Refused(f"Invalid temp directory: {text}, please check TEMP environment variable.")
+            self._problems[name].append(f"Invalid temp directory: {text}, please check TEMP environment variable.")
+            return None
         return _Given(text, origin, f"{origin} = {text}")
 
-    def _from_flag(self, name: str, flag: str) -> _Given:
+    def _from_flag(self, name: str, flag: str) -> _Given | None:
         value = getattr(self._flags, name)
         if name in ("model_store", "workflow_store") and not (self._cwd / value).is_dir():
-            raise _Refused(f"{flag} directory not found: {value}")
+            self._problems[name].append(f"{flag} directory not found: {value}")
+            return None
         return _Given(value, f"flag {flag}", f"{flag} {value if isinstance(value, str) else ' '.join(value)}")
 
-    def _from_file(self, name: str, entry: Property) -> _Given:
+    def _from_file(self, name: str, entry: Property) -> _Given | None:
         place = self._place(entry)
         quoted = f"{place}: {name} = {'********' if SOURCES[name].secret else entry.value}"
         try:
             text = _REFERENCE.sub(lambda reference: self._environ[reference[1]], entry.value)
         except KeyError as missing:
-            variable = missing.args[0]
-            raise _Refused(
-                f"Invalid configuration: {quoted}: Invalid Environment Variable {variable} (it is not set)"
-            ) from None
+            problem = f"Invalid Environment Variable {missing.args[0]} (it is not set)"
+            self._problems[name].append(f"Invalid configuration: {quoted}: {problem}")
+            return None
         return _Given(text, place, quoted)

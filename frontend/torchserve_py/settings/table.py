@@ -55,7 +55,7 @@ class Source:
         env_always: Whether that variable counts without ``enable_envvars_config=true``.
         in_file: Whether the setting is a key of config.properties.
         flag: The command line flag that sets it, or None; `short` is a second name, `metavar` stands for the value.
-        secret: Whether its value must never be shown.
+        secret: Whether its value must never be shown; `repr` does not show it either.
         kind: The kind of its value.
     """
 
@@ -299,9 +299,7 @@ class Settings(ClosedSchema):
     cors_allowed_methods: OptionalName = _setting(None, "value of the header access-control-allow-methods")
     cors_allowed_headers: OptionalName = _setting(None, "value of the header access-control-allow-headers")
     keystore: OptionalPath = _setting(None, "key store with the TLS key and certificate")
-    keystore_pass: Annotated[str, ANY_TEXT, Source(secret=True)] = _setting(
-        "changeit", "password of the key store", repr=False
-    )
+    keystore_pass: Annotated[str, ANY_TEXT] = _setting("changeit", "password of the key store", repr=False)
     keystore_type: Name = _setting("PKCS12", "format of the key store")
     private_key_file: OptionalPath = _setting(None, "private key for TLS, PEM")
     certificate_file: OptionalPath = _setting(None, "certificate chain for TLS, PEM")
@@ -359,7 +357,9 @@ class Settings(ClosedSchema):
 def _source(name: str, field: FieldInfo) -> Source:
     source = next((each for each in field.metadata if isinstance(each, Source)), Source())
     env = f"TS_{name.upper()}" if source.env == _BY_RULE else source.env
-    return replace(source, env=env, kind=next(each for each in field.metadata if hasattr(each, "from_text")))
+    return replace(
+        source, env=env, secret=not field.repr, kind=next(each for each in field.metadata if hasattr(each, "from_text"))
+    )
 
 
 #: Every setting by name, in the order of the documentation.

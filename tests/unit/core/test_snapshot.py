@@ -14,7 +14,7 @@ from torchserve_py.core.snapshot import SnapshotWriter
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.resolution import resolve
+from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.snapshot_file import oldest_first
 from torchserve_py.settings.table import Settings
@@ -154,12 +154,12 @@ async def test_every_setting_comes_back(home: Path, registry: Registry) -> None:
         ]
     )
     (home / "config.properties").write_text(text)
-    before = resolve(parse_flags(["--model-store", "store", "--ncs", "--dt", "--enable-model-api"]), {}, home)
+    before = Resolution(parse_flags(["--model-store", "store", "--ncs", "--dt", "--enable-model-api"]), {}, home)
     assert not before.errors
     settings = before.settings()
     writer = SnapshotWriter(Settings(**{**vars(settings), "no_config_snapshots": False}), registry)
     await writer.started()
-    after = resolve(parse_flags([]), {}, home)
+    after = Resolution(parse_flags([]), {}, home)
     assert not after.errors
     changes = {"no_config_snapshots": True, "model_snapshot": None}
     assert Settings(**{**vars(after.settings()), **changes}) == settings
@@ -187,7 +187,7 @@ async def test_the_models_come_back_wherever_they_are(home: Path, registry: Regi
     ]
     registry.not_loaded = [ModelSpec("n", "gone.mar")]
     await make(home, registry).started()
-    resolution = resolve(parse_flags([]), {}, home)
+    resolution = Resolution(parse_flags([]), {}, home)
     assert not resolution.errors
     snapshot = resolution.settings().model_snapshot
     assert snapshot is not None

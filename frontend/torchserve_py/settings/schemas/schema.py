@@ -7,7 +7,7 @@ A problem names the place, the value, its type and what the value must be::
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -68,17 +68,12 @@ class ClosedSchema(Schema):
 S = TypeVar("S", bound=Schema)
 
 
-class Reading(NamedTuple, Generic[S]):
-    """The values that are right, and for each wrong value its problem, by the dotted name of the key."""
-
-    values: S
-    problems: dict[str, str]
-
-
 def read(
     schema: type[S], given: Mapping[Any, Any], place: str = "", lines: Mapping[str, int] = _NO_LINES
-) -> Reading[S]:
-    """Read a map. A known key whose value is null or wrong counts as not given.
+) -> tuple[S, dict[str, str]]:
+    """Return the values of a map that are right, and for each wrong value its problem, by the dotted name of the key.
+
+    A known key whose value is null or wrong counts as not given.
 
     Args:
         schema: What the map may hold; its outermost keys are all optional.
@@ -92,7 +87,7 @@ def read(
         name = place + dotted(each["loc"])
         line = lines.get(name.partition(".")[0].partition("[")[0])
         problems.setdefault(name, f"{f'line {line}: ' if line else ''}{told(schema, each, name)}")
-    return Reading(values, problems)
+    return values, problems
 
 
 def validate(schema: type[S], given: Mapping[Any, Any], base: Path | None = None) -> tuple[S, list[ErrorDetails]]:
