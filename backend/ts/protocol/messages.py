@@ -13,7 +13,7 @@ Two rules keep both ends simple:
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from ts.protocol.frames import LARGE_BODY, Buffer, encode
 
@@ -64,13 +64,26 @@ OPENPI: Final = "openpi"  # a map of msgpack with numpy arrays, as openpi's clie
 #: and `INPUT` messages bring the others.
 InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any, str | None, bool]
 
-#: ``(active since, was sent, only ask)``: the history of a row (a step of a sequence whose state is stored), by job id.
-#: The server sends it if the row is the first of its sequence for this worker, or was sent to another worker before.
-#: ``active since`` is the moment (monotonic seconds, which the processes of a machine share) since which the server
-#: knows that the sequence was not idle for too long. ``was sent`` tells whether the server has sent the row before.
-#: ``only ask`` is empty, or the reason why the job ends: then the row must not run, but is a query whether it was
-#: applied. The answer is the kept answer if it was, and an error with that reason if it was not.
-History = tuple[float, bool, str]
+
+class History(NamedTuple):
+    """What the server knows of a row before this worker got it: a step of a sequence whose state is stored.
+
+    The server sends it if the row is the first of its sequence for this worker, or was sent to another worker before.
+
+    Attributes:
+        active_since: The moment (monotonic seconds, which the processes of a machine share) since which the server
+            knows that the sequence was not idle for too long.
+        was_sent: Whether the server has sent the row before.
+        asks_after: Empty, or a cause: then the row must not run, but asks whether it was applied. The answer is the
+            kept answer if it was, and an error with that cause if it was not.
+    """
+
+    active_since: float
+    was_sent: bool
+    asks_after: str
+
+
+#: By job id.
 Histories = Mapping[str, History]
 NO_HISTORIES: Final[Histories] = MappingProxyType({})
 
@@ -82,6 +95,8 @@ Ahead = tuple[int, bool]
 #: ``(sequence id, reason, moment)``: the scheduler has closed a sequence; the moment (monotonic seconds) counts only if
 #: the sequence has expired.
 EndedSequence = tuple[str, str, float]
+#: The reason of a sequence whose last step was applied, or whose handler has ended it.
+ENDED: Final = "ended"
 EXPIRED_REASONS: Final = frozenset({"idle", "timeout"})
 
 #: ``(job id, more, status, reason, headers, body, error)``. ``more`` tells whether further rows of the job follow.

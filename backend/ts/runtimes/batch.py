@@ -162,7 +162,7 @@ class Batch:
             # The handler may go on with a body that can change.
             meanwhile = meanwhile and not device_loss.is_lost() and all(type(answer[5]) is bytes for answer in answers)
             send = partial(self._send, self._service.context.metrics.take_records())
-            steps.settle_and_send(answers, send, self._seconds, meanwhile=meanwhile)
+            steps.complete_and_send(answers, send, self._seconds, meanwhile=meanwhile)
         device_loss.end_if_lost(self._connection)
         if steps is not None:
             steps.rest()

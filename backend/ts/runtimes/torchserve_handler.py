@@ -185,7 +185,7 @@ class TorchServeHandler:
         if dropped:
             answers: list[ResultRow] = [error_row(job_id, STATUS_CANCELLED, "cancelled") for job_id in dropped]
             if self._service.steps is not None:
-                answers = self._service.steps.settle(answers)
+                answers = self._service.steps.complete(answers)
             self._connection.send_results(answers, 0.0)
             self.notify_cancelled(dropped)
         cancelled.difference_update(dropped)

@@ -55,7 +55,7 @@ class BatchCommit:
             written = store.commit(self.commits)
         except StoreError as error:
             logger.error("Steps cannot be committed: %s", error)
-            self._settle_failed(store, error)
+            self._settle(store, error)
         else:
             for commit, was_written in zip(self.commits, written, strict=True):
                 if not was_written:
@@ -66,7 +66,7 @@ class BatchCommit:
                     self._prolonged.append(commit.lease)
         self.seconds = time.monotonic() - began
 
-    def _settle_failed(self, store: Store, error: StoreError) -> None:
+    def _settle(self, store: Store, error: StoreError) -> None:
         """Answer each step of a commit that has failed but may still have been written."""
         settled: Sequence[bool | None] = [None] * len(self.commits)
         try:

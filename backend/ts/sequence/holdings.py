@@ -4,16 +4,19 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
 
-from ts.protocol.messages import EXPIRED_REASONS, EndedSequence
+from ts.protocol.messages import ENDED, EXPIRED_REASONS, EndedSequence
 from ts.sequence.sequence_cache import SequenceCache
 from ts.sequence.step import Step
 from ts.sequence.step_answers import MOVED, NOT_STORED, UNREADABLE, StepRefusal
-from ts.sequence.stores.store import ENDED, Acquired, Lease, Store, StoreError, StoreSettings
+from ts.sequence.stores.store import Acquired, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)
 
-_SWEEP_INTERVAL = 60.0
+_SWEEP_INTERVAL: Final = 60.0
+#: Why a sequence is over as far as this worker knows: its code cannot decode the stored state.
+_UNREADABLE_HERE: Final = "unreadable"
 
 
 class Holdings:
@@ -34,7 +37,7 @@ class Holdings:
         #: For each sequence that the server's scheduler has open at this worker (it ends idle ones itself): the moment
         #: (monotonic seconds) since which the sequence is known not to have been idle for too long.
         self._active_since: dict[str, float] = {}
-        self._departures = Departures(store)
+        self.departures = Departures(store)
         self._next_sweep = 0.0
 
     def take(self, steps: Iterable[Step]) -> Mapping[str, StepRefusal]:
@@ -52,7 +55,7 @@ class Holdings:
         if not active_since:
             return {}
         try:
-            self._departures.write()
+            self.departures.write()
             missing = self._missing(list(active_since))
             fresh_until = time.monotonic() + self._settings.lease
             acquired = self._store.acquire(missing, active_since) if missing else []
@@ -92,7 +95,8 @@ class Holdings:
             return MOVED, f"Sequence {sequence_id!r} is run by another server now. Try again a little later."
         lease.fresh_until = fresh_until
         # A sequence of which no step was ever applied has not begun, so it cannot have expired.
-        lease.closed = acquired.closed if lease.has_begun else ""
+        if not lease.has_begun:
+            lease.closed = ""
         self.leases[sequence_id] = lease
         self._cache.drop(sequence_id)
         if acquired.state is not None:
@@ -100,7 +104,8 @@ class Holdings:
                 self._cache.put(sequence_id, self._cache.encoding.decode(acquired.state))
             except Exception as error:  # a decoder is the handler's code
                 logger.exception("The state of %r cannot be read", sequence_id, extra={"sequence_id": sequence_id})
-                self.drop_and_release(sequence_id)
+                # The lease is released behind this batch, unless a step of the batch begins the sequence anew.
+                lease.closed = _UNREADABLE_HERE
                 return UNREADABLE, f"The stored state of sequence {sequence_id!r} cannot be read: {error}"
         if lease.closed:
             self._active_since.pop(sequence_id, None)
@@ -118,14 +123,6 @@ class Holdings:
         self._cache.drop(sequence_id)
         self.leases.pop(sequence_id, None)
 
-    def drop_and_release(self, sequence_id: str) -> None:
-        """Drop a sequence whose lease turned out not to be needed, and release the lease in the store."""
-        lease = self.leases.get(sequence_id)
-        self.drop_from_memory(sequence_id)
-        if lease is not None:
-            self._departures.add_released([lease], self._idle_at())
-            self._departures.write_if_due()
-
     def roll_back(self, sequence_id: str) -> None:
         """Drop a sequence after a step that does not count.
 
@@ -133,11 +130,10 @@ class Holdings:
         leaves.
         """
         lease = self.leases.get(sequence_id)
-        if lease is None or (lease.has_begun and not lease.closed):
-            self.drop_from_memory(sequence_id)
-        else:
-            self.drop_and_release(sequence_id)
-            self.write_departures()
+        self.drop_from_memory(sequence_id)
+        if lease is not None and (lease.closed or not lease.has_begun):
+            self.departures.add_released([lease], self._idle_at())
+            quietly(self.departures.write)
 
     def _idle_at(self) -> float:
         """Return the moment at which a sequence that becomes idle now has been idle for too long."""
@@ -145,16 +141,12 @@ class Holdings:
 
     def release_closed(self, sequence_ids: Iterable[str]) -> None:
         """Release those of the sequences that have ended and were not begun anew, before their steps are answered."""
-        closed = [each for each in sequence_ids if each in self.leases and self.leases[each].closed]
-        for sequence_id in set(closed):
-            self._departures.add_released([self.leases[sequence_id]], self._idle_at())
-            self.drop_from_memory(sequence_id)
+        closed = [self.leases[each] for each in set(sequence_ids) if each in self.leases and self.leases[each].closed]
+        for lease in closed:
+            self.drop_from_memory(lease.sequence_id)
         if closed:
-            self.write_departures()
-
-    def has_ended(self, sequence_id: str) -> None:
-        """Record in the store that a held sequence has ended, without storing its last step."""
-        self._departures.add_ended(self.leases[sequence_id])
+            self.departures.add_released(closed, self._idle_at())
+            quietly(self.departures.write)
 
     def end(self, ended: Iterable[EndedSequence]) -> None:
         """Drop sequences that the server's scheduler has closed, and end or release them in the store."""
@@ -165,16 +157,16 @@ class Holdings:
             if lease is None:
                 continue
             if reason == ENDED:
-                self._departures.add_ended(lease)
+                self.departures.add_ended(lease)
             else:  # an expired sequence continues if another server had a step queued in time; others may just move
-                self._departures.add_released([lease], moment if reason in EXPIRED_REASONS else self._idle_at())
-        self._departures.write_if_due()
+                self.departures.add_released([lease], moment if reason in EXPIRED_REASONS else self._idle_at())
+        self.departures.write_if_due()
 
     def rest(self, keep: Collection[str]) -> None:
         """Do the deferred work after answers have left: evict states, except those in ``keep``, and tidy the store."""
         self.evict(keep)
         quietly(self._store.tidy)
-        self._departures.write_if_due()
+        self.departures.write_if_due()
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + _SWEEP_INTERVAL
             quietly(self._store.sweep)
@@ -188,21 +180,12 @@ class Holdings:
     @property
     def has_chores(self) -> bool:
         """Whether `rest` would use the store for more than to tidy it."""
-        return self._departures.are_due_now or time.monotonic() >= self._next_sweep
-
-    @property
-    def departures_due(self) -> bool:
-        """Whether departures of sequences have yet to be written to the store."""
-        return self._departures.are_due
-
-    def write_departures(self) -> None:
-        """Write the departures to the store; log it if that fails."""
-        quietly(self._departures.write)
+        return self.departures.are_due_now or time.monotonic() >= self._next_sweep
 
     def close(self) -> None:
         """Release all leases, so that other workers and servers can continue the sequences; close the store."""
-        self._departures.add_released(self.leases.values(), self._idle_at())
-        quietly(self._departures.write)
+        self.departures.add_released(self.leases.values(), self._idle_at())
+        quietly(self.departures.write)
         quietly(self._store.close)
 
 

@@ -1,7 +1,5 @@
 """Opens the store beneath a model's `SequenceCache` that `model-config.yaml` configures."""
 
-from typing import Final
-
 from ts.context import Context
 from ts.protocol.messages import Cache, Load
 from ts.runtimes.errors import LoadError
@@ -50,22 +48,12 @@ def open_steps(context: Context, load: Load) -> Steps | None:
     )
 
 
-def _open_file(settings: StoreSettings, cache: Cache) -> Store:
-    from ts.sequence.stores.file import FileStore
+def open_store(settings: StoreSettings, cache: Cache) -> Store:
+    """Return the durable store that a model's configuration names. Raises StoreError: the store cannot be opened."""
+    if cache["store"] == "file":
+        from ts.sequence.stores.file import FileStore
 
-    return FileStore(settings, cache["path"], fsync=cache["fsync"])
-
-
-def _open_redis(settings: StoreSettings, cache: Cache) -> Store:
+        return FileStore(settings, cache["path"], fsync=cache["fsync"])
     from ts.sequence.stores.redis import RedisStore
 
     return RedisStore(settings, cache["url"], replicas=cache["replicas"])
-
-
-#: What opens each durable store.
-_OPEN: Final = {"file": _open_file, "redis": _open_redis}
-
-
-def open_store(settings: StoreSettings, cache: Cache) -> Store:
-    """Return the durable store that a model's configuration names. Raises StoreError: the store cannot be opened."""
-    return _OPEN[cache["store"]](settings, cache)

@@ -14,44 +14,35 @@ and its request id, which is unique within an incarnation:
 
 import hashlib
 import math
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import msgpack
 
-from ts.protocol.messages import ResultRow, ended_sequences
+from ts.protocol.messages import ENDED, History, ResultRow, ended_sequences
 from ts.runtimes.decoded_rows import Row
-from ts.sequence.stores.store import ENDED, Lease
+from ts.sequence.stores.store import Lease, Store
 
 #: The header that marks the kept answer of a stream that broke off.
 INTERRUPTED_HEADER = "ts_stream_interrupted"
 _STREAM_NEXT = "ts_stream_next"
-#: The index of the body's digest in a kept answer; version 2 of the file store's format lacks the digest.
-_DIGEST = 5
 _NOTHING_YET: ResultRow = ("", True, 200, "", (), b"", None)
 
-
-class Past(NamedTuple):
-    """Earlier deliveries of a step, before this worker got it; see `ts.protocol.messages.History`."""
-
-    active_since: float
-    was_sent: bool
-    only_ask: str
-
-
-#: What `Past.only_ask` is if the client asks, not the server.
+#: What `History.asks_after` is if the client asks, not the server.
 CLIENT_ASKS: Final = "not_applied"
-#: The past of a step that has no earlier delivery.
-NEW: Final = Past(math.inf, was_sent=False, only_ask="")
+#: The history of a step that has no earlier delivery.
+NEW: Final = History(math.inf, was_sent=False, asks_after="")
+
+_pack = msgpack.Packer().pack
 
 
+@dataclass(slots=True, eq=False)
 class Step:
     """A request of a sequence while it runs.
 
     Attributes:
         sequence_id, request_id: Together they identify the step; a request sent twice has the same ids.
-        starts, ends: Whether the step is marked as the first, the last of its sequence. The request sets both markers;
-            the answer can set ``ends``, too.
+        starts, is_marked_last: Whether the request is marked as the first, the last of its sequence.
         history: Earlier deliveries of the step.
         is_first: Whether the step begins an incarnation of its sequence.
         digest: The digest of the body of a step that begins an incarnation; see `ts.sequence.step`.
@@ -59,43 +50,28 @@ class Step:
         slot: The slot in which the store keeps the step's answer; None until it is assigned.
     """
 
-    __slots__ = (
-        "_answer",
-        "_is_marked_last",
-        "_later_headers",
-        "_parts",
-        "_size",
-        "digest",
-        "ends",
-        "history",
-        "index",
-        "is_first",
-        "request_id",
-        "row",
-        "sequence_id",
-        "slot",
-        "starts",
-    )
+    row: Row
+    sequence_id: str
+    request_id: str
+    starts: bool
+    is_marked_last: bool
+    history: History
+    is_first: bool = False
+    digest: bytes = b""
+    index: int = 0
+    slot: int | None = None
+    _ends_by_answer: bool = field(default=False, init=False)
+    _answer: ResultRow | None = field(default=None, init=False)
+    #: The bodies of a streamed answer's parts; None if they are too large, or if the only body is in `_answer`.
+    _parts: list[Any] | None = field(default=None, init=False)
+    _size: int = field(default=0, init=False)
+    #: The headers of all parts except the first, by name in lower case.
+    _later_headers: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)
 
-    def __init__(
-        self, row: Row, sequence_id: str, request_id: str, *, starts: bool, ends: bool, history: Past = NEW
-    ) -> None:
-        self.row = row
-        self.sequence_id = sequence_id
-        self.request_id = request_id
-        self.starts = starts
-        self.ends = self._is_marked_last = ends
-        self.history = history
-        self.is_first = False
-        self.digest = b""
-        self.index = 0
-        self.slot: int | None = None
-        self._answer: ResultRow | None = None
-        #: The bodies of a streamed answer's parts; None if they are too large, or if the only body is in `_answer`.
-        self._parts: list[Any] | None = None
-        self._size = 0
-        #: The headers of all parts except the first, by name in lower case.
-        self._later_headers: dict[str, tuple[str, str]] = {}
+    @property
+    def ends(self) -> bool:
+        """Whether the step is the last of its sequence, by the request's marker or the answer's header."""
+        return self.is_marked_last or self._ends_by_answer
 
     def place(self, lease: Lease) -> int:
         """Return the slot in which the store keeps the step's answer, and assign it on the first call."""
@@ -111,7 +87,7 @@ class Step:
             end_header: The name, in lower case, of the response header with which a handler ends sequences.
         """
         if answer[4] and not self.ends:
-            self.ends = self.sequence_id in ended_sequences(answer[4], end_header)
+            self._ends_by_answer = self.sequence_id in ended_sequences(answer[4], end_header)
         if self._answer is None:
             self._answer = answer
             if not answer[1]:
@@ -134,7 +110,7 @@ class Step:
             interrupted: Whether the stream goes on.
         """
         _, _, status, reason, headers, body, _ = self._answer or _NOTHING_YET
-        ended = ((end_header, self.sequence_id),) if self._is_marked_last else ()
+        ended = ((end_header, self.sequence_id),) if self.is_marked_last else ()
         if self._size:
             if self._parts is None:
                 text = f"The step was applied, but its streamed response was too large to be kept: {self._size} bytes."
@@ -154,41 +130,36 @@ class Step:
 
 def kept_answer(job_id: str, answer: bytes) -> ResultRow:
     """Return the result row of a kept answer, for a repeated step."""
-    status, reason, headers, body, error, *_ = msgpack.unpackb(answer)
+    status, reason, headers, body, error, _ = msgpack.unpackb(answer)
     return job_id, False, status, reason, headers, body, error
 
 
-def kept_digest(answer: bytes) -> bytes:
-    """Return the body's digest in a kept answer; empty if the answer has none."""
-    digest: bytes = (*msgpack.unpackb(answer), b"")[_DIGEST]
-    return digest
-
-
-_pack = msgpack.Packer().pack
-
-
-_DIGEST_SIZE = 8
-
-
-def is_repeated(step: Step, lease: Lease, *, restart_expired: bool, has_same_body: Callable[[], bool]) -> bool:
+def is_repeated(step: Step, lease: Lease, store: Store, *, restart_expired: bool) -> bool:
     """Return whether the step repeats one that was applied and whose answer is kept.
+
+    Raises StoreError: the store cannot be read.
 
     Args:
         restart_expired: Whether a step of an expired sequence begins a new one.
-        has_same_body: Returns whether the incarnation's first step had the same body; called only if that decides.
     """
-    if step.history.only_ask == CLIENT_ASKS:
-        return step.request_id == lease.first_id or step.request_id in lease.request_ids
+    if step.history.asks_after == CLIENT_ASKS:
+        return lease.has_applied(step.request_id)
     if step.request_id == lease.first_id:
         may_begin = step.starts or lease.closed == ENDED or bool(lease.closed and restart_expired)
-        if may_begin and lease.closed and lease.steps:
+        if may_begin and lease.closed and lease.further_steps:
             return False
-        return not may_begin or has_same_body()
+        return not may_begin or _first_had_same_body(step, lease, store)
     return not step.starts and step.request_id in lease.request_ids
+
+
+def _first_had_same_body(step: Step, lease: Lease, store: Store) -> bool:
+    """Return whether the incarnation's first step had the body of this one; true if its answer is not kept."""
+    kept = store.find(step.sequence_id, step.request_id, lease.incarnation)
+    return kept is None or msgpack.unpackb(kept)[-1] == step.digest
 
 
 def digest_of(body: Any) -> bytes:
     """Return the digest of the body of a `ts.protocol.messages.InferRow`."""
     if type(body) is list:  # the order of parameters is insignificant
         body = b"".join(sorted(msgpack.packb(parameter) for parameter in body))
-    return hashlib.blake2b(body, digest_size=_DIGEST_SIZE).digest()
+    return hashlib.blake2b(body, digest_size=8).digest()

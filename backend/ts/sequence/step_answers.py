@@ -4,8 +4,10 @@ import logging
 from typing import Final
 
 from ts.protocol.messages import CAUSE_HEADER, ResultRow
-from ts.sequence.step import Step, kept_answer, kept_digest
-from ts.sequence.stores.store import Lease, Store, StoreError
+from ts.sequence.step import Step, kept_answer
+from ts.sequence.stores.store import Store, StoreError
+
+logger = logging.getLogger(__name__)
 
 #: The error answer to a client: the status and the cause, and the message.
 StepRefusal = tuple[tuple[int, str], str]
@@ -38,30 +40,8 @@ def error_answer(job_id: str, status: int, cause: str, message: str) -> ResultRo
     return job_id, False, status, "", ((CAUSE_HEADER, cause),), b"", message
 
 
-logger = logging.getLogger(__name__)
-
-
-def answer_again(store: Store, step: Step, lease: Lease) -> ResultRow:
-    """Return the kept answer to a step that was applied in the lease's incarnation."""
-    try:
-        answer = store.answer(lease, step.request_id)
-    except StoreError as error:
-        logger.error("A kept answer cannot be read: %s", error)
-        answer = None
-    return unknown(step) if answer is None else kept_answer(step.row.job_id, answer)
-
-
-def first_had_body(store: Store, lease: Lease, digest: bytes) -> bool:
-    """Return whether the first step of the incarnation had the body with this digest; true if its digest is unknown.
-
-    Raises StoreError: the store cannot be read.
-    """
-    answer = None if lease.first_id is None else store.answer(lease, lease.first_id)
-    return answer is None or kept_digest(answer) in {digest, b""}
-
-
 def look_up(store: Store, step: Step, incarnation: int | None = None, otherwise: ResultRow | None = None) -> ResultRow:
-    """Return the kept answer to a step whose sequence another worker may hold.
+    """Return the kept answer to a step, whoever holds its sequence.
 
     Args:
         incarnation: The incarnation in which the step may have been applied; None means the latest.

@@ -4,7 +4,7 @@ A step is a request of a sequence, identified by its **request id**: the header 
 one, otherwise the server's id of the job (which stays the same when the server sends the job again). The runtime
 
 * passes each batch's rows to `Steps.begin`, which returns the rows to run, and the answers to the other rows;
-* passes the answers to `Steps.settle` before they leave.
+* passes the answers to `Steps.complete` before they leave.
 
 `Steps` keeps the states of sequences in memory only; `ts.sequence.stored_steps` keeps them in a store, too.
 """
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ts.context import Context
-from ts.protocol.messages import NO_HISTORIES, REQUEST_ID, EndedSequence, Histories, InferRow, ResultRow
+from ts.protocol.messages import NO_HISTORIES, REQUEST_ID, EndedSequence, Histories, History, InferRow, ResultRow
 from ts.runtimes.decoded_rows import Row
 from ts.sequence.sequence_cache import SequenceCache
-from ts.sequence.step import NEW, Past, Step
+from ts.sequence.step import NEW, Step
 from ts.sequence.step_answers import BROKEN_OFF, LOST, MOVED, ROLLED_BACK, UNKNOWN, StepRefusal, error_answer
 
 logger = logging.getLogger(__name__)
@@ -83,9 +83,9 @@ class Steps:
             row,
             sequence_id,
             sent.get(REQUEST_ID) or row.job_id,
-            starts=starts is not None and _is_true(starts),
-            ends=ends is not None and _is_true(ends),
-            history=Past(*histories[row.job_id]) if row.job_id in histories else NEW,
+            starts is not None and _is_true(starts),
+            ends is not None and _is_true(ends),
+            History(*histories[row.job_id]) if row.job_id in histories else NEW,
         )
 
     def _refusals(self, steps: list[Step]) -> Mapping[str, StepRefusal]:
@@ -107,27 +107,27 @@ class Steps:
     def _release_closed(self, steps: list[Step]) -> None:
         """Release sequences that have ended and were not begun anew, before their steps are answered."""
 
-    def settle(self, answers: list[ResultRow]) -> list[ResultRow]:
+    def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Record the steps that these answers complete; return the answers to send."""
         for answer in answers:
             if not answer[1] and (step := self._live.get(answer[0])) is not None:
                 self._leave(step)
         return self._with_rolled_back(answers)
 
-    def settle_and_send(
+    def complete_and_send(
         self, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], seconds: float, *, meanwhile: bool
     ) -> None:
-        """Settle answers and send them.
+        """Record the steps that these answers complete, and send the answers.
 
         Args:
             send: Sends them.
             seconds: How long the handler took for them.
             meanwhile: Whether a thread may commit and send while the caller goes on; `finish_commit` waits for that.
         """
-        send(self.settle(answers))
+        send(self.complete(answers))
 
     def finish_commit(self) -> None:
-        """Wait for what `settle_and_send` has left to a thread; call this before anything else is sent."""
+        """Wait for what `complete_and_send` has left to a thread; call this before anything else is sent."""
 
     def _leave(self, step: Step) -> None:
         """Remove a step that has its last answer from the running steps."""

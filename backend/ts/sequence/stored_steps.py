@@ -1,7 +1,7 @@
 """Steps of sequences in a store, each applied exactly once, even if a worker or server is killed at any moment.
 
 `StoredSteps.begin` reads the states that are not in memory and answers repeated steps with their kept answers;
-`StoredSteps.settle` writes all changes of a batch in one commit.
+`StoredSteps.complete` writes all changes of a batch in one commit.
 
 Hence every answer that has left was committed, and a step whose answer was lost is not applied again. A step is applied
 if the handler returned an answer, with any status. A step that ended with an error (the handler raised, the client
@@ -14,19 +14,18 @@ and the stream counts as applied. If the stream breaks off after such a commit, 
 were stored, with the header ``ts_stream_interrupted``.
 
 The client never gets a guess. If a commit fails, the worker asks the store whether it was written. If the server does
-not know whether a lost worker has applied a step, it sends the step again with `History`'s ``only ask``: taking the
-sequence's lease for that query also prevents the lost worker from applying the step later. If the outcome remains
+not know whether a lost worker has applied a step, it sends the step again only to ask (see `History`): taking the
+sequence's lease for that also prevents the lost worker from applying the step later. If the outcome remains
 unknown, the step is answered with ``outcome_unknown``.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final, cast
 
 from ts.context import Context
-from ts.protocol.messages import EndedSequence, InferRow, ResultRow
+from ts.protocol.messages import ENDED, EndedSequence, InferRow, ResultRow
 from ts.sequence.batch_commit import BatchCommit
 from ts.sequence.commit_thread import CommitOverlap, CommitThread, StoreAfterCommit
 from ts.sequence.holdings import Holdings, quietly
@@ -34,21 +33,18 @@ from ts.sequence.sequence_cache import SequenceCache
 from ts.sequence.step import Step, digest_of, is_repeated
 from ts.sequence.step_answers import (
     EXPIRED,
-    LOST,
     MOVED,
     NOT_APPLIED,
     ROLLED_BACK,
     RUNNING,
     UNREADABLE,
     StepRefusal,
-    answer_again,
     error_answer,
-    first_had_body,
     look_up,
     unknown,
 )
 from ts.sequence.steps import Steps
-from ts.sequence.stores.store import ENDED, Commit, Lease, Store, StoreError, StoreSettings
+from ts.sequence.stores.store import Commit, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +91,7 @@ class StoredSteps(Steps):
         if self._under_way is not None:
             uncertain = self._under_way.steps
             # That a step was not applied is true while the lease lasts: its answer must not wait for another commit.
-            if any(step.sequence_id in uncertain or step.history.only_ask for step in steps):
+            if any(step.sequence_id in uncertain or step.history.asks_after for step in steps):
                 self.finish_commit()
         return self._holdings.take(steps)
 
@@ -103,35 +99,38 @@ class StoredSteps(Steps):
         self, step: Step, refusals: Mapping[str, StepRefusal], wire_rows: Sequence[InferRow]
     ) -> ResultRow | None:
         sequence_id, request_id, job_id = step.sequence_id, step.request_id, step.row.job_id
-        if refusals:
-            refused = refusals.get(sequence_id)
-            if refused is not None and not (step.starts and refused[0] is LOST):
-                # The refusal says that the step was not applied, but an earlier delivery may have been: look it up.
-                if step.history.was_sent:
-                    return look_up(self._free_store, step)
-                return error_answer(job_id, *refused[0], refused[1])
+        refused = refusals.get(sequence_id)
+        if refused is not None and not self._is_moot(refused[0], step):
+            # The refusal says that the step was not applied, but an earlier delivery may have been: look it up.
+            if step.history.was_sent:
+                return look_up(self._free_store, step)
+            return error_answer(job_id, *refused[0], refused[1])
         lease = self._holdings.leases[sequence_id]
         if any(other.request_id == request_id for other in self._live_of.get(sequence_id, ())):
             return error_answer(job_id, *RUNNING, f"Request {request_id!r} is still running. Try again later.")
         if step.starts or lease.closed or lease.awaits_first:  # the step may be the first of an incarnation
             step.digest = next(digest_of(wire_row[3]) for wire_row in wire_rows if wire_row[0] == job_id)
         try:
-            is_same = partial(first_had_body, self._free_store, lease, step.digest)
-            if is_repeated(step, lease, restart_expired=self._restart_expired, has_same_body=is_same):
-                return answer_again(self._free_store, step, lease)
+            if is_repeated(step, lease, self._free_store, restart_expired=self._restart_expired):
+                return look_up(self._free_store, step, lease.incarnation)
         except StoreError as error:
             logger.error("The sequence store cannot tell whether a step was applied: %s", error)
             return unknown(step)
-        if step.history.only_ask:
+        if step.history.asks_after:
             if sequence_id not in self._live_of:
                 # The step was not applied, so it has not ended the sequence, even if the server assumes that it has.
                 self._holdings.roll_back(sequence_id)
-            return error_answer(job_id, 500, step.history.only_ask, NOT_APPLIED)
+            return error_answer(job_id, 500, step.history.asks_after, NOT_APPLIED)
         if lease.closed not in {"", ENDED} and not (step.starts or self._restart_expired):
             text = f"Sequence {sequence_id!r} has expired. Please start a new sequence."
             return error_answer(job_id, *EXPIRED, text)
         self._prepare(step, lease)
         return None
+
+    def _is_moot(self, reason: tuple[int, str], step: Step) -> bool:
+        """Whether a refusal does not count: the state that cannot be read belongs to what was before a start marker."""
+        lease = self._holdings.leases.get(step.sequence_id)
+        return reason is UNREADABLE and lease is not None and (step.starts or not lease.closed)
 
     def _prepare(self, step: Step, lease: Lease) -> None:
         """Prepare the state of a step that is to run: a step that begins an incarnation finds none."""
@@ -152,12 +151,12 @@ class StoredSteps(Steps):
 
     # After the handler
 
-    def settle(self, answers: list[ResultRow]) -> list[ResultRow]:
+    def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Commit the steps that these answers complete; return the answers to send, errors if a commit failed."""
         self.finish_commit()
-        return self._settled(self._completed(answers))
+        return self._committed(self._commit_for(answers))
 
-    def settle_and_send(
+    def complete_and_send(
         self, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], seconds: float, *, meanwhile: bool
     ) -> None:
         """Commit the steps that these answers complete, then send the answers; perhaps in a thread, see `Steps`."""
@@ -165,9 +164,9 @@ class StoredSteps(Steps):
         if seconds:  # not for a part of a stream
             now = time.perf_counter()
             self._overlap.ran(now - seconds, now, is_followed=meanwhile)
-        batch = self._completed(answers)
+        batch = self._commit_for(answers)
         if not (meanwhile and self._overlap.pays and batch.commits) or self._live or self._holdings.has_chores:
-            send(self._settled(batch))
+            send(self._committed(batch))
             return
         batch.answers = self._with_rolled_back(batch.answers)
         self._under_way = batch
@@ -190,7 +189,7 @@ class StoredSteps(Steps):
         self._under_way = None
         self._overlap.committed(batch.seconds)
 
-    def _completed(self, answers: list[ResultRow]) -> BatchCommit:
+    def _commit_for(self, answers: list[ResultRow]) -> BatchCommit:
         """Return the commit of the steps that these answers complete; roll back the sequences of failed steps."""
         live = self._live
         batch = BatchCommit(answers, self._lease_seconds)
@@ -222,7 +221,7 @@ class StoredSteps(Steps):
                 del batch.steps[sequence_id]
         return batch
 
-    def _settled(self, batch: BatchCommit) -> list[ResultRow]:
+    def _committed(self, batch: BatchCommit) -> list[ResultRow]:
         """Commit a batch; return the answers to send."""
         batch.write(self._store)
         if batch.commits:  # not for a part of a stream
@@ -251,7 +250,7 @@ class StoredSteps(Steps):
     def _roll_back(self, sequence_id: str) -> None:
         """Roll back the sequence of a failed step; a sequence that another step has ended still ends."""
         if sequence_id in self._ended:
-            self._holdings.has_ended(sequence_id)
+            self._holdings.departures.add_ended(self._holdings.leases[sequence_id])
             self._holdings.drop_from_memory(sequence_id)
         else:
             self._holdings.roll_back(sequence_id)
@@ -273,14 +272,14 @@ class StoredSteps(Steps):
     @property
     def store_update_due(self) -> bool:
         """Whether `update_store` has to run."""
-        return self._under_way is not None or self._holdings.departures_due
+        return self._under_way is not None or self._holdings.departures.are_due
 
     def update_store(self) -> None:
         """Finish a commit, or write to the store which sequences have ended and which other workers may take over."""
         if self._under_way is not None:
             self.finish_commit()
         else:
-            self._holdings.write_departures()
+            quietly(self._holdings.departures.write)
 
     def close(self) -> None:
         """Release the leases, so that other workers and servers can continue the sequences immediately."""

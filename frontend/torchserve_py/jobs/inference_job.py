@@ -92,7 +92,7 @@ class InferenceJob(Job):
             moment_of: Makes monotonic seconds of the scheduler's.
         """
         asks_after = Cause.not_applied.value if self.request.only_ask else self.asks_after
-        return moment_of(self.active_since), self.was_sent_before, asks_after
+        return History(moment_of(self.active_since), self.was_sent_before, asks_after)
 
 
 def encode_batch(

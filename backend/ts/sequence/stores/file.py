@@ -23,11 +23,10 @@ from weakref import WeakValueDictionary
 
 import msgpack
 
+from ts.protocol.messages import ENDED
 from ts.sequence.stores.file_sweep import COUNT_TAKEOVER, SLOT, sweep
-from ts.sequence.stores.file_upgrade import upgrade_from_2, upgrade_from_3
 from ts.sequence.stores.sqlite_file import SqliteFile
 from ts.sequence.stores.store import (
-    ENDED,
     FIRST_SLOT,
     IDLE,
     JUST_NOW,
@@ -35,10 +34,10 @@ from ts.sequence.stores.store import (
     Acquired,
     Commit,
     Lease,
+    Store,
     StoreError,
     StoreSettings,
     may_take,
-    slot_of,
 )
 
 _SCHEMA = """
@@ -73,7 +72,6 @@ CREATE TABLE IF NOT EXISTS sweeps (next_at REAL NOT NULL);
 INSERT INTO sweeps SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM sweeps);
 """
 _VERSION = 4
-_UPGRADES = {2: upgrade_from_2, 3: upgrade_from_3}
 
 _UPDATE = (
     "UPDATE sequences SET state = ?, closed = ?, incarnation = ?, further_steps = ?, lease_until = ?, expires_at = ?"
@@ -92,7 +90,7 @@ _MOST_JOURNALED = 64
 _JOURNALED_SIZE = 2**15
 
 
-class FileStore:
+class FileStore(Store):
     """Sequences in the file ``path``, which is created if it does not exist.
 
     Raises StoreError: the file cannot be used.
@@ -107,7 +105,7 @@ class FileStore:
         self._slots = range(FIRST_SLOT, settings.kept + 1)
         marks = ",".join("?" * len(self._slots))
         self._select_answers = f"SELECT key, incarnation, request_id, answer FROM answers WHERE key IN ({marks})"  # noqa: S608
-        self._file = SqliteFile(path, _SCHEMA, _VERSION, _UPGRADES, fsync=fsync)
+        self._file = SqliteFile(path, _SCHEMA, _VERSION, fsync=fsync)
         self._execute, self._executemany = self._file.execute, self._file.executemany
         #: The latest lease of each sequence that this process has had, by the sequence's number, while it is
         #: referenced.
@@ -116,7 +114,6 @@ class FileStore:
         self._pack = msgpack.Packer().pack
 
     def acquire(self, sequence_ids: Sequence[str], active_since: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
-        """Take leases and read states; see `Store`."""
         with self._transaction():
             now, clock = time.time(), time.monotonic()
             taken = [
@@ -128,10 +125,9 @@ class FileStore:
         acquired = [each for each, _ in taken]
         for lease in [each.lease for each in acquired if each.lease is not None]:
             lease.mark = count
-            number: Any = lease.key
-            if number in self._own:
-                self._own[number].mark = _CHECKED_EACH_TIME
-            self._own[number] = lease
+            if lease.number in self._own:
+                self._own[lease.number].mark = _CHECKED_EACH_TIME
+            self._own[lease.number] = lease
         return acquired
 
     def _acquire(self, sequence_id: str, now: float, active_since: float) -> tuple[Acquired, bool]:
@@ -150,10 +146,10 @@ class FileStore:
                 " VALUES (?, ?, 1, ?, ?, ?, 1, 0, '')",
                 (settings.model, sequence_id, settings.owner, until, now + settings.lifetime),
             ).lastrowid
-            return Acquired(Lease(sequence_id, number, 1, settings), None, ""), False
+            return Acquired(Lease(sequence_id, 1, settings.kept, number=number or 0), None), False
         number, token, owner, lease_until, expires_at, incarnation, steps, closed, state = found
         if not may_take(owner, lease_until, now, settings):
-            return Acquired(None, None, ""), False
+            return Acquired(None, None), False
         own = self._own.get(number)
         is_takeover = bool(lease_until) and (own is None or own.token != token)
         if not closed and expires_at <= active_since and (owner == settings.owner or not lease_until):
@@ -167,62 +163,34 @@ class FileStore:
             " WHERE number = ?",
             (token + 1, settings.owner, until, now + settings.lifetime, number),
         )
-        first_id, request_ids = self._ids(number, incarnation, steps)
-        lease = Lease(
-            sequence_id,
-            number,
-            token + 1,
-            settings,
-            incarnation=incarnation,
-            first_id=first_id,
-            steps=steps,
-            request_ids=request_ids,
-            closed=closed,
-        )
-        return Acquired(lease, state, closed), is_takeover
-
-    def _ids(self, number: int, incarnation: int, steps: int) -> tuple[str | None, list[str]]:
-        """Return the request ids of the steps with kept answers: the first step's, and further steps' in order."""
-        kept, first_id = [], None
-        for key, of, request_id, _ in self._execute(self._select_answers, self._keys(number)):
-            slot = key // SLOT
-            if of != incarnation:
-                continue
-            if slot == FIRST_SLOT:
-                first_id = request_id
-            else:
-                kept.append((slot, request_id))
-        # The slot that is written next is the oldest.
-        count = self._settings.kept
-        kept.sort(key=lambda entry: (entry[0] - slot_of(steps, count)) % count)
-        return first_id, [request_id for _, request_id in kept]
+        answers = self._execute(self._select_answers, self._keys(number))
+        kept_ids = {key // SLOT: request_id for key, of, request_id, _ in answers if of == incarnation}
+        lease = Lease(sequence_id, token + 1, settings.kept, kept_ids, incarnation, steps, closed, number)
+        return Acquired(lease, state), is_takeover
 
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
-        """Prolong leases; see `Store`."""
         until = time.time() + self._settings.lease
         with self._transaction():
             return [
                 self._execute(
                     "UPDATE sequences SET lease_until = ? WHERE number = ? AND token = ?",
-                    (until, lease.key, lease.token),
+                    (until, lease.number, lease.token),
                 ).rowcount
                 == 1
                 for lease in leases
             ]
 
     def commit(self, commits: Sequence[Commit]) -> list[bool | None]:
-        """Write changes of sequences; see `Store`."""
         now, settings = time.time(), self._settings
         until, idle_at, forgotten_at = now + settings.lease, now + settings.lifetime, now + REMEMBERED_SECONDS
         rows = []
         answers = []
         marks = set()
         for lease, state, closed, kept in commits:
-            number: Any = lease.key
             times = (0.0, forgotten_at) if closed else (until, idle_at)
-            rows.append((state, closed, lease.incarnation, lease.steps, *times, number, lease.token))
+            rows.append((state, closed, lease.incarnation, lease.further_steps, *times, lease.number, lease.token))
             for slot, request_id, answer in kept:
-                answers.append((slot * SLOT + number, lease.incarnation, request_id, answer))
+                answers.append((slot * SLOT + lease.number, lease.incarnation, request_id, answer))
             marks.add(lease.mark)
         entry = self._pack((rows, answers))
         if len(marks) == 1 and len(entry) <= _JOURNALED_SIZE and self._file.write(_APPEND, (entry, *marks)):
@@ -239,11 +207,11 @@ class FileStore:
         """Write to the tables and check each lease, because some may have been taken over."""
         with self._transaction():
             valid: list[bool | None] = [self._execute(_UPDATE, row).rowcount == 1 for row in rows]
-            refused = {commit.lease.key for commit, is_valid in zip(commits, valid, strict=True) if not is_valid}
+            refused = {commit.lease.number for commit, is_valid in zip(commits, valid, strict=True) if not is_valid}
             self._executemany(_KEEP, [answer for answer in answers if answer[0] % SLOT not in refused])
             count = self._takeovers()
         for commit in commits:
-            if commit.lease.key not in refused:
+            if commit.lease.number not in refused:
                 commit.lease.mark = count
         return valid
 
@@ -252,14 +220,14 @@ class FileStore:
         return count
 
     def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
-        """Look up what was written; a write of this process that has failed cannot take effect later. See `Store`."""
+        # A write of this process that has failed cannot take effect later.
         if self._file.doubtful:
             raise StoreError("the disk did not confirm the last write, so it is unknown whether the disk has it")
         settled: list[bool | None] = []
         with self._file.reading():
             changed, journaled = self._journal()
             for commit in commits:
-                number: Any = commit.lease.key
+                number = commit.lease.number
                 found = self._execute(
                     "SELECT token, incarnation FROM sequences WHERE number = ?", (number,)
                 ).fetchone() or (None, None)
@@ -272,13 +240,7 @@ class FileStore:
                     settled.append(False if token == commit.lease.token else None)
         return settled
 
-    def answer(self, lease: Lease, request_id: str) -> bytes | None:
-        """Return a kept answer; see `Store`."""
-        with self._file.reading():
-            return self._answer(lease.key, lease.incarnation, request_id, self._journal()[1])
-
     def find(self, sequence_id: str, request_id: str, incarnation: int | None = None) -> bytes | None:
-        """Return a kept answer without a lease; see `Store`."""
         with self._file.reading():
             found = self._execute(
                 "SELECT number, incarnation FROM sequences WHERE model = ? AND id = ?",
@@ -292,26 +254,19 @@ class FileStore:
                 latest = changed[number][_INCARNATION]
             if incarnation not in {None, latest}:
                 return None
-            return self._answer(number, latest, request_id, journaled)
+            kept = self._kept(number, journaled).values()
+        return next((answer for _, *of, answer in kept if of == [latest, request_id]), None)
 
-    def _answer(self, number: Any, incarnation: int, request_id: str, journaled: Mapping[int, Any]) -> bytes | None:
-        for _, of, kept_id, answer in self._kept(number, journaled).values():
-            if (of, kept_id) == (incarnation, request_id):
-                found: bytes = answer
-                return found
-        return None
-
-    def _kept(self, number: Any, journaled: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
+    def _kept(self, number: int, journaled: Mapping[int, Any]) -> dict[int, tuple[Any, ...]]:
         """Return the kept answers of a sequence by key; the journal takes precedence over the table."""
         keys = self._keys(number)
         kept = {row[0]: row for row in self._execute(self._select_answers, keys)}
         return {**kept, **{key: tuple(journaled[key]) for key in keys if key in journaled}}
 
-    def _keys(self, number: Any) -> list[int]:
+    def _keys(self, number: int) -> list[int]:
         return [slot * SLOT + number for slot in self._slots]
 
     def end(self, leases: Sequence[Lease]) -> None:
-        """Drop states; see `Store`."""
         forgotten_at = time.time() + REMEMBERED_SECONDS
         for lease in leases:
             lease.mark = _CHECKED_EACH_TIME
@@ -319,11 +274,10 @@ class FileStore:
             self._executemany(
                 "UPDATE sequences SET state = NULL, closed = ?, lease_until = 0, expires_at = ?"
                 " WHERE number = ? AND token = ?",
-                [(ENDED, forgotten_at, lease.key, lease.token) for lease in leases],
+                [(ENDED, forgotten_at, lease.number, lease.token) for lease in leases],
             )
 
     def release(self, released: Sequence[tuple[Lease, float]]) -> None:
-        """Release leases; see `Store`."""
         for lease, _ in released:
             lease.mark = _CHECKED_EACH_TIME
         with self._transaction():
@@ -331,21 +285,18 @@ class FileStore:
             self._executemany(
                 "UPDATE sequences SET lease_until = 0, expires_at = iif(closed = '', ?, expires_at)"
                 " WHERE number = ? AND token = ?",
-                [(idle_at + monotonic_to_time, lease.key, lease.token) for lease, idle_at in released],
+                [(idle_at + monotonic_to_time, lease.number, lease.token) for lease, idle_at in released],
             )
 
     def sweep(self) -> None:
-        """Drop abandoned and long-closed sequences of every model in the file, if a sweep is due; see `Store`."""
         sweep(self._file, self._transaction)
 
     def tidy(self) -> None:
-        """Apply the journal to the tables once it is long enough; see `Store`."""
         if self._journaled >= _MOST_JOURNALED:
             with self._transaction():
-                pass  # every transaction begins with that
+                pass  # every transaction begins by applying the journal to the tables
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     @contextlib.contextmanager

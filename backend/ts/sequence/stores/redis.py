@@ -36,9 +36,9 @@ from ts.sequence.stores.store import (
     Acquired,
     Commit,
     Lease,
+    Store,
     StoreError,
     StoreSettings,
-    slot_of,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _COPY_SHARE = 0.8
 _MARKER_LIFETIME = 60_000
 
 
-class RedisStore:
+class RedisStore(Store):
     """Sequences in the Redis database at ``url``.
 
     Raises StoreError: the package ``redis`` is missing, the database cannot be reached, or it may drop sequences
@@ -83,7 +83,6 @@ class RedisStore:
         check_keeping(self._name, self._info(), replicas)
 
     def acquire(self, sequence_ids: Sequence[str], active_since: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
-        """Take leases and read states; see `Store`."""
         acquired = self._acquire_all(sequence_ids, active_since, gone="")
         for index, (owner, _) in enumerate(acquired):
             if owner is not None and is_gone(owner):
@@ -118,34 +117,27 @@ class RedisStore:
 
     def _acquired(self, sequence_id: str, token: int, result: list[Any]) -> tuple[str | None, Acquired]:
         if not result[0]:
-            return result[1].decode(), Acquired(None, None, "")
+            return result[1].decode(), Acquired(None, None)
         _, steps, closed, state, incarnation, requests = result
-        count, kept = int(steps), self._settings.kept
         ids = [_id_of(request, incarnation) for request in requests]
-        # The slot that is written next is the oldest.
-        slots = sorted(range(FIRST_SLOT + 1, len(ids)), key=lambda slot: (slot - slot_of(count, kept)) % kept)
-        lease = Lease(
-            sequence_id,
-            self._prefix + sequence_id,
-            token,
-            self._settings,
-            incarnation=int(incarnation),
-            first_id=ids[FIRST_SLOT],
-            steps=count,
-            request_ids=[each for slot in slots if (each := ids[slot]) is not None],
-            closed=closed.decode(),
-        )
-        return None, Acquired(lease, state, closed.decode())
+        kept_ids = {FIRST_SLOT + index: each for index, each in enumerate(ids) if each is not None}
+        lease = Lease(sequence_id, token, self._settings.kept, kept_ids, int(incarnation), int(steps), closed.decode())
+        return None, Acquired(lease, state)
 
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
-        """Prolong leases; see `Store`."""
         ids = [lease.sequence_id for lease in leases]
         return list(map(bool, self._run(self._renew, ids, lambda: [self._lease, *(lease.token for lease in leases)])))
 
     def commit(self, commits: Sequence[Commit]) -> list[bool | None]:
-        """Write changes of sequences; see `Store`."""
         content = [
-            (str(lease.token), lease.incarnation, lease.steps, closed, False if state is None else state, answers)
+            (
+                str(lease.token),
+                lease.incarnation,
+                lease.further_steps,
+                closed,
+                False if state is None else state,
+                answers,
+            )
             for lease, state, closed, answers in commits
         ]
         limits = (self._lease, self._lifetime, self._open_for, self._remembered)
@@ -157,28 +149,23 @@ class RedisStore:
         return [True if written else refused for written in results]
 
     def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
-        """Look up what was written, with new leases, which refuse a write that arrives late; see `Store`."""
+        # New leases refuse a write that arrives late.
         ids = [each.lease.sequence_id for each in commits]
         asked = self._acquire_all(ids, dict.fromkeys(ids, -math.inf), gone="")
         acquired = [each for _, each in asked]
         settled: list[bool | None] = []
-        for commit, (lease, _, _) in zip(commits, acquired, strict=True):
+        for commit, (lease, _) in zip(commits, acquired, strict=True):
             if lease is not None and lease.incarnation <= commit.lease.incarnation:
                 same = lease.incarnation == commit.lease.incarnation
                 settled.append(same and lease.has_applied(commit.answers[0][1]))
             else:  # another server has the sequence, or has had it meanwhile
                 settled.append(None)
-        over = [lease for lease, _, closed in acquired if lease is not None and closed]
+        over = [lease for lease, _ in acquired if lease is not None and lease.closed]
         if over:
             self.release([(lease, time.monotonic()) for lease in over])
         return settled
 
-    def answer(self, lease: Lease, request_id: str) -> bytes | None:
-        """Return a kept answer; see `Store`."""
-        return self.find(lease.sequence_id, request_id, lease.incarnation)
-
     def find(self, sequence_id: str, request_id: str, incarnation: int | None = None) -> bytes | None:
-        """Return a kept answer without a lease; see `Store`."""
         key, slots = self._prefix + sequence_id, range(FIRST_SLOT, self._settings.kept + 1)
         names = ["incarnation", *(f"q{slot}" for slot in slots)]
         latest, *ids = self._call(lambda: self._client.hmget(key, names))
@@ -192,13 +179,10 @@ class RedisStore:
         return None
 
     def end(self, leases: Sequence[Lease]) -> None:
-        """Drop states; see `Store`."""
         ids = [lease.sequence_id for lease in leases]
         self._run(self._end, ids, lambda: [self._remembered, *(lease.token for lease in leases)], copied=True)
 
     def release(self, released: Sequence[tuple[Lease, float]]) -> None:
-        """Release leases; see `Store`."""
-
         def arguments() -> list[Any]:
             now = time.monotonic()
             each = [(lease.token, _milliseconds(idle_at - now)) for lease, idle_at in released]
@@ -213,7 +197,6 @@ class RedisStore:
         """Do nothing: abandoned sequences expire in Redis."""
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def _run(

@@ -8,13 +8,12 @@ incarnation, steps     the incarnation's number, and how many further steps of i
 closed, state          why it is over, or its state
 aside                  present if the state was put aside, because the sequence has been idle for too long
 q<slot>, r<slot>       of a kept answer: its incarnation and request id, with a colon between them; and the answer
-
-`ACQUIRE` upgrades hashes of the store's first format, which had no incarnations; slot 0 is free then.
 """
 
 from typing import Final
 
-from ts.sequence.stores.store import ENDED, IDLE
+from ts.protocol.messages import ENDED
+from ts.sequence.stores.store import IDLE
 
 _NOW = """
 local time = redis.call('TIME')
@@ -34,17 +33,6 @@ for i = 1, #KEYS / 2 do
     local key, aside = KEYS[i], KEYS[#KEYS / 2 + i]
     local token, active_since = ARGV[6 + 2 * i], math.min(ARGV[7 + 2 * i], now)
     local found = redis.call('HMGET', key, unpack(names))
-    if found[1] and not found[7] then
-        for slot = last, 1, -1 do
-            local earlier = redis.call('HMGET', key, 'q' .. slot - 1, 'r' .. slot - 1)
-            if earlier[1] then
-                redis.call('HSET', key, 'q' .. slot, '1:' .. earlier[1], 'r' .. slot, earlier[2])
-            end
-        end
-        redis.call('HDEL', key, 'q0', 'r0')
-        redis.call('HSET', key, 'incarnation', 1)
-        found = redis.call('HMGET', key, unpack(names))
-    end
     local owner, till, expires, steps, closed, state, incarnation = unpack(found, 1, 7)
     if owner and owner ~= '' and owner ~= ARGV[1] and owner ~= ARGV[7] and tonumber(till) > now then
         results[i] = {{0, owner}}

@@ -8,7 +8,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ class SqliteFile:
         path: The file; beside it SQLite keeps two more, ``-wal`` and ``-shm``.
         schema: Statements that make its tables.
         version: The version of the schema, which the file records.
-        upgrades: By older version, the function that upgrades its tables, within a transaction.
         fsync: Whether a commit waits until the disk has it.
 
     Raises:
@@ -43,15 +42,7 @@ class SqliteFile:
         doubtful: Whether the last write was not confirmed by the disk, so that it may turn up later.
     """
 
-    def __init__(
-        self,
-        path: str,
-        schema: str,
-        version: int,
-        upgrades: Mapping[int, Callable[[sqlite3.Connection], None]],
-        *,
-        fsync: bool,
-    ) -> None:
+    def __init__(self, path: str, schema: str, version: int, *, fsync: bool) -> None:
         self._path = path
         self.doubtful = False
         try:
@@ -64,16 +55,9 @@ class SqliteFile:
         self.execute, self.executemany = self._database.execute, self._database.executemany
         with self._errors():
             self._until_unlocked(self._prepare, fsync)
-            found = self._version()
-            if found in upgrades:
-                with self.transaction():
-                    if self._version() == found:  # or another process has done it meanwhile
-                        upgrades[found](self._database)
-                        self.execute(f"PRAGMA user_version = {version}")
-            elif found not in {0, version}:
+            self._until_unlocked(self._create, schema, version)
+            if (found := self._version()) != version:
                 raise StoreError(f"{path} is a sequence store of version {found}; this server reads {version}")
-            else:
-                self._until_unlocked(self._create, schema, version)
 
     def _prepare(self, fsync: bool) -> None:
         execute = self.execute
@@ -134,7 +118,6 @@ class SqliteFile:
                     self.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Close the file."""
         with self._errors():
             self._database.close()
 

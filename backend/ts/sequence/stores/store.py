@@ -20,10 +20,9 @@ servers. The store keeps the state for a while for that purpose. If the holder d
 killed, or is frozen), it is unknown what the holder had queued, so the sequence does not count as idle.
 """
 
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -39,8 +38,10 @@ REVIVABLE_SECONDS = 300.0
 MOST_KEPT = 64
 #: The slot for the answer to the incarnation's first step; the answers to further steps rotate through the other slots.
 FIRST_SLOT = 0
-#: The values of `Acquired.closed`: why a sequence is over; "" means that it is not.
-ENDED, IDLE = "ended", "idle"
+#: The values of `Lease.closed`: why a sequence is over; "" means that it is not.
+IDLE: Final = "idle"
+#: No request ids: those of a new sequence.
+NO_IDS: Final[Mapping[int, str]] = MappingProxyType({})
 #: No step of any sequence was queued before now; see `Store.acquire`.
 JUST_NOW: Final[Mapping[str, float]] = MappingProxyType({})
 
@@ -51,90 +52,72 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """The settings of every kind of store.
+    """The settings of every kind of store."""
 
-    model      name and version of the model
-    owner      the server's identity, see `ts.protocol.server_identity`
-    lease      seconds for which a lease is valid after it was taken or used
-    lifetime   seconds for which a sequence may be idle
-    kept       the number of steps of a sequence whose answers are kept, beside the first
-    """
-
-    model: str
-    owner: str
-    lease: float
-    lifetime: float
-    kept: int
+    model: str  # name and version of the model
+    owner: str  # the server's identity, see `ts.protocol.server_identity`
+    lease: float  # seconds for which a lease is valid after it was taken or used
+    lifetime: float  # seconds for which a sequence may be idle
+    kept: int  # the number of steps of a sequence whose answers are kept, beside the first
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Lease:
     """The right to run a sequence, held by this process.
 
-    key          identifies the sequence within the store
-    token        the fencing token
-    incarnation  the number of the sequence's incarnation
-    first_id     the request id of the step that began the incarnation; None before that step was applied
-    steps        how many answers to further steps were stored for the incarnation so far
-    request_ids  those of the further steps whose answers are kept, the oldest first
-    closed       why the incarnation is over, "" if it is not
-    awaits_first whether the next step is the incarnation's first
-    resident     whether the state, or its absence, is known in memory
-    fresh_until  the moment (monotonic seconds) until which no other holder can have taken the lease over
-    mark         for the store's own use
+    Args:
+        kept_ids: The request ids of the kept answers by slot.
+
+    Attributes:
+        token: The fencing token.
+        kept: The number of further steps whose answers are kept.
+        incarnation: The number of the sequence's incarnation.
+        further_steps: How many answers to further steps were stored for the incarnation so far.
+        closed: Why the incarnation is over, "" if it is not.
+        first_id: The request id of the step that began the incarnation; None before that step was applied.
+        request_ids: Those of the further steps whose answers are kept, the oldest first.
+        awaits_first: Whether the next step is the incarnation's first.
+        resident: Whether the state, or its absence, is known in memory.
+        fresh_until: The moment (monotonic seconds) until which no other holder can have taken the lease over.
+        number, mark: For the file store's own use.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "awaits_first",
-        "closed",
-        "first_id",
-        "fresh_until",
-        "incarnation",
-        "key",
-        "mark",
-        "request_ids",
-        "resident",
-        "sequence_id",
-        "steps",
-        "token",
-    )
+    sequence_id: str
+    token: int
+    kept: int
+    kept_ids: InitVar[Mapping[int, str]] = NO_IDS
+    incarnation: int = 1
+    further_steps: int = 0
+    closed: str = ""
+    number: int = 0
+    mark: int = 0
+    resident: bool = True
+    fresh_until: float = 0.0
+    first_id: str | None = field(init=False)
+    request_ids: deque[str] = field(init=False)
+    awaits_first: bool = field(init=False)
 
-    def __init__(
-        self,
-        sequence_id: str,
-        key: object,
-        token: int,
-        settings: StoreSettings,
-        *,
-        incarnation: int = 1,
-        first_id: str | None = None,
-        steps: int = 0,
-        request_ids: Sequence[str] = (),
-        closed: str = "",
-    ) -> None:
-        self.sequence_id = sequence_id
-        self.key = key
-        self.token = token
-        self.incarnation = incarnation
-        self.first_id = first_id
-        self.steps = steps
-        self.request_ids = deque(request_ids, settings.kept)
-        self.closed = closed
+    def __post_init__(self, kept_ids: Mapping[int, str]) -> None:
+        self.first_id = kept_ids.get(FIRST_SLOT)
+        # The slot that is written next is the oldest.
+        slots = sorted(kept_ids.keys() - {FIRST_SLOT}, key=lambda slot: (slot - self._next_slot) % self.kept)
+        self.request_ids = deque((kept_ids[slot] for slot in slots), self.kept)
         self.awaits_first = not self.has_begun
-        self.resident = True
-        self.fresh_until = time.monotonic() + settings.lease
-        self.mark = 0
 
     @property
     def has_begun(self) -> bool:
         """Whether a step of the incarnation was applied."""
-        return self.first_id is not None or self.steps > 0
+        return self.first_id is not None
+
+    @property
+    def _next_slot(self) -> int:
+        return FIRST_SLOT + 1 + self.further_steps % self.kept
 
     def begin_anew(self) -> None:
         """Make the next step begin the next incarnation, which is stored with that step's commit and not before."""
         self.incarnation += 1
         self.first_id = None
-        self.steps = 0
+        self.further_steps = 0
         self.request_ids.clear()
         self.closed = ""
         self.awaits_first = True
@@ -144,8 +127,8 @@ class Lease:
         if first:
             self.first_id = request_id
             return FIRST_SLOT
-        slot = slot_of(self.steps, self.request_ids.maxlen or 1)
-        self.steps += 1
+        slot = self._next_slot
+        self.further_steps += 1
         self.request_ids.append(request_id)
         return slot
 
@@ -154,21 +137,14 @@ class Lease:
         return request_id == self.first_id or request_id in self.request_ids
 
 
-def slot_of(number: int, kept: int) -> int:
-    """Return the slot of an incarnation's further step, counted from 0."""
-    return FIRST_SLOT + 1 + number % kept
-
-
 class Acquired(NamedTuple):
     """The result of acquiring a sequence: a lease and the stored state; no lease if another server runs the sequence.
 
-    ``closed`` is not empty if the sequence is over, and gives the reason. Such a sequence has no state, but its answers
-    may still be kept.
+    A sequence that is over (see `Lease.closed`) has no state, but its answers may still be kept.
     """
 
     lease: Lease | None
     state: bytes | None
-    closed: str
 
 
 class Commit(NamedTuple):
@@ -214,11 +190,8 @@ class Store(Protocol):
         After this call none of them can be written. The caller must not use their leases again.
         """
 
-    def answer(self, lease: Lease, request_id: str) -> bytes | None:
-        """Return the kept answer to a step of the lease's incarnation, or None."""
-
     def find(self, sequence_id: str, request_id: str, incarnation: int | None = None) -> bytes | None:
-        """Return the kept answer to a step of a sequence's latest incarnation, or None; another may hold its lease.
+        """Return the kept answer to a step of a sequence's latest incarnation, or None; no lease is needed.
 
         If ``incarnation`` is given, return an answer only if it is the latest one.
         """

@@ -193,9 +193,9 @@ class Watched:
     def _take_over(self, sequence_id: str) -> None:
         """Another worker applies a step of its own."""
         store, totals = self._world.other, self._world.totals
-        ((lease, _, closed),) = store.acquire([sequence_id])
+        ((lease, _),) = store.acquire([sequence_id])
         assert lease is not None
-        if closed:
+        if lease.closed:
             lease.begin_anew()
         totals[sequence_id] += 100
         kept = (lease.place(uuid.uuid4().hex, first=lease.awaits_first), "of another", b"")

@@ -114,8 +114,8 @@ def test_commits_go_to_a_journal_and_many_at_once_to_the_tables(
         assert store.commit([Commit(lease, b"%d" % number, "", [(slot, f"r{number}", b"answer")])]) == [True]
     store.tidy()
     assert entries(path) == 0
-    assert store.answer(lease, "r0") is None
-    assert store.answer(lease, "r2") == b"answer"
+    assert store.find("s", "r0") is None
+    assert store.find("s", "r2") == b"answer"
 
 
 def test_whoever_goes_on_reads_what_a_dead_process_left_in_the_journal(tmp_path: Path) -> None:
@@ -124,10 +124,10 @@ def test_whoever_goes_on_reads_what_a_dead_process_left_in_the_journal(tmp_path:
     commit(dead, "s", b"state")
     assert entries(path) == 1
     store = FileStore(settings(owner="b/1/1"), str(path), fsync=False)
-    ((lease, state, _),) = store.acquire(["s"])
+    ((lease, state),) = store.acquire(["s"])
     assert (state, entries(path)) == (b"state", 0)
     assert lease is not None and lease.first_id == "r"
-    assert store.answer(lease, "r") == b"answer"
+    assert store.find("s", "r") == b"answer"
 
 
 def test_a_commit_of_what_was_taken_over_is_refused_whatever_the_others_of_its_batch_are(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Files:
         return FileStore(own, self.path, fsync=False)
 
     def acquire(self, number: int, ids: list[str]) -> None:
-        for sequence_id, (lease, state, _) in zip(ids, self.stores[number].acquire(ids), strict=True):
+        for sequence_id, (lease, state) in zip(ids, self.stores[number].acquire(ids), strict=True):
             assert lease is not None
             assert state == self.states.get(sequence_id)
             first, *further = self.answers.get(sequence_id) or [None]
@@ -77,7 +77,7 @@ class Files:
         for (sequence_id, lease), counts in zip(mine, expected, strict=True):
             if counts:
                 newest = self.answers[sequence_id][-1]
-                assert self.stores[number].answer(lease, newest) == self.states[sequence_id]
+                assert self.stores[number].find(sequence_id, newest, lease.incarnation) == self.states[sequence_id]
             else:
                 del self.leases[number][sequence_id]
         self.look_up()

@@ -53,14 +53,14 @@ class Servers:
         came_at = self.queued[number].pop(0)
         since = came_at if self.leases[number] is None else -math.inf
         store: Any = self.stores[number]
-        ((lease, state, closed),) = store.acquire(["s"], {"s": since})
+        ((lease, state),) = store.acquire(["s"], {"s": since})
         assert lease is not None
         self.is_over = self.is_over or self.expired_at < since
         if self.is_over:
-            assert (state, closed) == (None, IDLE)
+            assert (state, lease.closed) == (None, IDLE)
             store.release([(lease, self.now)])
             return
-        assert closed == ""
+        assert lease.closed == ""
         assert state == (b"%d" % self.total if self.total else None)
         self.total += 1
         slot = lease.place(f"r{self.total}", first=lease.awaits_first)

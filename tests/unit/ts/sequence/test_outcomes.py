@@ -126,13 +126,13 @@ def test_a_kept_answer_that_cannot_be_read_is_no_sign_that_the_step_does_not_cou
     worker = durable_worker(TOTAL)
     answered(worker, step("j1", "s", "5", request_id="r"))
     store: Any = worker.service.steps._store  # type: ignore[union-attr]
-    answer = store.answer
+    find = store.find
 
     def fails(*arguments: Any) -> Any:
-        store.answer = answer
+        store.find = find
         raise StoreError("not now")
 
-    store.answer = fails
+    store.find = fails
     assert answered(worker, step("j2", "s", "5", request_id="r")) == [UNKNOWN]
     assert answered(worker, step("j3", "s", "5", request_id="r")) == ["5"]
 

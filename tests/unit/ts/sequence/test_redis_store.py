@@ -13,7 +13,7 @@ from tests.redis_server import DEADLINE, RedisServer
 from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step
 
 from ts.sequence.stores.redis import RedisStore, check_keeping
-from ts.sequence.stores.store import StoreError, StoreSettings
+from ts.sequence.stores.store import Commit, StoreError, StoreSettings
 
 SETTINGS = StoreSettings(model="m/1", owner="a/1/1", lease=10.0, lifetime=60.0, kept=2)
 
@@ -77,3 +77,23 @@ def wait_until_it_follows(primary: RedisServer) -> None:
     with Redis.from_url(primary.url) as client:
         while client.set("probe", 1) and not client.wait(1, 100):
             assert time.monotonic() < end, "the replica does not follow"
+
+
+def test_a_commit_that_was_tried_again_and_then_refused_may_have_been_written(redis_server: RedisServer) -> None:
+    redis = pytest.importorskip("redis")
+    mine, other = RedisStore(SETTINGS, redis_server.url), RedisStore(SETTINGS, redis_server.url)
+    ((lease, _),) = mine.acquire(["again"])
+    assert lease is not None
+    commit, replies = mine._commit, iter([redis.ConnectionError("the reply was lost"), None])
+
+    def unsteady(*arguments: object) -> object:
+        result, lost = commit(*arguments), next(replies)
+        if lost is not None:
+            other.acquire(["again"])  # before it is tried again
+            raise lost
+        return result
+
+    mine._commit = unsteady
+    slot = lease.place("r", first=True)
+    assert mine.commit([Commit(lease, b"state", "", [(slot, "r", b"answer")])]) == [None]
+    assert mine.find("again", "r", lease.incarnation) == b"answer"
