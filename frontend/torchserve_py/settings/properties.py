@@ -14,11 +14,9 @@ from typing import Any
 
 from torchserve_py.settings.model_spec import ModelSpec
 
-_KEY = re.compile(r"(?:\\.|[^\\=:\s])*", re.DOTALL)
-_SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+_ENTRY = re.compile(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u(.{0,4})|(.?))", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_TRAILING_BACKSLASHES = re.compile(r"\\*$")
 _GLUED = re.compile(r"(?i:(?P<boolean>true|false))(?P<key>[A-Za-z_]+)[ \t]*[=:][ \t]*(?P<value>.*)", re.DOTALL)
 _BLANK = " \t\f"
 
@@ -92,16 +90,13 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _is_continued(line: str) -> bool:
-    backslashes = _TRAILING_BACKSLASHES.search(line)
-    return backslashes is not None and len(backslashes[0]) % 2 == 1
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _parse_entry(entry: str, line: int) -> Property:
-    key = _KEY.match(entry)
-    key_end = key.end() if key else 0
-    separator = _SEPARATOR.match(entry, key_end)
-    value_start = separator.end() if separator else key_end
-    return Property(_unescape(entry[:key_end], line), _unescape(entry[value_start:], line), line)
+    parts = _ENTRY.fullmatch(entry)
+    assert parts is not None, "any text is an entry"
+    return Property(_unescape(parts[1], line), _unescape(parts[2], line), line)
 
 
 def _unescape(text: str, line: int) -> str:

@@ -27,10 +27,10 @@ from torchserve_py.settings.schemas.values import (
     MAX_LONG,
     NAME,
     POSITIVE,
-    Choice,
-    Integer,
     JsonText,
     Nested,
+    choice,
+    integer,
 )
 from torchserve_py.settings.schemas.versions import VersionSettings
 from torchserve_py.settings.snapshot_file import Snapshot
@@ -81,14 +81,14 @@ Switch = Annotated[bool, FLAG]
 SwitchWithoutVariable = Annotated[bool, FLAG, Source(env=None)]
 Name = Annotated[str, NAME]
 OptionalName = Annotated[str | None, NAME]
-Port = Annotated[int, Integer(0, 65535)]
-Number = Annotated[int, Integer(1, MAX_LONG)]
-NumberFrom0 = Annotated[int, Integer(0, MAX_LONG)]
-OptionalNumber = Annotated[int | None, Integer(1, MAX_LONG)]
-Bytes = Annotated[int, Integer(1, MAX_LONG, "bytes")]
-Seconds = Annotated[int, Integer(1, MAX_LONG, "seconds")]
-Milliseconds = Annotated[int | None, Integer(1, MAX_LONG, "milliseconds")]
-MillisecondsFrom0 = Annotated[int | None, Integer(0, MAX_LONG, "milliseconds")]
+Port = Annotated[int, integer(0, 65535)]
+Number = Annotated[int, integer(1, MAX_LONG)]
+NumberFrom0 = Annotated[int, integer(0, MAX_LONG)]
+OptionalNumber = Annotated[int | None, integer(1, MAX_LONG)]
+Bytes = Annotated[int, integer(1, MAX_LONG, "bytes")]
+Seconds = Annotated[int, integer(1, MAX_LONG, "seconds")]
+Milliseconds = Annotated[int | None, integer(1, MAX_LONG, "milliseconds")]
+MillisecondsFrom0 = Annotated[int | None, integer(0, MAX_LONG, "milliseconds")]
 OptionalPath = Annotated[Path | None, kinds.PATH]
 OptionalRoute = Annotated[str | None, kinds.ROUTE]
 
@@ -133,7 +133,7 @@ class Settings(ClosedSchema):
     grpc_management_address: Name = _setting("127.0.0.1", "host that the gRPC management API binds to")
     grpc_inference_port: Port = _setting(7070, "port of the gRPC inference API")
     grpc_management_port: Port = _setting(7071, "port of the gRPC management API")
-    grpc_stream_envelope: Annotated[Literal["auto", "triton", "mlserver"], Choice("auto", "triton", "mlserver")] = (
+    grpc_stream_envelope: Annotated[Literal["auto", "triton", "mlserver"], choice("auto", "triton", "mlserver")] = (
         _setting("auto", "whose messages `ModelStreamInfer` answers with; `auto`: as its first request tells")
     )
     grpc_inference_max_connection_age_ms: Milliseconds = _setting(
@@ -193,7 +193,7 @@ class Settings(ClosedSchema):
     default_workers_per_model: NumberFrom0 = _setting(
         0, "workers of a model loaded at start-up; 0 means one per GPU, or one per CPU where there is no GPU"
     )
-    number_of_gpu: Annotated[int | None, Integer(0)] = _setting(None, "upper bound on the GPUs used", "all")
+    number_of_gpu: Annotated[int | None, integer(0)] = _setting(None, "upper bound on the GPUs used", "all")
     default_startup_timeout: Seconds = _setting(120, "how long a model may take to load")
     default_response_timeout: Seconds = _setting(120, "how long an inference may take")
     unregister_model_timeout: Seconds = _setting(
@@ -207,13 +207,13 @@ class Settings(ClosedSchema):
     worker_user: OptionalName = _setting(
         None, "user that workers run as; the server must then be started by root", "the server's own"
     )
-    worker_memory_limit: Annotated[int | None, Integer(64, MAX_LONG, "megabytes")] = _setting(
+    worker_memory_limit: Annotated[int | None, integer(64, MAX_LONG, "megabytes")] = _setting(
         None, "memory that each process of a worker may allocate (Linux); allocations beyond it fail", "unlimited"
     )
     fork_workers: Switch = _setting(
         True, "whether workers of models that use torch are forked from a process that has imported it (Linux)"
     )
-    worker_launcher: Annotated[Literal["local", "ray"], Choice("local", "ray")] = _setting(
+    worker_launcher: Annotated[Literal["local", "ray"], choice("local", "ray")] = _setting(
         "local", "where workers run: on this machine, or on the nodes of a [Ray cluster](ray.md)"
     )
     ray_address: Name = _setting("auto", "the Ray cluster; `auto`: the one that this machine belongs to")
@@ -256,7 +256,7 @@ class Settings(ClosedSchema):
         "how many of these connections may come from one IP address; set it only where clients come without a proxy",
         "unlimited",
     )
-    grpc_max_message_length: Annotated[int | None, Integer(1, MAX_LONG, "bytes")] = _setting(
+    grpc_max_message_length: Annotated[int | None, integer(1, MAX_LONG, "bytes")] = _setting(
         None, "the largest gRPC message with tensors", "`max_request_size` if set, else unlimited"
     )
     grpc_max_concurrent_streams: Number = _setting(
@@ -266,7 +266,7 @@ class Settings(ClosedSchema):
         60.0, "seconds that the head of an HTTP request may take from its first byte on"
     )
     stream_buffer_size: Bytes = _setting(1048576, "what the server holds for one slow reader of a streamed response")
-    drain_timeout: Annotated[int, Integer(0, MAX_LONG, "seconds")] = _setting(
+    drain_timeout: Annotated[int, integer(0, MAX_LONG, "seconds")] = _setting(
         10, "how long accepted requests and open sequences have to finish when the server stops"
     )
     ts_header_key_sequence_id: Annotated[str, NAME, Source(env="TS_HEADER_KEY_SEQUENCE_ID")] = _setting(
@@ -278,7 +278,7 @@ class Settings(ClosedSchema):
     ts_header_key_sequence_end: Annotated[str, NAME, Source(env="TS_HEADER_KEY_SEQUENCE_END")] = _setting(
         "ts_request_sequence_end", "name of the header that ends a sequence"
     )
-    response_compression_min_size: Annotated[int, Integer(0, MAX_LONG, "bytes")] = _setting(
+    response_compression_min_size: Annotated[int, integer(0, MAX_LONG, "bytes")] = _setting(
         1024, "smallest Open Inference response that is compressed for a client that accepts gzip or deflate"
     )
     ts_open_inference_protocol: Annotated[bool, FLAG, Source(env="TS_OPEN_INFERENCE_PROTOCOL", env_always=True)] = (
@@ -306,7 +306,7 @@ class Settings(ClosedSchema):
     enable_grpc_ssl: Switch = _setting(False, "whether gRPC uses TLS")
 
     # Metrics and logs
-    metrics_mode: Annotated[Literal["log", "prometheus", "legacy"], Choice("log", "prometheus", "legacy")] = _setting(
+    metrics_mode: Annotated[Literal["log", "prometheus", "legacy"], choice("log", "prometheus", "legacy")] = _setting(
         "log",
         "where metrics go besides `/metrics`: `log` and `legacy` write and print metric logs, `prometheus` does not",
     )
@@ -320,14 +320,14 @@ class Settings(ClosedSchema):
     system_metrics_cmd: Annotated[str | None, kinds.COMMAND, Source(env=None)] = _setting(
         None, "Python script and arguments that print metrics of the host", "built in"
     )
-    metric_time_interval: Annotated[int, Integer(1, MAX_LONG, "seconds"), Source(env=None)] = _setting(
+    metric_time_interval: Annotated[int, integer(1, MAX_LONG, "seconds"), Source(env=None)] = _setting(
         60, "how long after one collection of host metrics the next begins"
     )
     access_log: Switch = _setting(True, "whether each request is logged")
     traces: OptionalName = _setting(
         None, "where OpenTelemetry traces go: `otlp`, or a file with a span in JSON per line"
     )
-    log_format: Annotated[Literal["text", "json"], Choice("text", "json")] = _setting(
+    log_format: Annotated[Literal["text", "json"], choice("text", "json")] = _setting(
         "text", "how the log files and standard output are written: TorchServe's lines, or a JSON object for each"
     )
     enable_envvars_config: SwitchWithoutVariable = _setting(

@@ -19,13 +19,13 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from torchserve_py.settings.schemas.schema import ClosedSchema, key, read
-from torchserve_py.settings.schemas.values import Expected, Integer, Listed, Nested
+from torchserve_py.settings.schemas.values import Expected, Listed, Nested, integer
 from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
 from torchserve_py.workflows.errors import InvalidDag, InvalidSpec, InvalidWorkflow
 
 #: Each node is a model with workers of its own.
 MAX_NODES = 100
-AtLeastOne = Annotated[int, Integer(1)]
+AtLeastOne = Annotated[int, integer(1)]
 
 
 class NodeSettings(ClosedSchema):
@@ -34,11 +34,11 @@ class NodeSettings(ClosedSchema):
     min_workers: AtLeastOne = key("min-workers", "only shown, as in TorchServe; `max-workers` counts", "1", 1)
     max_workers: AtLeastOne = key("max-workers", "workers of the model", "1, or `min-workers` if that is more", 1)
     batch_size: AtLeastOne = key("batch-size", "requests in one batch; wins over `model-config.yaml`", "1", 1)
-    max_batch_delay_ms: Annotated[int, Integer(0, unit="milliseconds")] = key(
+    max_batch_delay_ms: Annotated[int, integer(0, unit="milliseconds")] = key(
         "max-batch-delay", "how long a request may wait for a fuller batch; wins over `model-config.yaml`", "50", 50
     )
     attempts: AtLeastOne = key("retry-attempts", "how often a request tries the node; 1 means no second try", "1", 1)
-    timeout_ms: Annotated[int, Integer(1, unit="milliseconds")] = key(
+    timeout_ms: Annotated[int, integer(1, unit="milliseconds")] = key(
         "timeout-ms", "how long one try may take, waiting for a worker included", "10000", 10000
     )
 

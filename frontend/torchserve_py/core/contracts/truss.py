@@ -14,7 +14,7 @@ from torchserve_py.archive.contract import TRUSS_CONFIG
 from torchserve_py.core.config import InvalidModelConfig, ModelConfig, read_mapping
 from torchserve_py.core.contracts import Configured
 from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key, read
-from torchserve_py.settings.schemas.values import Expected, Flag, Integer, Nested, Seconds, Text, Texts, is_inside
+from torchserve_py.settings.schemas.values import Expected, Flag, Nested, Seconds, Text, Texts, integer, is_inside
 from torchserve_py.settings.schemas.yaml_mapping import YamlMapping
 from ts.runtimes.truss.class_file import CLASS_ARGUMENTS
 
@@ -57,7 +57,7 @@ def _gpus(accelerator: Any) -> int | None:
 
 _INSIDE: Final = Expected("a path inside of the Truss's folder", is_inside)
 Inside = Annotated[str | None, _INSIDE]
-Count = Annotated[int | None, Integer(1)]
+Count = Annotated[int | None, integer(1)]
 
 
 class Resources(Schema):

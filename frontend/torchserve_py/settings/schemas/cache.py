@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator
 
 from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
-from torchserve_py.settings.schemas.values import FLAG, SECONDS, Choice, Integer, Nested, Text
+from torchserve_py.settings.schemas.values import FLAG, SECONDS, Nested, Text, choice, integer
 
 DEFAULT_LEASE = 10.0
 """Seconds."""
@@ -48,13 +48,13 @@ class CacheConfig(ClosedSchema):
     `capacity` None: as many as there may be sequences. `path` None: see `torchserve_py.core.sequence_storage`.
     """
 
-    store: Annotated[str, Choice(*STORES)] = key(
+    store: Annotated[str, choice(*STORES)] = key(
         "store",
         "where states are kept that are not in the memory of a worker, or whose worker has died",
         "`memory`",
         otherwise="memory",
     )
-    capacity: Annotated[int | None, Integer(1)] = key(
+    capacity: Annotated[int | None, integer(1)] = key(
         "capacity", "states in the memory of one worker", "`maxNumSequence`"
     )
     path: Text = key(
@@ -71,7 +71,7 @@ class CacheConfig(ClosedSchema):
         " `redis+sentinel://host:26379,host:26379/mymaster/0`",
         "none, needed with `redis`",
     )
-    replicas: Annotated[int, Integer(0)] = key(
+    replicas: Annotated[int, integer(0)] = key(
         "replicas", "with `redis`: how many replicas must have a step before its answer leaves", "0", otherwise=0
     )
     lease: Annotated[float, SECONDS] = key(

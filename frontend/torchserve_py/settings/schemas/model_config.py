@@ -12,13 +12,13 @@ from torchserve_py.settings.schemas.values import (
     NOT_NEGATIVE,
     POSITIVE,
     TEXT,
-    Choice,
     Expected,
     Flag,
-    Integer,
     Listed,
     Nested,
     Text,
+    choice,
+    integer,
     is_inside,
     is_plain_map,
     unexpected,
@@ -29,18 +29,18 @@ from ts.open_inference.datatypes import DATATYPES
 class TorchrunConfig(Schema):
     """The `torchrun` map: how the processes of one parallel worker are launched. None = not set."""
 
-    nnodes: Annotated[int | None, Integer(1)] = key("nnodes", "number of machines")
-    nproc_per_node: Annotated[int | None, Integer(1)] = key(
+    nnodes: Annotated[int | None, integer(1)] = key("nnodes", "number of machines")
+    nproc_per_node: Annotated[int | None, integer(1)] = key(
         "nproc-per-node", "processes of one worker, one per GPU; the same as `parallelLevel`"
     )
     rdzv_backend: Text = key("rdzv-backend", "how the processes find each other, `c10d` by default")
     rdzv_endpoint: Text = key("rdzv-endpoint", "where the processes meet; by default a free port of this machine")
     rdzv_conf: Text = key("rdzv-conf", "accepted, without effect, as in TorchServe")
-    monitor_interval: Annotated[int | None, Integer(1)] = key(
+    monitor_interval: Annotated[int | None, integer(1)] = key(
         "monitor-interval", "accepted, without effect, as in TorchServe"
     )
-    node_rank: Annotated[int | None, Integer(0)] = key("node-rank", "accepted, without effect, as in TorchServe")
-    omp_num_threads: Annotated[int | None, Integer(1)] = key(
+    node_rank: Annotated[int | None, integer(0)] = key("node-rank", "accepted, without effect, as in TorchServe")
+    omp_num_threads: Annotated[int | None, integer(1)] = key(
         "OMP_NUMBER_THREADS", "becomes `OMP_NUM_THREADS` of the processes, 1 by default"
     )
 
@@ -48,13 +48,13 @@ class TorchrunConfig(Schema):
 class ScalingConfig(ClosedSchema):
     """The `scaling` map: when the number of workers follows the load."""
 
-    target_wait_ms: Annotated[int, Integer(1, unit="milliseconds")] = key(
+    target_wait_ms: Annotated[int, integer(1, unit="milliseconds")] = key(
         "targetWaitMSec", "how long a request may wait before workers are added", "1,000", otherwise=1000
     )
-    down_after: Annotated[int, Integer(1, unit="seconds")] = key(
+    down_after: Annotated[int, integer(1, unit="seconds")] = key(
         "downAfterSec", "how long fewer workers must have been enough before some are taken down", "60", otherwise=60
     )
-    idle_timeout: Annotated[int, Integer(1, unit="seconds")] = key(
+    idle_timeout: Annotated[int, integer(1, unit="seconds")] = key(
         "idleTimeoutSec",
         "with `minWorkers: 0`: after how long without a request the last worker is taken down",
         "300",
@@ -127,10 +127,10 @@ class WarmupRequest(ClosedSchema):
     inputs: Annotated[
         tuple[Annotated[WarmupTensor, _TENSOR], ...] | None, AfterValidator(_named_once), _WARMUP_TENSORS
     ] = key("inputs", "instead of a file: tensors of zeros, as an Open Inference request has them")
-    rows: Annotated[int | None, Integer(1)] = key(
+    rows: Annotated[int | None, integer(1)] = key(
         "rows", "how many such requests make the batch; at most `batchSize`", "`batchSize`"
     )
-    calls: Annotated[int, Integer(1, 1000)] = key("calls", "how often the handler is called so", "1", otherwise=1)
+    calls: Annotated[int, integer(1, 1000)] = key("calls", "how often the handler is called so", "1", otherwise=1)
 
 
 def _are_gpus(value: object) -> bool:
@@ -144,10 +144,10 @@ _WARMUP = Listed("a list of requests, for example [{file: sample.json, contentTy
 _WARMUP_REQUEST = Nested("a map, for example {file: sample.json, contentType: application/json}")
 _TORCHRUN = Nested("a map of torchrun options, for example {nproc-per-node: 4}")
 _RAY = Nested("a map of Ray's options, for example {num_cpus: 2, num_gpus: 0.5}")
-AtLeastOne = Annotated[int | None, Integer(1)]
-AtLeastZero = Annotated[int | None, Integer(0)]
-Milliseconds = Annotated[int | None, Integer(0, unit="milliseconds")]
-SecondsFromOne = Annotated[int | None, Integer(1, unit="seconds")]
+AtLeastOne = Annotated[int | None, integer(1)]
+AtLeastZero = Annotated[int | None, integer(0)]
+Milliseconds = Annotated[int | None, integer(0, unit="milliseconds")]
+SecondsFromOne = Annotated[int | None, integer(1, unit="seconds")]
 Tensors = Annotated[tuple[Annotated[TensorDeclaration, _TENSOR], ...] | None, AfterValidator(_named_once), _TENSORS]
 
 
@@ -189,7 +189,7 @@ class ModelConfigFile(Schema):
     startup_timeout: SecondsFromOne = key(
         "startupTimeout", "how long loading the model may take", "`default_startup_timeout`"
     )
-    device_type: Annotated[Literal["cpu", "gpu", "auto"] | None, Choice("cpu", "gpu", "auto")] = key(
+    device_type: Annotated[Literal["cpu", "gpu", "auto"] | None, choice("cpu", "gpu", "auto")] = key(
         "deviceType",
         "`auto` and `gpu` mean a GPU if the server has one, else the CPU. A worker sees [its own "
         "GPU](#what-a-worker-sees-of-the-gpus) and no other",
@@ -201,7 +201,7 @@ class ModelConfigFile(Schema):
         "all",
     )
     parallel_type: Annotated[
-        Literal["", "pp", "tp", "pptp", "custom"] | None, Choice("", "pp", "tp", "pptp", "custom")
+        Literal["", "pp", "tp", "pptp", "custom"] | None, choice("", "pp", "tp", "pptp", "custom")
     ] = key("parallelType", "how one worker uses several GPUs, see [Parallel workers](#parallel-workers)", '`""`')
     parallel_level: AtLeastZero = key(
         "parallelLevel",
@@ -211,7 +211,7 @@ class ModelConfigFile(Schema):
     torchrun: Annotated[TorchrunConfig | None, _TORCHRUN] = key(
         "torchrun", "how the processes of a parallel worker are started", "none"
     )
-    max_retry_timeout: Annotated[int | None, Integer(0, unit="seconds")] = key(
+    max_retry_timeout: Annotated[int | None, integer(0, unit="seconds")] = key(
         "maxRetryTimeoutInSec", "how long a worker that keeps dying is started again", "300"
     )
     client_timeout_ms: Milliseconds = key(
@@ -243,7 +243,7 @@ class ModelConfigFile(Schema):
     max_num_sequence: AtLeastOne = key(
         "maxNumSequence", "sequences that may be open; never fewer than workers × `batchSize`", "1"
     )
-    on_expired_sequence: Annotated[Literal["refuse", "restart"] | None, Choice("refuse", "restart")] = key(
+    on_expired_sequence: Annotated[Literal["refuse", "restart"] | None, choice("refuse", "restart")] = key(
         "onExpiredSequence",
         "what happens to a request for a sequence that a limit has closed or that was lost: it is refused with 410, "
         "or it opens a new sequence as in TorchServe",
@@ -261,7 +261,7 @@ class ModelConfigFile(Schema):
         "others wait in the queue",
         "1,024",
     )
-    autocast: Annotated[Literal["bfloat16", "float16"] | None, Choice("bfloat16", "float16")] = key(
+    autocast: Annotated[Literal["bfloat16", "float16"] | None, choice("bfloat16", "float16")] = key(
         "autocast", "the type in which `BaseHandler` has the model compute, see [GPUs](gpu.md)", "that of the weights"
     )
     channels_last: Flag = key(

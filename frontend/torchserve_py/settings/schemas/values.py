@@ -1,6 +1,6 @@
 """The kinds of value that users write: what each may be, and the words that say so.
 
-A kind annotates a field of a `schema.Schema`, as in ``Annotated[int | None, Integer(1)]``. A problem with a value ends
+A kind annotates a field of a `schema.Schema`, as in ``Annotated[int | None, integer(1)]``. A problem with a value ends
 in "it must be" and the words of its kind. Where a file holds only text (config.properties), ``from_text`` of the kind
 makes the value that is then checked; text that it cannot convert stays as it is, and the check refuses it.
 """
@@ -22,17 +22,31 @@ MAX_LONG: Final = 2**63 - 1
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """Words that describe a right value, which must fit the type and be accepted by ``is_right``."""
+    """Words that describe a right value, which must fit the type, or ``inner``, and be accepted by ``is_right``."""
 
     words: str
     is_right: Callable[[Any], bool] | None = None
     from_text: Callable[[str], Any] = str.strip
+    inner: CoreSchema | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate by the type; a refused value gets the words as message."""
-        return _saying(self.words, handler(source), self.is_right)
+        inner = self.inner
+        if inner is None:
+            inner = handler(source)
+        elif type(None) in get_args(source):
+            inner = core_schema.nullable_schema(inner)
+        return core_schema.no_info_wrap_validator_function(self._validated, inner)
+
+    def _validated(self, value: Any, run: Callable[[Any], Any]) -> Any:
+        try:
+            if value is None or self.is_right is None or self.is_right(value):
+                return run(value)
+        except (ValidationError, ValueError, TypeError):
+            pass
+        raise unexpected(self.words)
 
 
 @dataclass(frozen=True)
@@ -95,57 +109,21 @@ class Parsed:
         return core_schema.with_info_plain_validator_function(validate, json_schema_input_schema=text)
 
 
-class Integer:
-    """An integer from ``minimum`` to ``maximum``, both allowed; a number of ``unit``."""
-
-    def __init__(self, minimum: int, maximum: int = MAX_INT, unit: str = "") -> None:
-        self._bounds = minimum, maximum
-        bounds = "an integer" + (f" from {minimum}" if minimum > -MAX_INT else "")
-        bounds += f" to {maximum}" if maximum < MAX_INT else ""
-        self.words = f"{bounds} ({unit})" if unit else bounds
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate without conversion: neither true nor "1" is an integer."""
-        minimum, maximum = self._bounds
-        return _saying(self.words, _like(source, core_schema.int_schema(strict=True, ge=minimum, le=maximum)))
-
-    @staticmethod
-    def from_text(text: str) -> int | str:
-        return int(text) if _INTEGER.fullmatch(text.strip()) else text
+def integer(minimum: int, maximum: int = MAX_INT, unit: str = "") -> Expected:
+    """Return the kind of integers from ``minimum`` to ``maximum``, both allowed; neither true nor "1" is one."""
+    words = "an integer" + (f" from {minimum}" if minimum > -MAX_INT else "")
+    words += f" to {maximum}" if maximum < MAX_INT else ""
+    words += f" ({unit})" if unit else ""
+    return Expected(words, from_text=_integer, inner=core_schema.int_schema(strict=True, ge=minimum, le=maximum))
 
 
-class Choice:
-    """One of a few words, written in any case; the value is in lower case."""
-
-    from_text = staticmethod(str.strip)
-
-    def __init__(self, *choices: str) -> None:
-        self._choices = choices
-        self.words = "one of " + ", ".join(choice or '""' for choice in choices)
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        inner = _like(source, core_schema.literal_schema(list(self._choices)))
-        lower = core_schema.no_info_before_validator_function(
-            lambda value: value.lower() if isinstance(value, str) else value, inner
-        )
-        return _saying(self.words, lower)
-
-
-def _like(source: Any, inner: CoreSchema) -> CoreSchema:
-    """Allow None where the annotated type does."""
-    return core_schema.nullable_schema(inner) if type(None) in get_args(source) else inner
-
-
-def _saying(words: str, inner: CoreSchema, is_right: Callable[[Any], bool] | None = None) -> CoreSchema:
-    def validate(value: Any, run: Callable[[Any], Any]) -> Any:
-        try:
-            if value is None or is_right is None or is_right(value):
-                return run(value)
-        except (ValidationError, ValueError, TypeError):
-            pass
-        raise unexpected(words)
-
-    return core_schema.no_info_wrap_validator_function(validate, inner)
+def choice(*choices: str) -> Expected:
+    """Return the kind of one of a few words, written in any case; the value is in lower case."""
+    words = "one of " + ", ".join(choice or '""' for choice in choices)
+    lower = core_schema.no_info_before_validator_function(
+        lambda value: value.lower() if isinstance(value, str) else value, core_schema.literal_schema(list(choices))
+    )
+    return Expected(words, inner=lower)
 
 
 def unexpected(words: str, reason: str = "") -> PydanticCustomError:
@@ -202,6 +180,10 @@ def _is_list_of_texts(value: object) -> bool:
 
 def _flag(text: str) -> bool | str:
     return {"true": True, "false": False}.get(text.strip().lower(), text)
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if _INTEGER.fullmatch(text.strip()) else text
 
 
 def _number(text: str) -> float | str:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, ConfigDict, Field
 
 from torchserve_py.settings.schemas.schema import Schema, key
-from torchserve_py.settings.schemas.values import FLAG, MAX_INT, MAX_LONG, TEXT, AnyText, Integer, Nested, Texts
+from torchserve_py.settings.schemas.values import FLAG, MAX_INT, MAX_LONG, TEXT, AnyText, Nested, Texts, integer
 
 
 def _at_least(minimum: int) -> AfterValidator:
@@ -13,7 +13,7 @@ def _at_least(minimum: int) -> AfterValidator:
     return AfterValidator(lambda value: None if value is None or value < minimum else value)
 
 
-_AnyInteger = Annotated[int | None, Integer(-MAX_INT - 1)]
+_AnyInteger = Annotated[int | None, integer(-MAX_INT - 1)]
 AboveZero = Annotated[_AnyInteger, _at_least(1)]
 FromZero = Annotated[_AnyInteger, _at_least(0)]
 
@@ -52,7 +52,7 @@ class SavedModel(VersionSettings):
     min_workers: FromZero = key("minWorkers", "workers to start")
     max_workers: FromZero = key("maxWorkers", "the most workers")
     max_batch_delay: FromZero = key("maxBatchDelay", "milliseconds that a request may wait for a fuller batch")
-    parallel_level: Annotated[int, Integer(0)] = key("parallelLevel", "written for TorchServe", "", 0)
+    parallel_level: Annotated[int, integer(0)] = key("parallelLevel", "written for TorchServe", "", 0)
     handler: AnyText = key("handler", "the handler")
     chosen: Annotated[bool, FLAG] = key("defaultVersionChosen", "whether an operator has chosen it", "", False)
 
@@ -67,6 +67,6 @@ class ModelSnapshot(Schema):
     """The value of `model_snapshot`."""
 
     name: AnyText = key(None, "the file of the snapshot")
-    created: Annotated[int, Integer(0, MAX_LONG)] = key(None, "milliseconds since 1970 (UTC)", "", 0)
+    created: Annotated[int, integer(0, MAX_LONG)] = key(None, "milliseconds since 1970 (UTC)", "", 0)
     models: Annotated[dict[str, _Versions], Nested("a JSON object of models")] = key(None, "the models", "", {})
     not_loaded: Texts = key("notLoaded", "start-up models that could not be loaded")

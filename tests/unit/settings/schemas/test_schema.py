@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, read
-from torchserve_py.settings.schemas.values import Choice, Expected, Flag, Integer, Listed, Nested, Seconds, Text, Texts
+from torchserve_py.settings.schemas.values import Expected, Flag, Listed, Nested, Seconds, Text, Texts, choice, integer
 
 
 class Item(ClosedSchema):
@@ -14,12 +14,12 @@ class Item(ClosedSchema):
 
 
 class Inner(Schema):
-    ports: Annotated[int | None, Integer(1, 9)] = Field(None, alias="the-ports")
+    ports: Annotated[int | None, integer(1, 9)] = Field(None, alias="the-ports")
 
 
 class Outer(Schema):
-    size: Annotated[int | None, Integer(1)] = Field(None, alias="batchSize")
-    kind: Annotated[str | None, Choice("cpu", "gpu", "")] = None
+    size: Annotated[int | None, integer(1)] = Field(None, alias="batchSize")
+    kind: Annotated[str | None, choice("cpu", "gpu", "")] = None
     flag: Flag = None
     text: Text = None
     texts: Texts = None
