@@ -61,7 +61,6 @@ class Call:
         self._end_of_slice = 0.0  # until when the handler may read without a pause
         self._waiter: asyncio.Future[None] | None = None
         self._run = HandlerRun(self)
-        self._initial_sent = False
         self._timer: asyncio.TimerHandle | None = None
         if head.timeout is not None:
             self._timer = asyncio.get_running_loop().call_later(head.timeout, self._expire)
@@ -146,13 +145,13 @@ class Call:
     # The handler.
 
     def _start(self) -> None:
-        self._connection.task_started()
+        self._connection.running += 1
         self._run.start(decompress=not self.method.takes_stream and isinstance(self._messages[0], Compressed))
 
     def handler_ended(self) -> None:
         """Note that the handler has ended."""
         self._release()
-        self._connection.task_ended()
+        self._connection.handler_ended()
         for callback in self.on_end:
             callback(self)
 
@@ -202,9 +201,6 @@ class Call:
             block = header_blocks.OK_TRAILERS
         else:
             block = header_blocks.trailers(code.value[0], details, self.trailing_metadata)
-        if not self._initial_sent:
-            self._initial_sent = True
-            block = header_blocks.RESPONSE + block
         self.stream.end(block)
         self._connection.ready(self)
 
@@ -251,9 +247,6 @@ class Call:
                 f"The client has left {unread.held} bytes of answers unread; {len(data)} more are too many.",
             )
             raise AbortError("The client leaves too much unread.")
-        if not self._initial_sent:
-            self._initial_sent = True
-            self.stream.send_head(header_blocks.RESPONSE)
         self.stream.send(PREFIX.pack(0, len(data)), data)
         self._connection.ready(self)
 

@@ -4,7 +4,6 @@ After a stream that the client has ended, frames are violations. If the server e
 sent everything, frames that the client sent before it knew are legitimate.
 """
 
-from collections import deque
 from typing import Final
 
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
@@ -18,20 +17,17 @@ _SMALL_PIECE: Final = 1024
 class ClosedStreams:
     """The recently ended streams of one connection."""
 
-    __slots__ = ("_order", "_streams")
+    __slots__ = ("_streams",)
 
     def __init__(self) -> None:
-        #: How many bytes of each stream may still arrive; None for nothing.
+        #: How many bytes of each stream may still arrive, None for nothing; the stream that ended first comes first.
         self._streams: dict[int, int | None] = {}
-        self._order: deque[int] = deque()
 
     def add(self, stream_id: int, under_way: int | None = None) -> None:
         """Add an ended stream; ``under_way`` bytes of data, and trailers, may still arrive, or nothing (None)."""
-        if stream_id not in self._streams:
-            self._order.append(stream_id)
-            if len(self._order) > _REMEMBERED:
-                del self._streams[self._order.popleft()]
         self._streams[stream_id] = under_way
+        if len(self._streams) > _REMEMBERED:
+            del self._streams[next(iter(self._streams))]
 
     def forget(self, stream_id: int) -> None:
         """Note that the client has ended the stream, too: nothing more may arrive."""

@@ -7,7 +7,6 @@ that ask for nothing.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from typing import TYPE_CHECKING, Final, cast
 
@@ -16,7 +15,6 @@ from grpc import StatusCode
 from torchserve_py.transport.http2 import frames, header_blocks
 from torchserve_py.transport.http2.call import STREAM_WINDOW, Call
 from torchserve_py.transport.http2.closed_streams import ClosedStreams
-from torchserve_py.transport.http2.farewell import Farewell
 from torchserve_py.transport.http2.frame_reader import MAX_FRAME_SIZE, FrameHandler, FrameReader
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.transport.http2.grpc_messages import BadMessage
@@ -41,6 +39,10 @@ _WINDOW: Final = 8 << 20
 #: How long a client may take to say that it speaks HTTP/2 (seconds).
 _GREETING_LIMIT: Final = 20.0
 
+#: How long a client may take to answer the ping that comes with the first GOAWAY (seconds).
+_PONG_LIMIT: Final = 5.0
+_FAREWELL: Final = b"farewell"
+
 _NOT_FOUND: Final = Denied(StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
@@ -57,13 +59,14 @@ class Http2Connection(asyncio.Protocol):
         self._turns = running_turns()
         self._transport: asyncio.Transport | None = None
         self._greeting: asyncio.TimerHandle | None = None
-        self._farewell: Farewell | None = None
+        self._farewell: asyncio.TimerHandle | None = None
         self._stalls: Stalls | None = None
         self._patience = Patience()
         self._decoder = HeaderDecoder()
         self._calls: dict[int, Call] = {}
         self._ended = ClosedStreams()
-        self._running = 0
+        #: How many handlers run, those of calls that are over included.
+        self.running = 0
         self._last_id = 0
         self._refuses = False
         self._receive_window = _WINDOW
@@ -91,7 +94,7 @@ class Http2Connection(asyncio.Protocol):
             frames.MAX_FRAME_SIZE: MAX_FRAME_SIZE,
             frames.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_SIZE,
         }
-        self.sender.connect(self._transport)
+        self.sender.transport = self._transport
         self.sender.out += [frames.settings(settings), frames.window_update(0, _WINDOW - frames.DEFAULT_WINDOW)]
         self._greeting = asyncio.get_running_loop().call_later(_GREETING_LIMIT, self._transport.abort)
         self._stalls = Stalls(self._transport, self._reader, self._calls, self._reset, self.server.limits.stall)
@@ -117,7 +120,6 @@ class Http2Connection(asyncio.Protocol):
         self.sender.flush()
 
     def _go_on(self) -> None:
-        """Take the frames that were left for the sake of other clients."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
             self.data_received(b"")
@@ -133,7 +135,7 @@ class Http2Connection(asyncio.Protocol):
         self._leave()
 
     def _leave(self) -> None:
-        if self._transport is None and not self._running:
+        if self._transport is None and not self.running:
             self.server.closed(self)
             if self._place is not None:
                 self._place.leave()
@@ -159,11 +161,17 @@ class Http2Connection(asyncio.Protocol):
     # Called by the server.
 
     def finish(self) -> None:
-        """Refuse new calls, and close when the running ones have ended."""
+        """Refuse new calls, and close when the running ones have ended; no call is lost (RFC 9113, 6.8).
+
+        The first GOAWAY only asks the client to open no more calls. The answer to the ping arrives behind all calls
+        that the client opened before it read the GOAWAY. The last GOAWAY then names the last call that is served.
+        """
         if self._refuses or self._farewell is not None:
             return
         if self._reader.is_greeted:
-            self._farewell = Farewell(self.sender.out, self._refuse)
+            self.sender.out.append(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR))
+            self.sender.out.append(frames.header(len(_FAREWELL), frames.PING, 0, 0) + _FAREWELL)
+            self._farewell = asyncio.get_running_loop().call_later(_PONG_LIMIT, self._refuse)
         else:
             self._refuse()
         self.sender.flush()
@@ -191,13 +199,9 @@ class Http2Connection(asyncio.Protocol):
         if call.stream.id in self._calls:
             self.sender.ready(call)
 
-    def task_started(self) -> None:
-        """Note that a handler has started."""
-        self._running += 1
-
-    def task_ended(self) -> None:
-        """Note that a handler has ended."""
-        self._running -= 1
+    def handler_ended(self) -> None:
+        """Note that one of the running handlers has ended."""
+        self.running -= 1
         self._leave()
 
     # Called by the sender.
@@ -273,7 +277,7 @@ class Http2Connection(asyncio.Protocol):
         self._last_id = stream_id
         streams = self.server.limits.streams
         code = None
-        if len(self._calls) >= streams or self._running >= 2 * streams:  # a handler may outlive its call
+        if len(self._calls) >= streams or self.running >= 2 * streams:  # a handler may outlive its call
             code = ErrorCode.REFUSED_STREAM
         elif not isinstance(head, RequestHead) or flags & frames.DEPENDS_ON_ITSELF or (ends and head.content_length):
             code = ErrorCode.PROTOCOL_ERROR
@@ -295,7 +299,7 @@ class Http2Connection(asyncio.Protocol):
             except BadMessage as error:
                 denied = Denied(error.code, str(error))
             else:
-                self.sender.begun()
+                self.sender.allow_changes()
                 if ends:
                     call.end_input()
         if denied is not None:
@@ -369,8 +373,9 @@ class Http2Connection(asyncio.Protocol):
         frames.check_size(payload, 8, "PING")
         if not flags & frames.ACK:
             self.sender.out.append(frames.header(8, frames.PING, frames.ACK, 0) + payload)
-        elif self._farewell is not None:
-            self._farewell.take_pong(payload)
+        elif self._farewell is not None and payload == _FAREWELL and not self._refuses:
+            self._farewell.cancel()
+            self._refuse()
 
     def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
         frames.check_size(payload, 4, "WINDOW_UPDATE")
@@ -391,5 +396,4 @@ def _grpc_name(address: object) -> str:
     if not isinstance(address, tuple):
         return "unknown"
     host, port = address[:2]
-    is_ipv6 = ipaddress.ip_address(host.partition("%")[0]).version == 6
-    return f"ipv6:%5B{host}%5D:{port}" if is_ipv6 else f"ipv4:{host}:{port}"
+    return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -57,7 +57,8 @@ class Sender:
         self.max_frame = frames.DEFAULT_MAX_FRAME_SIZE
         #: Whether the transport takes more.
         self.writable = True
-        self._transport: asyncio.Transport | None = None
+        #: Where to write; None before the connection begins, and once it has ended.
+        self.transport: asyncio.Transport | None = None
         self._calls = calls
         self._ended = ended
         self._flushed = flushed
@@ -77,19 +78,11 @@ class Sender:
         self._scheduled = False
         self._is_put_off = False
 
-    def connect(self, transport: asyncio.Transport) -> None:
-        """Send to ``transport`` from now on."""
-        self._transport = transport
-
     def close(self) -> None:
         """Stop sending: the connection has ended."""
-        self._transport = None
+        self.transport = None
         for each in (self._ready, self._waiting, self._parked, self._parked_heap, self.out):
             each.clear()
-
-    def begun(self) -> None:
-        """Note that a call has begun."""
-        self._allow_changes(_CHANGES_PER_CALL)
 
     def drop(self, call: Call) -> None:
         """Forget a call; it sends nothing more."""
@@ -120,7 +113,7 @@ class Sender:
     def flush(self) -> None:
         """Write everything that can be sent now."""
         self._scheduled = False
-        transport = self._transport
+        transport = self.transport
         if transport is None:
             return
         if not self.writable:
@@ -162,7 +155,7 @@ class Sender:
         self._window -= used
         if used:
             changes = used // _BYTES_PER_CHANGE + (0 if stream.pending else _CHANGES_PER_CALL)
-            self._allow_changes(changes)
+            self.allow_changes(changes)
         if stream.has_ended:
             self._waiting.pop(call, None)
             if self._parked:
@@ -237,7 +230,8 @@ class Sender:
         if freed > _CALLS_PER_FRAME:
             self._patience.spend(freed // _CALLS_PER_FRAME)
 
-    def _allow_changes(self, count: int) -> None:
+    def allow_changes(self, count: int = _CHANGES_PER_CALL) -> None:
+        """Let the client change windows so often for free; by default as often as for a call that begins."""
         self._free_changes = min(self._free_changes + count, _MAX_CHANGES)
 
     def _count_change(self) -> None:

@@ -4,14 +4,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from torchserve_py.transport.http2.frames import (
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    header,
-)
+from torchserve_py.transport.http2.frames import CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, header
+from torchserve_py.transport.http2.header_blocks import RESPONSE
 from torchserve_py.transport.http2.unread import Unread
 
 #: A writer pauses while more than this many bytes are unsent …
@@ -28,12 +22,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Stream:
-    """The sending half of a stream.
-
-    Args:
-        stream_id: Its number.
-        unread: Counts the bytes that the peer has not read.
-    """
+    """The sending half of a stream; ``unread`` counts the bytes that the peer has not read."""
 
     __slots__ = ("_chunks", "_drained", "_head", "_trailers", "_unread", "credit", "has_ended", "id", "pending", "sent")
 
@@ -48,14 +37,11 @@ class Stream:
         self.pending = 0
         #: Whether the trailers have left.
         self.has_ended = False
-        self._head: bytes | None = None
+        #: The headers of the response, until they have left.
+        self._head = RESPONSE
         self._chunks: deque[Buffer] = deque()
         self._trailers: bytes | None = None
         self._drained: asyncio.Future[None] | None = None
-
-    def send_head(self, block: bytes) -> None:
-        """Send headers; they come first."""
-        self._head = block
 
     def send(self, prefix: bytes, data: Buffer) -> None:
         """Send data, which must not be changed afterwards, and a few bytes before it."""
@@ -65,7 +51,7 @@ class Stream:
         self._unread.take(size)
 
     def end(self, block: bytes) -> None:
-        """Send trailers behind everything else."""
+        """Send trailers behind everything else; in one block with the headers if there is no data."""
         self._trailers = block
 
     def discard(self) -> None:
@@ -92,11 +78,11 @@ class Stream:
 
         The allowance may be negative: a peer can make windows smaller than what was sent.
         """
-        if self._head is not None:
-            _emit_headers(out, self.id, self._head, 0, max_frame)
-            self._head = None
         used = 0
         if self.pending:
+            if self._head:
+                _emit_headers(out, self.id, self._head, 0, max_frame)
+                self._head = b""
             used = max(0, min(self.pending, allowance))
             self.credit -= used
             self.pending -= used
@@ -106,7 +92,7 @@ class Stream:
             if self.pending <= _LOW_WATER:
                 self._wake()
         if self._trailers is not None and not self.pending:
-            _emit_headers(out, self.id, self._trailers, END_STREAM, max_frame)
+            _emit_headers(out, self.id, self._head + self._trailers, END_STREAM, max_frame)
             self._trailers = None
             self.has_ended = True
         return used

@@ -101,7 +101,7 @@ class InMemory:
         """
         self.connection.connection_lost(None)
         for _ in range(1000):
-            if not self.connection._running:
+            if not self.connection.running:
                 break
             await asyncio.sleep(0.001)
         self.server.decompressor.close()

@@ -75,7 +75,7 @@ async def test_calls_behind_the_farewell_are_not_served_and_the_last_one_is_name
 
 
 async def test_a_client_that_does_not_answer_the_ping(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchserve_py.transport.http2.farewell._PONG_LIMIT", 0.05)
+    monkeypatch.setattr("torchserve_py.transport.http2.http2_connection._PONG_LIMIT", 0.05)
     running = await start()
     client = await raw_client_of(running)
     await running.server.stop(20)
