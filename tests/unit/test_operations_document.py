@@ -7,7 +7,7 @@ from torchserve_py.doors.failures import failure_of, too_many_connections
 from torchserve_py.doors.management_calls import ModelApiDisabledError
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.transport.http1.errors import BodyHasNoRoom
+from torchserve_py.transport.request_budget import NoRoomError
 
 ROOT = Path(__file__).parents[2]
 #: A client that has gone away gets no answer that could name it.
@@ -18,6 +18,6 @@ def test_every_cause_is_explained() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     section = text.partition("## What a cause means and what to do")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    failures = [failure_of(BodyHasNoRoom()), too_many_connections(""), ModelApiDisabledError().failure]
+    failures = [failure_of(NoRoomError()), too_many_connections(""), ModelApiDisabledError().failure]
     causes_of_doors = [HANDLER_ERROR, *(failure.cause for failure in failures)]
     assert sorted(documented) == sorted([*map(str, set(Cause) - UNSEEN), *map(str, causes_of_doors)])

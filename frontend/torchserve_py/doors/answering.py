@@ -24,7 +24,6 @@ from torchserve_py.doors.torchserve_dialect import TORCHSERVE_DIALECT
 from torchserve_py.jobs.parts import Part
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.transport.http1.errors import BodyError
 from torchserve_py.transport.http1.request import Request
 
 logger = logging.getLogger(__name__)
@@ -144,9 +143,9 @@ class Answering:
         else:
             self._run(reply)
 
-    def _go_on(self, body: bytes | BodyError) -> None:
+    def _go_on(self, body: bytes | Exception) -> None:
         try:
-            if isinstance(body, BodyError):
+            if isinstance(body, Exception):
                 raise body
             reply = self._after_body(body)
             if reply is None:
@@ -178,7 +177,7 @@ class Answering:
         try:
             self._follow(await coroutine)
         except Exception as error:
-            if isinstance(error, ConnectionError) and not self._request.is_connected:
+            if isinstance(error, ConnectionError) and not self._request.connection.is_connected:
                 logger.debug("The client left before it was answered")
                 self._request.finish()
             else:
@@ -221,7 +220,7 @@ class Answering:
         if self._application.is_logged and (route is None or not route.is_quiet or 400 <= request.status < 500):
             protocol = "HTTP/1.1" if request.version == (1, 1) else "HTTP/1.0"
             access_log.note(
-                request.peer,
+                request.connection.peer,
                 request.method,
                 request.target,
                 protocol,

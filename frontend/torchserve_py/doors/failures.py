@@ -10,7 +10,8 @@ from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.core import errors as model_errors
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyTooLarge, BodyTooSlow
+from torchserve_py.transport.http1.errors import BodyError, BodyTooLarge, BodyTooSlow
+from torchserve_py.transport.request_budget import NoRoomError
 from torchserve_py.workflows.errors import WorkflowError
 from ts.protocol.messages import CAUSE_HEADER
 
@@ -60,7 +61,7 @@ class DoorError(Exception):
 
 
 #: Exceptions that say what is wrong with a request, a model or an archive; any other is a defect of the server.
-EXPECTED_ERRORS: Final = (DoorError, ArchiveError, model_errors.ModelError, WorkflowError, BodyError)
+EXPECTED_ERRORS: Final = (DoorError, ArchiveError, model_errors.ModelError, WorkflowError, BodyError, NoRoomError)
 
 
 def bad_request(message: str) -> DoorError:
@@ -121,6 +122,8 @@ def failure_of(error: Exception) -> Failure:
         return error.failure
     if isinstance(error, BodyError):
         return _of_body(error)
+    if isinstance(error, NoRoomError):
+        return Failure(503, UNAVAILABLE, str(error), "too_many_bytes", overloaded=True)
     if isinstance(error, (ArchiveError, WorkflowError)):
         return Failure(error.status, error.error_type, str(error))
     if isinstance(error, model_errors.WorkersFailed):
@@ -139,8 +142,6 @@ def _of_body(error: BodyError) -> Failure:
         return Failure(413, "BadRequestException", message)
     if isinstance(error, BodyTooSlow):
         return request_timeout(str(error))
-    if isinstance(error, BodyHasNoRoom):
-        return Failure(503, UNAVAILABLE, str(error), "too_many_bytes", overloaded=True)
     return invalid_message(f"The request body could not be read. {error}")
 
 

@@ -186,8 +186,9 @@ class HttpExchange(Exchange):
         """
         frame, more = self.dialect.frame, parts[-1].more
         self.request.send([frame(part.body) for part in parts], last=not more)
-        if more and self.request.is_reader_slow:
-            await self.request.drained()
+        pace = self.request.connection.pace
+        if more and pace.is_reader_slow:
+            await pace.drained()
 
     async def _wait(self, answer: Coroutine[Any, Any, Answer]) -> Sent:
         try:

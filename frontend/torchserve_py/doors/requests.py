@@ -59,7 +59,7 @@ async def read_small_body(request: Request, max_size: int) -> bytes:
     """Return the decompressed body of a call that takes only a few parameters.
 
     Raises DoorError: it has more than `MAX_PARSED` bytes, or contradicts its ``Content-Encoding``; BodyError: it is too
-    large, too slow or malformed, or the server lacks memory now.
+    large, too slow or malformed; NoRoomError: the server lacks memory now.
     """
     limit = min(max_size, MAX_PARSED)
     try:
@@ -74,7 +74,7 @@ async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
     """Return a body without its ``Content-Encoding``.
 
     Raises DoorError: the encoding is unknown or wrong; BodyError: the decompressed body is larger than ``max_size``
-    bytes, or the server lacks memory now.
+    bytes; NoRoomError: the server lacks memory now.
     """
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding in _IDENTITY:
@@ -96,11 +96,11 @@ def request_line(request: Request, endpoint: str, scheme: str = "http") -> tuple
 
     ``scheme`` is ``http`` or ``ws``; an ``s`` is added on an encrypted connection.
     """
-    peer = request.peer
+    peer = request.connection.peer
     return (
         (":method", request.method),
         (":path", _ascii(request.target)),
-        (":scheme", scheme + "s" if request.is_secure else scheme),
+        (":scheme", scheme + "s" if request.connection.is_secure else scheme),
         (":authority", _ascii(request.headers.get("Host", ""))),
         (":endpoint", endpoint),
         (":client", f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""),

@@ -217,7 +217,7 @@ async def test_the_next_request_waits_for_a_slow_reader(serving: OpenDoors) -> N
     writer.write(predict())
     await until(lambda: model.calls)
     end = served(serving, connection)
-    await until(lambda: end.reader.is_slow)
+    await until(lambda: end.pace.is_reader_slow)
     writer.write(predict(b"next"))
     await taken(serving, connection)
     assert len(model.calls) == 1

@@ -142,8 +142,7 @@ async def send_events(context: DoorContext, request: Request, events: AsyncGener
                     request.send([_encoded(("expired", None))], last=True)
                     return sent
                 request.send([_encoded(event)])
-                if request.is_reader_slow:
-                    await request.drained()
+                await request.connection.pace.drained()
             request.send((), last=True)
     return sent
 

@@ -1,9 +1,13 @@
 """What a connection does with its transport, which may be closed or gone at any time."""
 
 import asyncio
+import socket
+import struct
+from typing import Final
 
 from torchserve_py.transport.http1.request import Buffer
-from torchserve_py.transport.http1.slow_clients import reset
+
+_NO_LINGERING: Final = struct.pack("ii", 1, 0)
 
 
 class ClientTransport(asyncio.Protocol):
@@ -34,9 +38,13 @@ class ClientTransport(asyncio.Protocol):
             self._transport.abort()
 
     def reset(self) -> None:
-        """Close the connection so that the client sees an error instead of an orderly end."""
-        if self._transport is not None:
-            reset(self._transport)
+        """Close the connection at once, so that the client sees an error instead of an orderly end."""
+        if self._transport is None:
+            return
+        connection = self._transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
+        self._transport.abort()
 
     def set_reading(self, reading: bool) -> None:
         """Resume or pause reading from the client."""

@@ -21,10 +21,6 @@ class BodyTooSlow(BodyError):
     """The body arrives too slowly, or not at all; the text says how slowly."""
 
 
-class BodyHasNoRoom(BodyError):
-    """The server holds as many bytes of requests as it may; the text says how many."""
-
-
 class BodyMalformed(BodyError):
     """The rest of the body is not framed as HTTP requires."""
 

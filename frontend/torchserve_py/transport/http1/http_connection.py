@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from torchserve_py.transport.http1.body_receiver import BodyReceiver
 from torchserve_py.transport.http1.client_transport import ClientTransport
 from torchserve_py.transport.http1.deadline import Deadline
-from torchserve_py.transport.http1.errors import BadMessage, BodyMalformed
+from torchserve_py.transport.http1.errors import BadMessage, BodyError, BodyMalformed
 from torchserve_py.transport.http1.parser import MAX_PIECE, Head, RequestParser
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.response import CONTINUE
-from torchserve_py.transport.http1.slow_clients import SlowReader, SlowSender
+from torchserve_py.transport.http1.slow_clients import Pace
 from torchserve_py.transport.turns import running_turns
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ class HttpConnection(ClientTransport):
         self._limits = server.limits
         self._parser = RequestParser(self)
         self._timer = Deadline(server.loop)
-        self.reader = SlowReader(self, self._timer, self._limits.stall_seconds)
-        self._sender = SlowSender(server.loop, self._timer, self._limits.stall_seconds, self._give_up_body)
+        self.pace = Pace(self, self._timer, self._limits.stall_seconds)
         #: Requests that arrived after `_current`; last, the error if the bytes after them are malformed.
         self._queue: deque[Request | BadMessage] = deque()
         #: The request that is being answered.
@@ -111,7 +110,7 @@ class HttpConnection(ClientTransport):
         self._server.closed(self)
         if self._place is not None:
             self._place.leave()
-        self.reader.left()
+        self.pace.left()
         if self._upgraded is not None:
             self._upgraded.connection_lost()
         current, self._current = self._current, None
@@ -122,11 +121,11 @@ class HttpConnection(ClientTransport):
 
     def pause_writing(self) -> None:
         """Note that the client reads more slowly than the server writes."""
-        self.reader.is_slow = True
+        self.pace.is_reader_slow = True
 
     def resume_writing(self) -> None:
         """Note that the client has caught up, and go on with what waited for it."""
-        self.reader.caught_up()
+        self.pace.caught_up()
         if self._upgraded is not None:
             self._upgraded.writable_again()
         if self._awaits_reader:
@@ -268,7 +267,7 @@ class HttpConnection(ClientTransport):
         if ask:
             self.write(CONTINUE)
         if self._current is not None:
-            self._sender.watch(self._current)
+            self.pace.watch_body(self._current)
         self.set_reading(True)
 
     def _check_body(self, request: Request) -> None:
@@ -276,10 +275,12 @@ class HttpConnection(ClientTransport):
             self._timer.stop()
             request.deliver_body()
         elif request.awaits_body:
-            self._sender.sent(request)
+            self.pace.body_grew(request)
 
-    def _give_up_body(self, request: Request) -> None:
+    def give_up_body(self, request: Request, error: BodyError) -> None:
+        """Read no more of a body that arrives too slowly."""
         self._ignores_input = True
+        request.fail_body(error)
         request.deliver_body()
 
     # Requests, from beginning to end.
@@ -323,9 +324,9 @@ class HttpConnection(ClientTransport):
 
     def _next(self) -> None:
         """Process what arrived behind an answered request, or wait for more input."""
-        if self.reader.is_slow:
+        if self.pace.is_reader_slow:
             self._awaits_reader = True
-            self.reader.watch()
+            self.pace.watch_reader()
         elif self._queue or self._held:
             self._timer.stop()
             self._schedule()
@@ -376,7 +377,7 @@ class HttpConnection(ClientTransport):
         if self._transport is None:
             return
         if self.unread_size:
-            self.reader.watch()
+            self.pace.watch_reader()
         self._transport.close()
 
     def _linger(self) -> None:

@@ -4,14 +4,19 @@ The rules: a supported HTTP version, a Host header, no repetition of headers tha
 Ambiguous requests are refused, because a proxy might read them differently (request smuggling).
 """
 
+from __future__ import annotations
+
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar, overload
 
 import httptools
 
 from torchserve_py.transport.http1.errors import BadMessage
+
+if TYPE_CHECKING:
+    from torchserve_py.transport.http1.http_connection import HttpConnection
 
 T = TypeVar("T")
 
@@ -113,26 +118,13 @@ class Head(NamedTuple):
     upgrades: bool
 
 
-class Receiver(Protocol):
-    """The callbacks of a parser."""
-
-    def on_head(self, head: Head) -> None:
-        """Take the head of a new request."""
-
-    def on_body(self, data: bytes) -> None:
-        """Take a piece of the request's body."""
-
-    def on_end(self) -> None:
-        """Note that the request is complete."""
-
-
 class RequestParser:
-    """Parses the requests of one connection.
+    """Parses the requests of one connection, whose callbacks ``on_head``, ``on_body`` and ``on_end`` it calls.
 
     After an upgrade, or after the connection's last request, the parser takes no more bytes.
     """
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: HttpConnection) -> None:
         self._receiver = receiver
         self._parser = httptools.HttpRequestParser(self)
         #: Whether part of a head has arrived, but not all of it.
@@ -151,8 +143,7 @@ class RequestParser:
     def feed(self, data: bytes | memoryview) -> None:
         """Parse bytes.
 
-        Raises:
-            BadMessage: The bytes are not valid HTTP. Earlier callbacks stay valid; the parser cannot be used any more.
+        Raises BadMessage: the bytes are not valid HTTP. Earlier callbacks stay valid; the parser is of no further use.
         """
         self._fruitless += len(data)
         try:

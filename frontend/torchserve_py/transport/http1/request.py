@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
-from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyTooLarge
+from torchserve_py.transport.http1.errors import BodyError, BodyTooLarge
 from torchserve_py.transport.http1.request_body import Body
 from torchserve_py.transport.http1.response import CHUNKED, LAST_CHUNK, NO_BODY, response_head
 from torchserve_py.transport.request_budget import NoRoomError
@@ -50,9 +50,9 @@ class Request:
     #: How many bytes count in the budget of the server.
     _held = 0
     _is_chunked = False
-    _body_error: BodyError | None = None
+    _body_error: BodyError | NoRoomError | None = None
     _limit: int | None = None
-    _then: Callable[[bytes | BodyError], None] | None = None
+    _then: Callable[[bytes | Exception], None] | None = None
     _unsent_head = b""
 
     def __init__(self, head: Head, connection: HttpConnection) -> None:
@@ -67,7 +67,7 @@ class Request:
             self._awaits_continue,
             self.upgrades,
         ) = head
-        self._connection = connection
+        self.connection = connection
         self._arrived = connection.loop.time()
         #: What has arrived of the body, unless it is not wanted any more.
         self._body = Body()
@@ -90,19 +90,9 @@ class Request:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
-    def peer(self) -> Any:
-        """The client's address as the socket has it: a tuple of host and port (and more), or text for a Unix socket."""
-        return self._connection.peer
-
-    @property
-    def is_secure(self) -> bool:
-        """Whether the connection is encrypted."""
-        return self._connection.is_secure
-
-    @property
     def age(self) -> float:
         """The seconds since the head was complete."""
-        return self._connection.loop.time() - self._arrived
+        return self.connection.loop.time() - self._arrived
 
     # The body.
 
@@ -111,12 +101,10 @@ class Request:
         """Whether the body is malformed, so that the start of the next request cannot be found."""
         return self._body_error is not None
 
-    def when_read(self, limit: int, then: Callable[[bytes | BodyError], None]) -> None:
-        """Call ``then`` with the complete body, or with the error that prevents it; at once if either is known.
+    def when_read(self, limit: int, then: Callable[[bytes | Exception], None]) -> None:
+        """Call ``then`` once with the complete body of up to ``limit`` bytes, or with what `read` raises.
 
-        Args:
-            limit: Bytes allowed.
-            then: Called once, unless the client disconnects first.
+        Call it at once if either is known, and never if the client disconnects first.
         """
         if max(self.body_size, self._length or 0) > limit and self._body_error is None:
             self._body_error = BodyTooLarge(limit)
@@ -124,11 +112,11 @@ class Request:
         self._then = then
         if not self.is_body_settled:
             try:
-                self._connection.budget.check(self.missing_size)
+                self.connection.budget.check(self.missing_size)
             except NoRoomError as error:
-                self._body_error = BodyHasNoRoom(str(error))
+                self._body_error = error
             else:
-                self._connection.wait_for_body(ask=self._awaits_continue and not self.body_size)
+                self.connection.wait_for_body(ask=self._awaits_continue and not self.body_size)
                 self._awaits_continue = False
                 return
         self.deliver_body()
@@ -136,28 +124,21 @@ class Request:
     async def read(self, limit: int) -> bytes:
         """Return the whole body.
 
-        Args:
-            limit: Bytes allowed.
-
-        Raises BodyError: the body is too large, too slow or malformed.
+        Raises BodyError: the body has more than ``limit`` bytes, is too slow or malformed; NoRoomError: there is no
+        room for it now.
         """
         arrived = asyncio.get_running_loop().create_future()
         self.when_read(limit, lambda body: None if arrived.done() else arrived.set_result(body))
-        body: bytes | BodyError = await arrived
-        if isinstance(body, BodyError):
+        body: bytes | Exception = await arrived
+        if isinstance(body, Exception):
             raise body
         return body
 
     async def decompress(self, body: bytes, window: int, limit: int) -> bytes:
-        """Return the body decompressed; what comes out counts in the budget of the server.
+        """Return the body decompressed with one of the windows of `transport.decompression`.
 
-        Args:
-            window: One of the windows of `transport.decompression`.
-            limit: Bytes allowed.
-
-        Raises:
-            BodyError: What comes out is too large, or has no room now.
-            zlib.error: The body cannot be decompressed.
+        What comes out counts in the budget of the server. Raises BodyTooLarge: it has more than ``limit`` bytes;
+        NoRoomError: it has no room now; zlib.error: the body cannot be decompressed.
         """
 
         def take(size: int, total: int) -> None:
@@ -165,34 +146,21 @@ class Request:
                 raise BodyTooLarge(limit)
             self.hold(size)
 
-        return await self._connection.decompressor.decompress(body, window, limit, take)
+        return await self.connection.decompressor.decompress(body, window, limit, take)
 
     def hold(self, size: int) -> None:
         """Count further bytes in the budget of the server, until the request is finished.
 
-        Raises BodyHasNoRoom: the budget does not allow it now.
+        Raises NoRoomError: the budget does not allow it now.
         """
-        try:
-            self._connection.budget.take(size)
-        except NoRoomError as error:
-            raise BodyHasNoRoom(str(error)) from error
+        self.connection.budget.take(size)
         self._held += size
 
     def _release(self) -> None:
-        self._connection.budget.release(self._held)
+        self.connection.budget.release(self._held)
         self._held = 0
 
     # The answer.
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the client is still connected."""
-        return self._connection.is_connected
-
-    @property
-    def is_reader_slow(self) -> bool:
-        """Whether so much output is unread that the sender should await `drained`."""
-        return self._connection.reader.is_slow
 
     def respond(self, status: int, lines: str, body: Buffer, *, reason: str = "") -> None:
         """Send a whole response; the connection handles a slow reader.
@@ -215,9 +183,9 @@ class Request:
         self.status = status
         self.is_answered = True
         if len(body) > _JOIN_LIMIT:
-            self._connection.write(head, body)
+            self.connection.write(head, body)
         else:
-            self._connection.write(head + body)
+            self.connection.write(head + body)
 
     def start_stream(self, status: int, lines: str, *, reason: str = "") -> None:
         """Send the head of a response whose body follows in pieces.
@@ -234,7 +202,7 @@ class Request:
         if has_body:
             self._unsent_head = head  # sent together with the first piece
         else:
-            self._connection.write(head)
+            self.connection.write(head)
 
     def send(self, pieces: Iterable[Sequence[bytes | bytearray]], *, last: bool = False) -> None:
         """Send pieces of a streamed body, each as a chunk; send nothing where the response has no body.
@@ -261,41 +229,32 @@ class Request:
                 parts.append(LAST_CHUNK)
         data = b"".join(parts)
         if data:
-            self._connection.write(data)
+            self.connection.write(data)
 
     def break_off(self) -> None:
         """End a streamed response so that the client sees that it is incomplete."""
         self.keep_alive = False
         self.is_answered = True
         if not self._is_chunked:
-            self._connection.reset()  # without chunks an orderly close would look like the end of the response
-
-    async def drained(self) -> None:
-        """Wait until the client has read most of the output.
-
-        Raises:
-            ReaderStalled: The client does not read; its connection is reset.
-            ConnectionError: The client has disconnected.
-        """
-        await self._connection.reader.drained()
+            self.connection.reset()  # without chunks an orderly close would look like the end of the response
 
     def upgrade(self, head: bytes, receiver: WebSocket) -> HttpConnection:
         """Send the head that switches protocols; from then on ``receiver`` gets all input."""
         self.status = 101
         self.is_answered = True
-        self._connection.upgrade(head, receiver)
-        return self._connection
+        self.connection.upgrade(head, receiver)
+        return self.connection
 
     def finish(self) -> None:
         """End the request; if its response is incomplete, close its connection."""
         self.on_lost = None
         self._release()
-        self._connection.finished(self)
+        self.connection.finished(self)
 
     def _stays_open(self, close: bool = False) -> bool:
         # A client that still waits for ``100 Continue`` may send its body or not: the next bytes would be ambiguous.
         unsure = self._body_error is not None or (self._awaits_continue and not self.is_complete)
-        self.keep_alive = self.keep_alive and not close and not unsure and not self._connection.is_closing
+        self.keep_alive = self.keep_alive and not close and not unsure and not self.connection.is_closing
         return self.keep_alive
 
     # Called by the connection.
@@ -335,7 +294,7 @@ class Request:
             try:
                 self.hold(max(0, size - self._held))
                 return True
-            except BodyHasNoRoom as error:
+            except NoRoomError as error:
                 self._body_error = error
         self._body = Body()
         self._release()

@@ -1,12 +1,9 @@
-"""Limits for slow clients: how slowly they may read answers and send bodies."""
+"""Limits for slow clients."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import struct
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from torchserve_py.transport.http1.deadline import Deadline
@@ -21,21 +18,18 @@ logger = logging.getLogger(__name__)
 #: Bytes per second that a client must read of an answer, and send of a body, on average; otherwise one byte a minute
 #: would keep a connection open for ever.
 MIN_RATE: Final = 500.0
-_NO_LINGERING: Final = struct.pack("ii", 1, 0)
 
 
-class SlowReader:
-    """Limits how slowly the client of a connection reads.
+class Pace:
+    """How slowly the client of a connection may read answers and send bodies.
 
-    Args:
-        connection: The connection; it is reset when its client does not read.
-        timer: The timer of the connection.
-        stall_seconds: How long the client may read nothing.
+    The connection, whose timer is ``timer``, is reset if its client does not read. ``stall_seconds``: how long the
+    client may send or read nothing.
     """
 
     def __init__(self, connection: HttpConnection, timer: Deadline, stall_seconds: float) -> None:
         #: Whether the transport's write buffer is above its high-water mark.
-        self.is_slow = False
+        self.is_reader_slow = False
         self._connection = connection
         self._timer = timer
         self._stall = stall_seconds
@@ -46,7 +40,7 @@ class SlowReader:
 
     def caught_up(self) -> None:
         """End the wait: the client has read most of the output."""
-        self.is_slow = False
+        self.is_reader_slow = False
         if self._waiters:
             self._timer.stop()
         self._end(None)
@@ -58,29 +52,28 @@ class SlowReader:
     async def drained(self) -> None:
         """Wait until the client has read most of the output.
 
-        Raises:
-            ReaderStalled: The client does not read; its connection is reset.
-            ConnectionError: The client has disconnected.
+        Raises ReaderStalled: the client does not read; its connection is reset. ConnectionError: the client has
+        disconnected.
         """
-        if not self.is_slow:
+        if not self.is_reader_slow:
             return
         waiter = self._connection.loop.create_future()
         self._waiters.append(waiter)
-        self.watch()
+        self.watch_reader()
         await waiter
 
-    def watch(self) -> None:
+    def watch_reader(self) -> None:
         """Reset the connection as soon as its client has stalled, or reads too slowly."""
         self._since = self._connection.loop.time()
         self._unread_first = self._unread = self._connection.unread_size
-        self._timer.start(self._stall, self._check)
+        self._timer.start(self._stall, self._check_reader)
 
-    def _check(self) -> None:
+    def _check_reader(self) -> None:
         unread = self._connection.unread_size
         slowest = MIN_RATE * (self._connection.loop.time() - self._since - self._stall)
         if unread < self._unread and self._unread_first - unread >= slowest:
             self._unread = unread
-            self._timer.start(self._stall, self._check)
+            self._timer.start(self._stall, self._check_reader)
             return
         problem = f"the client has read nothing for {self._stall:g} seconds"
         if unread < self._unread:
@@ -99,50 +92,21 @@ class SlowReader:
                 waiter.set_exception(error)
         self._waiters.clear()
 
+    def watch_body(self, request: Request) -> None:
+        """Start the limits for the body that ``request`` waits for."""
+        self._since = self._connection.loop.time()
+        self._timer.start(self._stall, lambda: self._give_up(request))
 
-class SlowSender:
-    """Limits how long the client of a connection takes to send the body that a request waits for.
-
-    Args:
-        loop: The event loop.
-        timer: The timer of the connection.
-        stall_seconds: How long the client may send nothing.
-        give_up: Called with a request whose body arrives too slowly, after the request's body has failed.
-    """
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, timer: Deadline, stall_seconds: float, give_up: Callable[[Request], None]
-    ) -> None:
-        self._loop = loop
-        self._timer = timer
-        self._stall = stall_seconds
-        self._give_up = give_up
-        self._since = 0.0
-
-    def watch(self, request: Request) -> None:
-        """Start the limits: ``request`` waits for its body from now on."""
-        self._since = self._loop.time()
-        self._timer.start(self._stall, lambda: self._fail(request))
-
-    def sent(self, request: Request) -> None:
-        """Check the limits: a piece of the body has arrived, and more follows."""
-        now = self._loop.time()
+    def body_grew(self, request: Request) -> None:
+        """Move the limit: a piece of the body has arrived, and more follows."""
+        now = self._connection.loop.time()
         in_time = min(now, self._since + request.body_size / MIN_RATE) + self._stall
-        self._timer.start(in_time - now, lambda: self._fail(request))
+        self._timer.start(in_time - now, lambda: self._give_up(request))
 
-    def _fail(self, request: Request) -> None:
-        seconds = self._loop.time() - self._since
+    def _give_up(self, request: Request) -> None:
+        seconds = self._connection.loop.time() - self._since
         message = (
             f"The request body arrives too slowly: {request.body_size} bytes in {seconds:.0f} seconds. Its bytes may"
             f" pause for {self._stall:g} seconds and must come at {MIN_RATE:g} bytes per second or more on average."
         )
-        request.fail_body(BodyTooSlow(message))
-        self._give_up(request)
-
-
-def reset(transport: asyncio.Transport) -> None:
-    """End a connection at once and drop unsent output, so that its client sees an error instead of an orderly end."""
-    connection = transport.get_extra_info("socket")
-    if connection is not None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
-    transport.abort()
+        self._connection.give_up_body(request, BodyTooSlow(message))

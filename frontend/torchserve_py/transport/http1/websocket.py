@@ -92,7 +92,7 @@ class WebSocket:
     @property
     def is_reader_slow(self) -> bool:
         """Whether so much output is unread that no input is taken."""
-        return self._request.is_reader_slow
+        return self._request.connection.pace.is_reader_slow
 
     def accept(self, headers: Iterable[Sequence[str]]) -> None:
         """Finish the handshake; add `headers`, which must be valid in HTTP, to the response."""
@@ -129,7 +129,7 @@ class WebSocket:
             return
         (self._protocol.send_text if is_text else self._protocol.send_binary)(data)
         self._flush()
-        await self._request.drained()
+        await self._request.connection.pace.drained()
 
     def ping(self) -> None:
         """Send a ping; the client's answer arrives as a `Kind.pong`."""

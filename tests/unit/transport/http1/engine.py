@@ -5,11 +5,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from torchserve_py.transport.http1.errors import BodyError, BodyHasNoRoom, BodyMalformed, BodyTooLarge
+from torchserve_py.transport.http1.errors import BodyMalformed, BodyTooLarge
 from torchserve_py.transport.http1.http_connection import HttpConnection
 from torchserve_py.transport.http1.http_server import HttpServer, Limits
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.response import header_line
+from torchserve_py.transport.request_budget import NoRoomError
 
 MAX_BODY = 100_000
 LIMITS = Limits(head_seconds=1000, stall_seconds=1000, idle_seconds=1000, linger_seconds=1000)
@@ -83,9 +84,9 @@ class Echo:
         elif path != "/wait":
             request.when_read(MAX_BODY, lambda body: self.echo(request, body))
 
-    def echo(self, request: Request, body: bytes | BodyError) -> None:
-        if isinstance(body, BodyError):
-            status = {BodyTooLarge: 413, BodyMalformed: 400, BodyHasNoRoom: 503}.get(type(body), 408)
+    def echo(self, request: Request, body: bytes | Exception) -> None:
+        if isinstance(body, Exception):
+            status = {BodyTooLarge: 413, BodyMalformed: 400, NoRoomError: 503}.get(type(body), 408)
             self.answer(request, str(body).encode(), status)
             return
         self.bodies.append(body)
