@@ -3,14 +3,13 @@
 A change continues if its caller disconnects: half a registration is of no use.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.core.changes import Changes
 from torchserve_py.core.serving import ModelStatus, RegisterRequest, ServedModel, Serving, WorkerStatus
 from torchserve_py.doors.failures import DoorError, bad_request, method_not_allowed
-from torchserve_py.doors.parameters import Parameters
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.table import Settings
 
@@ -45,10 +44,10 @@ class ManagementCalls:
         self._model_api = settings.enable_model_api
         self._changes = Changes()
 
-    def page(self, parameters: Parameters) -> dict[str, Any]:
+    def page(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of the default versions, sorted by name."""
         entries = [{"modelName": model.name, "modelUrl": model.url} for model in self._serving.models()]
-        return page_of("models", entries, parameters)
+        return page_of("models", entries, given)
 
     async def describe(self, name: str, version: str | None, *, customized: bool) -> list[dict[str, Any]]:
         """Describe one version (default if None) or ``all``; ``customized`` adds the handler's own description."""
@@ -62,10 +61,15 @@ class ManagementCalls:
                 description["customizedMetadata"] = metadata if isinstance(metadata, dict) else {}
         return [description]
 
-    async def register(self, request: RegisterRequest) -> Done:
-        """Register a model. Raises ModelApiDisabledError: the model API is off."""
+    async def register(self, given: Mapping[str, Any]) -> Done:
+        """Register a model as the given parameters say.
+
+        Raises ModelApiDisabledError: the model API is off; DoorError: the archive is not named.
+        """
         self.check_model_api()
-        result = await self._changes.complete(self._serving.register(request))
+        if "url" not in given:
+            raise bad_request("Parameter url is required.")
+        result = await self._changes.complete(self._serving.register(RegisterRequest(**given)))
         registered = f'Model "{result.model_name}" Version: {result.model_version} registered with'
         if result.workers_wanted == 0:
             advice = "Use scale workers API to add workers for the model."
@@ -91,14 +95,14 @@ class ManagementCalls:
         self.check_model_api()
         await self._changes.complete(self._serving.unload(name, version))
 
-    async def scale(self, name: str, version: str | None, parameters: Parameters) -> Done:
-        """Change the number of workers of a version, the default one if None.
+    async def scale(self, name: str, version: str | None, given: Mapping[str, Any]) -> Done:
+        """Change the number of workers of a version, the default one if None, as the given parameters say.
 
         Raises DoorError: the numbers are invalid, or contradict each other.
         """
-        min_workers = parameters.count("min_worker", 1)
-        max_workers = parameters.count("max_worker", min_workers)
-        synchronous = bool(parameters.boolean("synchronous"))
+        min_workers = _count(given, "min_worker", 1)
+        max_workers = _count(given, "max_worker", min_workers)
+        synchronous = given.get("synchronous", False)
         self._serving.get(name, version)
         if max_workers < min_workers:
             raise bad_request("max_worker cannot be less than min_worker.")
@@ -129,19 +133,26 @@ class ManagementCalls:
             raise ModelApiDisabledError
 
 
-def page_of(name: str, entries: Sequence[dict[str, str]], parameters: Parameters) -> dict[str, Any]:
+def page_of(name: str, entries: Sequence[dict[str, str]], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the page of entries that ``limit`` and ``next_page_token`` name, as TorchServe answers a list.
 
     A page that ends exactly at the last entry still names a next one, which is empty, as in TorchServe.
     """
-    limit, start = parameters.integer("limit"), parameters.count("next_page_token", 0)
-    if limit is None or not 0 <= limit <= _PAGE:
+    limit, start = given.get("limit", _PAGE), _count(given, "next_page_token", 0)
+    if not 0 <= limit <= _PAGE:
         limit = _PAGE
     page: dict[str, Any] = {}
     if start + limit <= len(entries):
         page["nextPageToken"] = str(start + limit)
     page[name] = entries[start : start + limit]
     return page
+
+
+def _count(given: Mapping[str, Any], name: str, default: int) -> int:
+    value: int = given.get(name, default)
+    if value < 0:
+        raise bad_request(f"Parameter {name}: '{value}' is not an integer of at least 0.")
+    return value
 
 
 def _describe(model: ServedModel, status: ModelStatus) -> dict[str, Any]:

@@ -6,11 +6,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.management_calls import Done
 from torchserve_py.doors.openapi import JSON, OBJECT, Operation, Parameter, described, document
-from torchserve_py.doors.parameters import Parameters, of_query, of_query_or_json
+from torchserve_py.doors.parameters import of_query, of_query_or_json
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import ANY_METHOD, Door, DoorContext, PathValues, Route
 from torchserve_py.doors.token_authorization import TokenType
@@ -126,16 +124,16 @@ class ManagementDoor(Door):
 
     async def _register(self, request: Request, values: PathValues) -> Answer:
         self._calls.check_model_api()
-        parameters = await of_query_or_json(request, self.max_body, _REGISTER)
-        return _done(await self._calls.register(register_request(parameters, synchronous=True)))
+        given = await of_query_or_json(request, self.max_body, _REGISTER)
+        return _done(await self._calls.register(given))
 
     async def _scale(self, request: Request, values: PathValues) -> Answer:
-        parameters = of_query(request, _SCALE, "model_version")
-        version = values.get("model_version") or parameters.text("model_version") or None
-        return _done(await self._calls.scale(values["model_name"], version, parameters))
+        given = of_query(request, _SCALE, "model_version")
+        version = values.get("model_version") or request.parameter("model_version") or None
+        return _done(await self._calls.scale(values["model_name"], version, given))
 
     async def _describe(self, request: Request, values: PathValues) -> Answer:
-        customized = bool(of_query(request, _DESCRIBE).boolean("customized"))
+        customized = of_query(request, _DESCRIBE).get("customized", False)
         name, version = values["model_name"], values.get("model_version")
         return json_answer(await self._calls.describe(name, version, customized=customized))
 
@@ -154,10 +152,3 @@ class ManagementDoor(Door):
 
 def _done(done: Done) -> Answer:
     return json_answer({"status": done.text}, done.status)
-
-
-def register_request(parameters: Parameters, *, synchronous: bool) -> RegisterRequest:
-    """Return the registration that the parameters describe; ``synchronous`` holds unless they say otherwise."""
-    if parameters.text("url") is None:
-        raise bad_request("Parameter url is required.")
-    return RegisterRequest(**{"synchronous": synchronous, **parameters.given(_REGISTER)})

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from torchserve_py.doors.failures import bad_request
-from torchserve_py.doors.openapi import Operation
+from torchserve_py.doors.openapi import Operation, Parameter
 from torchserve_py.doors.requests import read_small_body
 from torchserve_py.transport.http1.request import Request
 
@@ -21,87 +21,32 @@ logger = logging.getLogger(__name__)
 _SHOWN: Final = 100
 _SHOWN_NAMES: Final = 5
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_TRUTHS: Final = {"true": True, "false": False}
 _JSON_TYPE = "application/json"
 
 
-class Parameters:
-    """The parameters of a call: texts in a query, values of any type in JSON."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    def text(self, name: str) -> str | None:
-        """Return a text, or None if it was not given.
-
-        Raises DoorError: it is something else (every method raises it for a value of the wrong kind).
-        """
-        value = self._values.get(name)
-        if value is None or isinstance(value, str):
-            return value
-        raise _wrong(name, value, "text")
-
-    def integer(self, name: str) -> int | None:
-        """Return an integer, or None if it was not given."""
-        value = self._values.get(name)
-        if value is None or value == "":
-            return None
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
-            return int(value)
-        raise _wrong(name, value, "an integer")
-
-    def count(self, name: str, default: int) -> int:
-        """Return an integer of at least 0."""
-        value = self.integer(name)
-        if value is None:
-            return default
-        if value < 0:
-            raise _wrong(name, value, "an integer of at least 0")
-        return value
-
-    def boolean(self, name: str) -> bool | None:
-        """Return the truth value of ``true`` or ``false``, in any case, or None if it was not given."""
-        value = self._values.get(name)
-        if value is None or value == "":
-            return None
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.strip().lower() in ("true", "false"):
-            return value.strip().lower() == "true"
-        raise _wrong(name, value, "true or false")
-
-    def given(self, operation: Operation) -> dict[str, Any]:
-        """Return the parameters of an operation that were given, each of its declared type."""
-        read = {"string": self.text, "integer": self.integer, "boolean": self.boolean}
-        values = {each.name: read[each.type](each.name) for each in operation.parameters}
-        return {name: value for name, value in values.items() if value is not None}
-
-
-def of_query(request: Request, operation: Operation, *more: str) -> Parameters:
-    """Return the parameters of a query; of one that is given twice, the first.
+def of_query(request: Request, operation: Operation, *more: str) -> dict[str, Any]:
+    """Return the parameters of a query, each of the type that the operation declares; of one given twice, the first.
 
     TorchServe ignores parameters that an operation does not have, and its clients send some, so that they are only told
-    in the log; ``more`` names those that the operation has but documents do not list.
+    in the log; ``more`` names those that the operation has but documents do not list. Raises DoorError: a value is of
+    another type.
     """
-    values: dict[str, str] = {}
-    for name, value in request.query:
-        values.setdefault(name, value)
-    return _checked(values, operation, more)
+    return _read(dict(reversed(request.query)), operation, more)
 
 
-async def of_query_or_json(request: Request, max_size: int, operation: Operation) -> Parameters:
+async def of_query_or_json(request: Request, max_size: int, operation: Operation) -> dict[str, Any]:
     """Return the parameters of a JSON body (the query is ignored then), or of the query where the body is not JSON.
 
-    Raises DoorError: the body is too large, does not arrive, or is not a JSON object.
+    Raises DoorError: a value is of another type; the body is too large, does not arrive, or is not a JSON object.
     """
     if request.content_type != _JSON_TYPE:
         return of_query(request, operation)
     body = await read_small_body(request, max_size)
-    return _checked(read_object(body), operation)
+    return _read(read_object(body), operation)
 
 
-def _checked(values: Mapping[str, Any], operation: Operation, more: Iterable[str] = ()) -> Parameters:
+def _read(values: Mapping[str, Any], operation: Operation, more: Iterable[str] = ()) -> dict[str, Any]:
     known = [*(parameter.name for parameter in operation.parameters), *more]
     unknown = [name for name in values if name not in known]
     if unknown:
@@ -111,7 +56,24 @@ def _checked(values: Mapping[str, Any], operation: Operation, more: Iterable[str
             ", ".join(ascii(name[:_SHOWN]) for name in unknown[:_SHOWN_NAMES]),
             ", ".join(known),
         )
-    return Parameters(values)
+    read = {each.name: _value(each, values.get(each.name)) for each in operation.parameters}
+    return {name: value for name, value in read.items() if value is not None}
+
+
+def _value(parameter: Parameter, value: Any) -> Any:
+    """Return the value as one of the parameter's type, or None if it was not given."""
+    is_text = isinstance(value, str)
+    if parameter.type == "string":
+        right, read = "text", value if is_text else None
+    elif parameter.type == "integer":
+        number = int(value) if is_text and _INTEGER.fullmatch(value.strip()) else value
+        right, read = "an integer", number if type(number) is int else None
+    else:
+        truth = _TRUTHS.get(value.strip().lower()) if is_text else value
+        right, read = "true or false", truth if isinstance(truth, bool) else None
+    if read is None and value not in (None, ""):
+        raise bad_request(f"Parameter {parameter.name}: {value if is_text else json.dumps(value)!r} is not {right}.")
+    return read
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -125,8 +87,3 @@ def read_object(body: bytes) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise bad_request(f"The request body must be a JSON object, it is {type(values).__name__}.")
     return values
-
-
-def _wrong(name: str, value: Any, right: str) -> Exception:
-    shown = value if isinstance(value, str) else json.dumps(value)
-    return bad_request(f"Parameter {name}: {shown!r} is not {right}.")

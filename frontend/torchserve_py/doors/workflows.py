@@ -68,10 +68,9 @@ class WorkflowManagementDoor(Door):
         return json_answer(page_of("workflows", entries, of_query(request, _LIST)))
 
     async def _register(self, request: Request, values: PathValues) -> Answer:
-        parameters = await of_query_or_json(request, self.max_body, _REGISTER)
-        if not parameters.text("url"):
+        given = await of_query_or_json(request, self.max_body, _REGISTER)
+        if not given.get("url"):
             raise bad_request("Parameter url is required.")
-        given = parameters.given(_REGISTER)
         wanted = WorkflowRequest(name=given.pop("workflow_name", None), **given)
         workflow = await self.context.workflows.register(wanted)
         return json_answer({"status": f"Workflow {workflow.name} has been registered and scaled successfully."})

@@ -14,8 +14,6 @@ from torchserve_py.doors.grpc.method_table import GrpcMethod
 from torchserve_py.doors.grpc.protos import management_pb2 as messages
 from torchserve_py.doors.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
 from torchserve_py.doors.management_calls import Done, ManagementCalls, ModelApiDisabledError
-from torchserve_py.doors.management_door import register_request
-from torchserve_py.doors.parameters import Parameters
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.transport.http2.call import Call
 
@@ -74,7 +72,7 @@ class ManagementService:
         for field, value in request.ListFields():
             if type(value) is int and value < 0:  # not given, as in TorchServe
                 request.ClearField(field.name)
-        return _done(await self._calls.register(register_request(_given(request), synchronous=False)))
+        return _done(await self._calls.register({"synchronous": False, **_given(request)}))
 
     async def _scale(self, request: messages.ScaleWorkerRequest, call: Call) -> _Response:
         return _done(await self._calls.scale(request.model_name, request.model_version or None, _given(request)))
@@ -86,8 +84,8 @@ class ManagementService:
         return _done(await self._calls.unregister(request.model_name, request.model_version or None))
 
 
-def _given(request: Message) -> Parameters:
-    return Parameters({field.name: value for field, value in request.ListFields()})
+def _given(request: Message) -> dict[str, Any]:
+    return {field.name: value for field, value in request.ListFields()}
 
 
 def _done(done: Done) -> _Response:
