@@ -1,13 +1,12 @@
 """Path patterns in FastAPI's notation, matched in linear time.
 
-``/items/{id}``, ``/models/{name}:predict``, ``/f/{name}-{size}.json``, ``/files/{name:path}/meta``. A path's segments
-are compared one by one with those of a pattern, without backtracking: within a segment the earliest place of each fixed
-piece is the best one, and a parameter that spans segments may stand once, so that it gets what the segments before and
-behind it leave. A regular expression would try every way to share a text among parameters.
+``/items/{id}``, ``/models/{name}:predict``, ``/f/{name}-{size}.json``, ``/files/{name:path}/meta``. A pattern becomes a
+regular expression that does not try every way to share a text among parameters: within a segment a parameter ends at
+the earliest place of the fixed text behind it, which is the best one; and a parameter that spans segments, of which
+there is one at most, gets what the segments before and behind it leave.
 """
 
 import re
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 _MAX_TEMPLATE: Final = 1000
@@ -15,50 +14,26 @@ _PARAMETER: Final = re.compile(r"\{([^{}]*)\}")
 _PARAMETER_TEXT: Final = re.compile(r"[A-Za-z_]\w{0,99}(?::(?:str|int|float|uuid|path))?", re.ASCII)
 _PATH_SEGMENT: Final = re.compile(r"\{[^{}]*:path\}")
 
-#: The fixed pieces of a segment, with a parameter between each two.
-_Segment = tuple[str, ...]
-#: A segment that is a parameter.
-_WHOLE: Final[_Segment] = ("", "")
-
 
 class PathTemplate(NamedTuple):
     """A path with parameters.
 
     Attributes:
         names: The parameters, in order.
-        head: The segments before a parameter that spans segments; all, where there is no such parameter.
-        tail: The segments behind it; None where there is no such parameter.
+        expression: Matches whole paths, with a group for each parameter.
+        first: The first segment, or None if it is or holds a parameter.
+        specificity: The key by which patterns are sorted so that a more specific one comes first.
     """
 
     names: tuple[str, ...]
-    head: tuple[_Segment, ...]
-    tail: tuple[_Segment, ...] | None
+    expression: re.Pattern[str]
+    first: str | None
+    specificity: tuple[int, ...]
 
-    def match(self, path: Sequence[str]) -> dict[str, str] | None:
-        """Return the values of the parameters, each of one character or more; None if the segments do not match."""
-        before, behind = len(self.head), len(path) - len(self.tail or ())
-        if len(path) != before if self.tail is None else behind <= before:
-            return None
-        values: list[str] = []
-        if not _take(self.head, path, values):
-            return None
-        if self.tail is not None:
-            spanned = "/".join(path[before:behind])
-            values.append(spanned)
-            if not spanned or not _take(self.tail, path[behind:], values):
-                return None
-        return dict(zip(self.names, values, strict=True))
-
-    def fixed_segment(self, index: int) -> str | None:
-        """Return the text of a segment, or None if it is or holds a parameter."""
-        pieces = self.head[index] if index < len(self.head) else ()
-        return pieces[0] if len(pieces) == 1 else None
-
-    @property
-    def specificity(self) -> tuple[int, ...]:
-        """The key by which patterns are sorted so that a more specific one comes first."""
-        spanning = () if self.tail is None else (3, *map(_parameters_in, self.tail))
-        return (*map(_parameters_in, self.head), *spanning)
+    def match(self, path: str) -> dict[str, str] | None:
+        """Return the values of the parameters, each of one character or more; None if the path does not match."""
+        found = self.expression.fullmatch(path)
+        return None if found is None else dict(zip(self.names, found.groups(), strict=True))
 
 
 def read_template(text: str) -> PathTemplate:
@@ -72,62 +47,34 @@ def read_template(text: str) -> PathTemplate:
     if re.search("[{}]", _PARAMETER.sub("", text)):
         raise ValueError(f"the path {shown(text)} has a brace that belongs to no parameter")
     names = tuple(parameter.partition(":")[0] for parameter in parameters)
-    segments = text.split("/")
-    spanning = [index for index, segment in enumerate(segments) if ":path}" in segment]
-    if not spanning:
-        return PathTemplate(names, tuple(map(_segment, segments)), None)
-    if len(spanning) > 1 or not _PATH_SEGMENT.fullmatch(segments[spanning[0]]):
+    segments = text.split("/")[1:]
+    spanning = [segment for segment in segments if ":path}" in segment]
+    if len(spanning) > 1 or not all(map(_PATH_SEGMENT.fullmatch, spanning)):
         raise ValueError(f"the path {shown(text)} may have one parameter of the kind path, as a segment of its own")
-    head, tail = segments[: spanning[0]], segments[spanning[0] + 1 :]
-    return PathTemplate(names, tuple(map(_segment, head)), tuple(map(_segment, tail)))
+    expression, specificity = "", []
+    for behind, segment in zip(reversed(range(len(segments))), segments, strict=True):
+        pieces = _PARAMETER.sub("{", segment).split("{")
+        if segment in spanning:
+            specificity.append(3)
+            expression += rf"/(.+)(?=(?:/[^/]*+){{{behind}}}\Z)"
+        else:  # fixed text, text with a parameter in it, or a parameter alone
+            specificity.append(0 if len(pieces) == 1 else 1 if any(pieces) else 2)
+            expression += f"/{_expression_of(pieces)}"
+    first = None if specificity[0] else segments[0]
+    return PathTemplate(names, re.compile(expression, re.DOTALL), first, tuple(specificity))
+
+
+def _expression_of(pieces: list[str]) -> str:
+    """Return the expression for a segment, whose parameters stand between fixed pieces; it never looks back."""
+    first, *middle = map(re.escape, pieces)
+    if not middle:
+        return first
+    *middle, last = middle
+    inner = "".join(f"(?>([^/]+?){piece})" for piece in middle)
+    return rf"(?>{first}{inner}([^/]+){last}(?=/|\Z))"
 
 
 def shown(value: object) -> str:
     """Return a value as an error message shows it."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _segment(text: str) -> _Segment:
-    return tuple(_PARAMETER.sub("{", text).split("{"))
-
-
-def _parameters_in(pieces: _Segment) -> int:
-    """Return 0 for fixed text, 1 for text with a parameter in it, 2 for a parameter alone."""
-    return 0 if len(pieces) == 1 else 1 if any(pieces) else 2
-
-
-def _take(template: Sequence[_Segment], path: Sequence[str], values: list[str]) -> bool:
-    """Append the values of the parameters in the first segments; return whether the segments match."""
-    for pieces, text in zip(template, path, strict=False):
-        if len(pieces) == 1:
-            if pieces[0] != text:
-                return False
-        elif pieces == _WHOLE:
-            if not text:
-                return False
-            values.append(text)
-        elif (found := _values(pieces, text)) is None:
-            return False
-        else:
-            values += found
-    return True
-
-
-def _values(pieces: _Segment, text: str) -> Sequence[str] | None:
-    """Return the values of the parameters in one segment, or None if it does not match."""
-    first, last = pieces[0], pieces[-1]
-    at, end = len(first), len(text) - len(last)
-    if not text.startswith(first) or not text.endswith(last):
-        return None
-    values = []
-    for piece in pieces[1:-1]:
-        found = text.find(piece, at + 1, end)
-        if found < 0:
-            return None
-        values.append(text[at:found])
-        at = found + len(piece)
-    if at >= end:
-        return None
-    values.append(text[at:end])
-    return values

@@ -166,11 +166,12 @@ class Router:
         #: is a parameter.
         self._by_first: dict[str | None, list[tuple[PathTemplate, Route]]] = {}
         for template, route in sorted(read, key=lambda each: each[0].specificity):
-            self._by_first.setdefault(template.fixed_segment(1), []).append((template, route))
+            self._by_first.setdefault(template.first, []).append((template, route))
         self.find = lru_cache(maxsize=_KEPT_PATHS)(self._find)
 
     def _find(self, path: str) -> tuple[Match, ...]:
-        segments = ("", *(split_path(path) or ("",)))
-        candidates = chain(self._by_first.get(segments[1], ()), self._by_first.get(None, ()))
-        found = ((route, template.match(segments)) for template, route in candidates)
+        first, *rest = split_path(path) or ("",)
+        text = "/".join(("", first, *rest))
+        candidates = chain(self._by_first.get(first, ()), self._by_first.get(None, ()))
+        found = ((route, template.match(text)) for template, route in candidates)
         return tuple((route, values) for route, values in found if values is not None)

@@ -5,8 +5,8 @@ A route exists while its model is loaded. The worker gets the raw request and ma
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple, NoReturn
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
@@ -37,14 +37,6 @@ class DeclaredRoute(NamedTuple):
     endpoint: str
 
 
-class CustomRoute(NamedTuple):
-    """The route of a request; ``endpoint`` is None if the path has only the methods in ``allowed``."""
-
-    model: ServedModel
-    endpoint: str | None
-    allowed: str
-
-
 class CustomRoutes:
     """Finds the models' own routes and runs requests on them."""
 
@@ -58,50 +50,45 @@ class CustomRoutes:
         """Return whether any model has declared paths now."""
         return any(map(self._routes_of, self._models()))
 
-    def find(self, request: Request) -> CustomRoute | None:
-        """Return the route of a request, or None if no model declares the path.
+    def serve(self, request: Request) -> Reply | None:
+        """Run a request on the model that declares its path; return None if no model does.
 
-        Raises DoorError: several models have the path, and the query's ``model_name`` is not one of them.
+        Raises DoorError: the path has other methods; several models have it, and the query names none of them.
         """
-        found, others = self._all(request)
-        if len(found) > 1:
-            return self._named(request, found) or _refuse(found)
-        return next(iter(found or others), None)
+        found, others = self._declared(request)
+        if others and not found:
+            raise method_not_allowed(", ".join(others))
+        return self._run(request, found)
 
-    def find_instead(self, request: Request, *, refuses: bool) -> CustomRoute | None:
-        """Return a model's route for a path that the server has too, or None if the server answers.
+    def serve_instead(self, request: Request, *, refuses: bool) -> Reply | None:
+        """Run a request for a path of the server on the model that declares the path; return None if none does.
 
-        The server answers if no model declares the path, or if the query names a model without such a route; and,
-        unless ``refuses``, if several models declare the path. Raises DoorError: several models have the path, and the
-        query's ``model_name`` is not one of them.
+        The server answers, too, if the query names a model without such a route; and, unless ``refuses``, if several
+        models declare the path. Raises DoorError: several models have the path, and the query names none of them.
         """
-        found, _ = self._all(request)
-        if found and request.parameter(_MODEL_NAME):
-            return self._named(request, found)
-        if len(found) > 1:
-            return _refuse(found) if refuses else None
-        return next(iter(found), None)
+        found, _ = self._declared(request)
+        if wanted := request.parameter(_MODEL_NAME):
+            found = {model: route for model, route in found.items() if model.name == wanted}
+        elif len(found) > 1 and not refuses:
+            return None
+        return self._run(request, found)
 
     def _models(self) -> Iterator[ServedModel]:
         return (model for model in self._serving.models() if model.contract.own_routes)
 
-    def _all(self, request: Request) -> tuple[list[CustomRoute], list[CustomRoute]]:
-        """Return the routes of a request's path: one of each model for its method, and those for other methods."""
-        path = segments_of(request.target)
-        found: list[CustomRoute] = []
-        others: list[CustomRoute] = []
+    def _declared(self, request: Request) -> tuple[Mapping[ServedModel, str], Collection[str]]:
+        """Return the endpoints that models declare for a request, and the other methods that its path has."""
+        path, others = decoded_path(request.target), dict[str, None]()
+        found: dict[ServedModel, str] = {}
         for model in self._models():
             for route in self._routes_of(model):
-                if route.template.match(path) is not None:
-                    if request.method in route.methods:
-                        found.append(CustomRoute(model, route.endpoint, ""))
-                        break
-                    others.append(CustomRoute(model, None, ", ".join(route.methods)))
+                if route.template.match(path) is None:
+                    continue
+                if request.method in route.methods:
+                    found[model] = route.endpoint
+                    break
+                others |= dict.fromkeys(route.methods)
         return found, others
-
-    def _named(self, request: Request, found: Sequence[CustomRoute]) -> CustomRoute | None:
-        wanted = request.parameter(_MODEL_NAME)
-        return next((route for route in found if route.model.name == wanted), None)
 
     def _routes_of(self, model: ServedModel) -> Sequence[DeclaredRoute]:
         declared = self._serving.declared(model).get("routes")
@@ -116,38 +103,36 @@ class CustomRoutes:
         self._read[model] = declared, routes
         return routes
 
-    def run(self, request: Request, route: CustomRoute) -> Reply:
-        """Run a request on a route."""
-        endpoint = route.endpoint
-        if endpoint is None:
-            raise method_not_allowed(route.allowed)
+    def _run(self, request: Request, found: Mapping[ServedModel, str]) -> Reply | None:
+        if not found:
+            return None
+        models, wanted = list(found), request.parameter(_MODEL_NAME)
+        model = next((each for each in models if each.name == wanted), models[0])
+        if len(models) > 1 and model.name != wanted:
+            raise bad_request(
+                f"Several models have this path ({', '.join(each.name for each in models)}): name one of them in the"
+                f" query, as in ?{_MODEL_NAME}={model.name}."
+            )
 
         def submit(body: bytes) -> HttpExchange:
             inference = InferenceRequest(
-                request.raw_headers + request_line(request, endpoint),
+                request.raw_headers + request_line(request, found[model]),
                 body,
                 request.headers.get("Content-Type"),
                 CUSTOM,
                 by_default=True,
                 priority=priorities.of_request(request),
-                unbatched=route.model.is_stateful,
+                unbatched=model.is_stateful,
             )
-            return self._context.submit(request, CUSTOM_DIALECT, route.model, inference)
+            return self._context.submit(request, CUSTOM_DIALECT, model, inference)
 
         return submit
 
 
-def _refuse(found: Sequence[CustomRoute]) -> NoReturn:
-    names = ", ".join(route.model.name for route in found)
-    raise bad_request(
-        f"Several models have this path ({names}): name one of them in the query, as in"
-        f" ?{_MODEL_NAME}={found[0].model.name}."
-    )
-
-
-def segments_of(target: str) -> list[str]:
-    """Return the segments of a request target, percent-decoded one by one."""
-    return [unquote(segment) for segment in target.partition("?")[0].split("/")]
+def decoded_path(target: str) -> str:
+    """Return the path of a request target; an encoded slash separates no segments, and stays encoded."""
+    segments = target.partition("?")[0].split("/")
+    return "/".join(unquote(segment).replace("/", "%2F") for segment in segments)
 
 
 def read_routes(declared: Any) -> tuple[DeclaredRoute, ...]:

@@ -126,12 +126,10 @@ class OpenInferenceDoor(Door):
 
     def _serve_instead(self, request: Request, values: PathValues) -> Reply | None:
         """Serve a path of the server that a model has declared, or pass the request on."""
-        route = self._custom.find_instead(request, refuses=request.target.startswith(_INVOCATIONS))
-        return None if route is None else self._custom.run(request, route)
+        return self._custom.serve_instead(request, refuses=request.target.startswith(_INVOCATIONS))
 
     def _serve_custom(self, request: Request, values: PathValues) -> Reply | None:
-        route = self._custom.find(request)
-        return None if route is None else self._custom.run(request, route)
+        return self._custom.serve(request)
 
     def _pass_on(self, request: Request, values: PathValues) -> None:
         """Pass unknown paths on to the models' routes; this door's dialect words the refusal."""

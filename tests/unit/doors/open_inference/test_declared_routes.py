@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_py.doors.open_inference.custom_routes import read_routes, segments_of
+from torchserve_py.doors.open_inference.custom_routes import decoded_path, read_routes
 from torchserve_py.doors.path_templates import read_template
 
 
 def matches(template: str, path: str) -> bool:
-    return read_template(template).match(segments_of(path)) is not None
+    return read_template(template).match(decoded_path(path)) is not None
 
 
 @pytest.mark.parametrize(
