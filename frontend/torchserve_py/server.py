@@ -23,6 +23,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -208,8 +209,10 @@ def _import_doors() -> tuple[ModuleType, ModuleType]:
 
 
 def _metrics_plan(settings: Settings) -> MetricsPlan:
-    config = None if settings.metrics_config is None else read_metrics_config(settings.metrics_config)
-    return MetricsPlan(config, settings.metrics_mode, settings.model_metrics_auto_detect)
+    if settings.metrics_config is None:
+        return MetricsPlan(mode=settings.metrics_mode)
+    listed = read_metrics_config(settings.metrics_config)
+    return replace(listed, accepts_unlisted=settings.model_metrics_auto_detect, mode=settings.metrics_mode)
 
 
 async def _say_started(server: Server) -> None:

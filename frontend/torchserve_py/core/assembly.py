@@ -1,13 +1,12 @@
 """Builds a model from a registration: obtains its files, settles its configuration, wires dispatcher and workers."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchserve_py.archive.cancellation import run_in_daemon_thread
@@ -34,6 +33,7 @@ from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment as DeviceAssignment
 from torchserve_py.workers.devices import Devices, visible_devices
 from torchserve_py.workers.forking import Forking, can_fork
+from torchserve_py.workers.launch import Launch
 from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.pool import Place, WorkerPool
@@ -84,9 +84,17 @@ class Assembly:
         self._worker_numbers = itertools.count(settings.initial_worker_port)
         self._next_distribution_number = settings.initial_distribution_port
         hidden = settings.blacklist_env_vars
-        self._hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
+        hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
         forks = settings.fork_workers and settings.worker_launcher == "local" and not settings.debug and can_fork()
-        self._forking = Forking(confinement, self._hidden_variables) if forks else None
+        self._forking = Forking(confinement, hidden_variables) if forks else None
+        #: How the workers of all models are launched; what is a model's own is added.
+        self._launch = Launch(
+            Path("/"),
+            hidden_variables=hidden_variables,
+            by_hand=settings.debug,
+            confinement=confinement,
+            forking=self._forking,
+        )
 
     async def start(self) -> None:
         """Join the cluster whose nodes workers are to run on.
@@ -158,7 +166,9 @@ class Assembly:
         for warning in configured.config.warnings[:_MAX_WARNINGS]:
             logger.warning("%s: %s", request.model_name or configured.name or files.name, warning)
         plan = plan_of(request, files, configured, self._settings, self._devices, at_startup=at_startup)
-        _tell_of_requirements(plan.name, configured, self._settings)
+        if (configured.requirements or configured.requirements_file) and not self._settings.install_py_dep_per_model:
+            text = "%s: its requirements are not installed, because install_py_dep_per_model is not true"
+            logger.info(text, plan.name)
         return plan
 
     def build(self, plan: Plan) -> Model:
@@ -182,17 +192,7 @@ class Assembly:
             # It belongs to the place: a worker that replaces a dead one gets the same device.
             device = devices[place.worker_id] = plan.devices.next()
             label = f"W-{place.worker_id}-{plan.name}_{plan.version}"
-            launch = launch_of(
-                plan,
-                device,
-                place,
-                settings,
-                confinement=self._confinement,
-                hidden_variables=self._hidden_variables,
-                traces=self._traces,
-                forking=self._forking,
-                cluster=self.cluster,
-            )
+            launch = launch_of(self._launch, plan, device, place, settings, self._traces, self.cluster)
             load = load_message(plan, device, place, settings, self._metrics.declared_model_metrics)
             return lambda: Worker(place.worker_id, label, launch, load, limits, self._listener, dispatcher)
 
@@ -238,8 +238,3 @@ class Assembly:
         number = self._next_distribution_number
         self._next_distribution_number += config.ranks
         return str(number)
-
-
-def _tell_of_requirements(name: str, configured: Configured, settings: Settings) -> None:
-    if (configured.requirements or configured.requirements_file) and not settings.install_py_dep_per_model:
-        logger.info("%s: its requirements are not installed, because install_py_dep_per_model is not true", name)

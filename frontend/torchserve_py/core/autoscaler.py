@@ -3,21 +3,16 @@
 While there is no worker nothing is asked; the first job that waits wakes the autoscaler.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from torchserve_py.scheduling.demand import Demand
-from torchserve_py.scheduling.scaling import Decision, Scaling, ScalingPolicy
-
-if TYPE_CHECKING:
-    from torchserve_py.core.dispatcher import Dispatcher
-    from torchserve_py.metrics.model_metrics import ModelMetrics
-    from torchserve_py.workers.pool import WorkerPool
+from torchserve_py.core.dispatcher import Dispatcher
+from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.scheduling.scaling import Decision, Demand, Scaling, ScalingPolicy
+from torchserve_py.workers.pool import WorkerPool
 
 logger = logging.getLogger(__name__)
 

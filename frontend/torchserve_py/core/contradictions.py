@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 CODE_KEYS: Final = frozenset(name for each in CONTRACTS.values() for name in each.own_keys)
 _PARALLEL: Final = "the code of the model runs in one process; parallelType: custom gives it several GPUs"
 _OPENAI: Final = "a Truss answers OpenAI's paths by methods of their names, and other code not at all"
+_NO_STEPS: Final = "its code has no steps between which requests could join"
+_NO_CACHE: Final = "its code has no SequenceCache that could be stored"
 _DECLARED_BY_CODE: Final = "the model's own files and code declare its inputs and outputs"
 
 _PLACE = "handler.cache."
@@ -121,11 +123,6 @@ def _step_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
     asked_for = f"parallelType is {config.parallel_type}"
     if config.parallel_type == "custom" and config.torchrun:
         together, asked_for = not config.async_communication, f"{asked_for} with torchrun"
-    if config.openpi is not None and not config.sequence_batching:
-        yield (
-            ("openpi", "sequenceBatching"),
-            "openpi is set but sequenceBatching is not true; an episode is a sequence, so set both",
-        )
     for name, enabled in (
         ("continuousBatching", config.continuous_batching),
         ("asyncCommunication", config.async_communication),
@@ -146,11 +143,12 @@ def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
             f"sequenceBatching is true but sequenceMaxIdleMSec is {idle}; it must be the milliseconds after which a "
             "sequence without requests is closed, for example 60000",
         )
-    if config.realtime and not config.sequence_batching:
-        yield (
-            ("realtime", "sequenceBatching"),
-            "realtime is true but sequenceBatching is not; the audio of a session is a sequence, so set both",
-        )
+    for name, enabled, why in (
+        ("openpi", config.openpi is not None, "openpi is set but sequenceBatching is not true; an episode"),
+        ("realtime", config.realtime, "realtime is true but sequenceBatching is not; the audio of a session"),
+    ):
+        if enabled and not config.sequence_batching:
+            yield (name, "sequenceBatching"), f"{why} is a sequence, so set both"
     for name, enabled in (
         ("continuousBatching", config.continuous_batching),
         ("sequenceBatching", config.sequence_batching),
@@ -172,40 +170,28 @@ def _contract_contradictions(config: ModelConfig, contract: Contract) -> Iterato
 
 def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[str, object, str]]:
     """Yield each unsupported key that is set, with its value and the reason."""
-    if not contract.batches:
-        one = "each request is a call of its own"
-        if (config.batch_size or 1) > 1:
-            yield "batchSize", config.batch_size, one
-        if config.async_communication is False:
-            yield "asyncCommunication", "false", one
-    if not contract.steps and config.continuous_batching:
-        yield "continuousBatching", "true", "its code has no steps between which requests could join"
-    if not contract.sequences and config.sequence_batching:
-        yield "sequenceBatching", "true", "its code keeps no state between the requests of a sequence"
-    if not contract.sequences and config.realtime:
-        yield "realtime", "true", "its code keeps no state between the requests of a sequence"
-    if not contract.sequences and config.openpi is not None:
-        yield "openpi", "set", "its code keeps no state between the requests of a sequence"
-    if not contract.stores and config.cache is not None:
-        yield "handler.cache", "set", "its code has no SequenceCache that could be stored"
-    if not contract.processes:
-        if config.parallel_type not in {None, "", "custom"}:
-            yield "parallelType", config.parallel_type, _PARALLEL
-        if config.torchrun is not None:
-            yield "torchrun", "set", _PARALLEL
-    if not contract.declares:
-        for name, value in (("inputs", config.inputs), ("outputs", config.outputs), ("decoupled", config.decoupled)):
-            if value:
-                yield name, "set", _DECLARED_BY_CODE
-    if not contract.handlers:
-        if config.warmup:
-            yield "warmup", "set", "its code warms itself up when it loads"
-        if config.autocast:
-            yield "autocast", config.autocast, "only BaseHandler reads it"
-        if config.channels_last:
-            yield "channelsLast", "true", "only BaseHandler reads it"
-    if config.openai and not contract.openai:
-        yield "openai", "true", _OPENAI
+    call = "each request is a call of its own"
+    state = "its code keeps no state between the requests of a sequence"
+    for supported, name, value, why in (
+        (contract.batches, "batchSize", (config.batch_size or 1) > 1 and config.batch_size, call),
+        (contract.batches, "asyncCommunication", config.async_communication is False and "false", call),
+        (contract.steps, "continuousBatching", config.continuous_batching and "true", _NO_STEPS),
+        (contract.sequences, "sequenceBatching", config.sequence_batching and "true", state),
+        (contract.sequences, "realtime", config.realtime and "true", state),
+        (contract.sequences, "openpi", config.openpi is not None and "set", state),
+        (contract.stores, "handler.cache", config.cache is not None and "set", _NO_CACHE),
+        (contract.processes, "parallelType", config.parallel_type != "custom" and config.parallel_type, _PARALLEL),
+        (contract.processes, "torchrun", config.torchrun is not None and "set", _PARALLEL),
+        (contract.declares, "inputs", config.inputs and "set", _DECLARED_BY_CODE),
+        (contract.declares, "outputs", config.outputs and "set", _DECLARED_BY_CODE),
+        (contract.declares, "decoupled", config.decoupled and "set", _DECLARED_BY_CODE),
+        (contract.handlers, "warmup", config.warmup and "set", "its code warms itself up when it loads"),
+        (contract.handlers, "autocast", config.autocast, "only BaseHandler reads it"),
+        (contract.handlers, "channelsLast", config.channels_last and "true", "only BaseHandler reads it"),
+        (contract.openai, "openai", config.openai and "true", _OPENAI),
+    ):
+        if value and not supported:
+            yield name, value, why
     cache = {"handler"} if config.cache is not None else set()  # said above
     for name in sorted(CODE_KEYS - contract.own_keys - cache):
         if name in config.raw:

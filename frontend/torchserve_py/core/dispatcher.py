@@ -20,7 +20,6 @@ from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.inputs import Input, Inputs
 from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.metrics.model_metrics import ModelMetrics
-from torchserve_py.scheduling.demand import Demand
 from torchserve_py.scheduling.effects import (
     Begin,
     Cancel,
@@ -34,6 +33,7 @@ from torchserve_py.scheduling.effects import (
 )
 from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.scaling import Demand
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.workers.worker import Worker
 from ts.protocol.messages import ended_sequences

@@ -20,9 +20,9 @@ class EffectiveConfig(ServedConfig):
     """How the number of workers follows the load; None: it does not."""
     concurrency_target: int
     """Most concurrent requests of one worker, if each request is a separate call."""
-    restart_expired_sequences: bool
-    cache: CacheConfig
     torchrun: TorchrunConfig | None
+    restart_expired_sequences: bool = False
+    cache: CacheConfig = field(default_factory=CacheConfig)
     warmup: tuple[WarmupRequest, ...] = ()
     ray: RayConfig = field(default_factory=RayConfig)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchserve_py.core.dependencies import packages_dir, venv_python
@@ -12,9 +13,7 @@ from torchserve_py.core.sequence_storage import cache_message, sequence_file
 from torchserve_py.settings.schemas.model_config import TorchrunConfig, WarmupRequest
 from torchserve_py.settings.table import Settings
 from torchserve_py.version import __version__
-from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment, available_processors
-from torchserve_py.workers.forking import Forking
 from torchserve_py.workers.launch import CpuLauncher, Launch, Torchrun
 from torchserve_py.workers.pool import Place
 from ts.protocol.log_records import FORMAT_VARIABLE
@@ -27,21 +26,20 @@ _TORCHRUN_LOGS = "torchelastic_ts"  # TorchServe's name
 
 
 def launch_of(
+    general: Launch,
     plan: Plan,
     device: Assignment,
     place: Place,
     settings: Settings,
-    *,
-    confinement: Confinement,
-    hidden_variables: frozenset[str],
     traces: str | None,
-    forking: Forking | None,
     cluster: RayCluster | None,
 ) -> Launch:
     """Return how the workers in a place of a model's pool are launched.
 
-    ``hidden_variables`` are names of the server's variables that workers must not see, ``traces`` is where spans go,
-    ``forking`` forks workers where it can, ``cluster`` is where Ray places workers; None: they run on this machine.
+    Args:
+        general: What holds for the workers of all models.
+        traces: Where spans go.
+        cluster: Where Ray places workers; None: they run on this machine.
     """
     config = plan.config
     environment = {**plan.environment, **_variables(settings, traces), **device.environment}
@@ -61,22 +59,19 @@ def launch_of(
     if settings.cpu_launcher_enable:
         cpu_launcher = CpuLauncher(tuple((settings.cpu_launcher_args or "").split()), place.index, place.count)
     installed, use_venv = plan.files.dependencies_dir, config.use_venv
-    return Launch(
-        plan.files.model_dir,
-        config.runtime,
-        environment,
-        hidden_variables,
-        device.devices[0].gpu_index if device.devices else None,
+    return replace(
+        general,
+        working_dir=plan.files.model_dir,
+        runtime=config.runtime,
+        environment=environment,
+        gpu_index=device.devices[0].gpu_index if device.devices else None,
         venv_python=venv_python(installed) if installed and use_venv else None,
         packages_dir=packages_dir(installed) if installed and not use_venv else None,
         torchrun=torchrun,
         cpu_launcher=cpu_launcher,
         ahead=sends_ahead(config, settings),
         remote=_remote(plan, environment, torchrun, cluster),
-        by_hand=settings.debug,
-        confinement=confinement,
         imports=plan.imports,
-        forking=forking,
     )
 
 

@@ -165,13 +165,7 @@ def _warmup(yaml: ModelConfig, batch_size: int) -> tuple[WarmupRequest, ...]:
 
 def _sequences(yaml: ModelConfig) -> dict[str, Any]:
     if not yaml.sequence_batching:
-        names = ("sequence_max_idle_ms", "sequence_timeout_ms", "max_num_sequence", "max_sequence_job_queue_size")
-        return {
-            "stateful": False,
-            "restart_expired_sequences": False,
-            "cache": CacheConfig(),
-            **dict.fromkeys(names, 0),
-        }
+        return {}
     return {
         "stateful": True,
         "sequence_max_idle_ms": yaml.sequence_max_idle_ms,

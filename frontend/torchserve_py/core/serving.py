@@ -35,11 +35,11 @@ class ServedConfig:
     continuous: bool
     async_communication: bool
     """Whether each request is a separate call: for a handler that is a coroutine, and with the other contracts."""
-    stateful: bool
-    sequence_max_idle_ms: int
-    sequence_timeout_ms: int
-    max_num_sequence: int
-    max_sequence_job_queue_size: int
+    stateful: bool = False
+    sequence_max_idle_ms: int = 0
+    sequence_timeout_ms: int = 0
+    max_num_sequence: int = 0
+    max_sequence_job_queue_size: int = 0
     device_type: Literal["cpu", "gpu"]
     device_ids: tuple[int, ...] | None
     parallel_type: str

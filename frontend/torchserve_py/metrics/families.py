@@ -102,11 +102,11 @@ def instrument_maker(kind: str, bounds: Sequence[float] = CUSTOM_BOUNDS) -> Call
 class ServerFamilies:
     """A family for each metric that the server measures, and for those that only a script of the operator has.
 
-    Iterates over those that are shown: all, or what the operator's file lists.
+    Iterates over those that are listed, which are shown.
     """
 
-    def __init__(self, listed: Mapping[str, Declaration] | None) -> None:
-        self.declared: Final = SERVER_METRICS if listed is None else listed
+    def __init__(self, listed: Mapping[str, Declaration]) -> None:
+        self.declared: Final = listed
         self._families = {name: self._family(name) for name in {**SERVER_METRICS, **self.declared}}
 
     def __iter__(self) -> Iterator[Family[Updatable]]:

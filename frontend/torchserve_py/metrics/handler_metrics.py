@@ -54,7 +54,7 @@ class HandlerMetrics:
         self._plan = plan
         self._log = log
         self._families: dict[str, Family[Updatable]] = {}
-        for each in plan.model_metrics.values():
+        for each in plan.model.values():
             try:
                 self._family(metric_name(each.name), each.kind, each.unit)
             except _Refused as refusal:
@@ -70,7 +70,7 @@ class HandlerMetrics:
         known = self._models.setdefault(model_name, {})
         dimensions = (("ModelName", model_name), ("Level", "Model"))
         for name in MODEL_METRICS:
-            if name in self._plan.model_metrics or self._plan.accepts_unlisted:
+            if name in self._plan.model or self._plan.accepts_unlisted:
                 self._add(known, (name, "gauge", dimensions), MODEL_METRICS[name].unit)
         series = known.get((PREDICTION_TIME, "gauge", dimensions))
         if series is None:
@@ -99,7 +99,7 @@ class HandlerMetrics:
         for series in leaving.values():
             if id(series.instrument) not in staying:
                 series.family.remove(series.labels)
-        listed = {metric_name(name) for name in self._plan.model_metrics}
+        listed = {metric_name(name) for name in self._plan.model}
         for name, family in list(self._families.items()):
             if family.is_empty and name not in listed:
                 del self._families[name]
@@ -128,7 +128,7 @@ class HandlerMetrics:
             self._log.note(series.line_ends, value, one_line(request_ids) if isinstance(request_ids, str) else "")
 
     def _kind(self, name: str, kind: str) -> str:
-        declaration = self._plan.model_metrics.get(name)
+        declaration = self._plan.model.get(name)
         return kind if declaration is None else declaration.kind
 
     def _add(self, known: dict[_Key, _Series], key: _Key, unit: str) -> _Series:
@@ -136,7 +136,7 @@ class HandlerMetrics:
             raise _Refused(f"the model has {MAX_SERIES_PER_MODEL} series already; use fewer values of dimensions")
         _check_texts(key, unit)
         name, kind, dimensions = key
-        declaration = self._plan.model_metrics.get(name)
+        declaration = self._plan.model.get(name)
         if declaration is not None:
             kind, unit, dimensions = declaration.kind, declaration.unit, _as_declared(declaration, dimensions)
         elif not self._plan.accepts_unlisted:

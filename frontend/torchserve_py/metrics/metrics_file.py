@@ -10,7 +10,7 @@ that is an error which keeps the server from starting.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,40 +34,19 @@ class MetricsConfigError(ValueError):
 
 
 @dataclass(frozen=True)
-class MetricsConfig:
-    """The metrics that a file lists, by name."""
-
-    server: Mapping[str, Declaration]
-    model: Mapping[str, Declaration]
-
-
-@dataclass(frozen=True)
 class MetricsPlan:
-    """Which metrics there are and where they go.
+    """Which metrics there are and where they go; without a file everything is shown, and handlers may add metrics.
 
-    config       what the operator's file lists; None without a file: everything is shown, and handlers may add metrics
-    mode         `prometheus`, `log` or `legacy`
-    auto_detect  whether handlers may add metrics that the file does not list
+    server            the metrics of the server that are shown, by name
+    model             the metrics that handlers find in their cache, by name
+    accepts_unlisted  whether handlers may add metrics
+    mode              `prometheus`, or `log` or `legacy`, which write metrics to log files
     """
 
-    config: MetricsConfig | None = None
+    server: Mapping[str, Declaration] = field(default_factory=lambda: SERVER_METRICS)
+    model: Mapping[str, Declaration] = field(default_factory=lambda: MODEL_METRICS)
+    accepts_unlisted: bool = True
     mode: str = "prometheus"
-    auto_detect: bool = False
-
-    @property
-    def logs(self) -> bool:
-        """Whether metrics are written to log files."""
-        return self.mode != "prometheus"
-
-    @property
-    def accepts_unlisted(self) -> bool:
-        """Whether handlers may add metrics."""
-        return self.config is None or self.auto_detect
-
-    @property
-    def model_metrics(self) -> Mapping[str, Declaration]:
-        """The metrics that handlers find in their cache, by name."""
-        return MODEL_METRICS if self.config is None else self.config.model
 
 
 class Metric(ClosedSchema):
@@ -107,8 +86,11 @@ class MetricsFile(ClosedSchema):
     model_metrics: Annotated[Section, _SECTION] = Field(Section(), description="the metrics of handlers")
 
 
-def read_metrics_config(path: Path) -> MetricsConfig:
-    """Read a file. Raises MetricsConfigError with all problems where it is wrong or cannot be read."""
+def read_metrics_config(path: Path) -> MetricsPlan:
+    """Return the plan with the metrics that a file lists, and no others.
+
+    Raises MetricsConfigError, with all problems, where the file is wrong or cannot be read.
+    """
     try:
         mapping = read_yaml_mapping(path)
     except UnreadableYaml as error:
@@ -122,7 +104,7 @@ def read_metrics_config(path: Path) -> MetricsConfig:
     problems = [*wrong.values(), *_equal_names([*server, *model]), *_server_problems(server), *_model_problems(model)]
     if problems:
         raise MetricsConfigError("; ".join(problems))
-    return MetricsConfig({each.name: each for each in server}, {each.name: each for each in model})
+    return MetricsPlan({each.name: each for each in server}, {each.name: each for each in model}, False)
 
 
 def _equal_names(declared: Sequence[Declaration]) -> Iterator[str]:

@@ -31,8 +31,7 @@ class Outcomes:
     succeeded          jobs that were answered
     succeeded_seconds  how long they took, from admission to the last part
     running_seconds    how much of that time they spent in a worker
-    failed             jobs that were refused, failed, or were given up by their client
-    failures           the same by cause
+    failures           jobs that were refused, failed, or were given up by their client, by cause
     failed_seconds     how long they took
     last_at            when the last job ended (monotonic); 0 if none has
     executions         how often the handler answered so many jobs at once without an error, and how long that took
@@ -41,11 +40,15 @@ class Outcomes:
     succeeded: int = 0
     succeeded_seconds: float = 0.0
     running_seconds: float = 0.0
-    failed: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     failed_seconds: float = 0.0
     last_at: float = 0.0
     executions: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> int:
+        """How many jobs have failed, whatever the cause."""
+        return sum(self.failures.values())
 
     def answered(self, submitted_at: float, sent_at: float, now: float) -> None:
         """Count a job that has its last part."""
@@ -56,7 +59,6 @@ class Outcomes:
 
     def went_wrong(self, cause: Cause | None, submitted_at: float, now: float) -> None:
         """Count a job that has ended in any other way; ``cause`` is None for an error that its handler answered."""
-        self.failed += 1
         name = HANDLER_ERROR if cause is None else cause.value
         self.failures[name] = self.failures.get(name, 0) + 1
         self.failed_seconds += now - submitted_at

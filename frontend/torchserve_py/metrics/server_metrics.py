@@ -23,10 +23,10 @@ class ServerMetrics:
     `hostname`, the machine's if it is None, is the label of that name. `plan` says which metrics are shown and logged.
     """
 
-    def __init__(self, hostname: str | None = None, plan: MetricsPlan | None = None) -> None:
+    def __init__(self, hostname: str | None = None, plan: MetricsPlan = MetricsPlan()) -> None:  # noqa: B008 - it is frozen
         self._hostname = hostname or socket.gethostname()
-        self._plan = plan or MetricsPlan()
-        self._families = ServerFamilies(None if self._plan.config is None else self._plan.config.server)
+        self._plan = plan
+        self._families = ServerFamilies(self._plan.server)
         of_host = {"Level": "Host", "Hostname": self._hostname}
         self.requests_2xx = self._families.counter("Requests2XX").child(of_host)
         self.requests_4xx = self._families.counter("Requests4XX").child(of_host)
@@ -42,7 +42,7 @@ class ServerMetrics:
         self._warned: set[str] = set()
         self._changes: Changes | None = None
         self._logs: list[MetricLog] = []
-        if self._plan.logs:
+        if plan.mode != "prometheus":
             self._logs = [MetricLog(SERVER_LOGGER), MetricLog(MODEL_LOGGER)]
             self._changes = Changes(self._logs[0], self._hostname)
         self._handlers = HandlerMetrics(
@@ -83,7 +83,7 @@ class ServerMetrics:
     @property
     def declared_model_metrics(self) -> list[list[Any]]:
         """What workers find in their cache from the start: `[type, name, unit, [dimension, ..]]` of each."""
-        return [[each.kind, each.name, each.unit, list(each.dimensions)] for each in self._plan.model_metrics.values()]
+        return [[each.kind, each.name, each.unit, list(each.dimensions)] for each in self._plan.model.values()]
 
     def record_model_metrics(self, model_name: str, entries: Iterable[Any]) -> None:
         """Takes a `metrics` message of a worker of the model; entries that cannot be shown are logged and dropped."""

@@ -10,7 +10,7 @@ their old places.
 
 import math
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from torchserve_py.scheduling.effects import Begin, Released, Send, SendAhead
@@ -18,6 +18,7 @@ from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import AHEAD, JOB_TRANSITIONS, Job
 from torchserve_py.scheduling.lane import AheadBatch, Lane, WorkerLoad
 from torchserve_py.scheduling.modes import Admission, Source
+from torchserve_py.scheduling.scaling import Demand
 from torchserve_py.scheduling.shared_state import SharedState
 
 WORTH_SENDING_AHEAD = 0.0003
@@ -233,6 +234,27 @@ class Assignment:
         """Let the job either wait or run, if it was sent ahead."""
         if job.state is AHEAD:
             self.take_back(self.workers[job.worker_id], now)
+
+    def demand(self, now: float) -> Demand:
+        """Return what the jobs ask of the workers now; those that retire do not count."""
+        staying = [worker for worker in self.workers.values() if not worker.retiring]
+        staying.sort(key=lambda worker: len(worker.in_flight))
+        since = [moment for lane in self._source.lanes if not lane.free for moment in islice(lane.items.values(), 1)]
+        since += [worker.ahead[0].jobs[0].submitted_at for worker in staying if worker.ahead]
+        bound = {worker.id for worker in staying if self._source.is_bound(worker)}
+        shares = [
+            min(1.0, len(worker.in_flight) / self._batch_size) if self._admission.room(worker) > 0 else 1.0
+            for worker in staying
+        ]
+        return Demand(
+            queued=len(self._shared.jobs) - sum(len(worker.in_flight) for worker in self.workers.values()),
+            oldest_wait=now - min(since, default=now),
+            busy=sum(shares),
+            accepted=self._shared.accepted,
+            per_worker=self._batch_size,
+            movable=tuple(worker.id for worker in staying if worker.id not in bound),
+            bound=len(bound),
+        )
 
     def _close_places(self, worker: WorkerLoad) -> None:
         worker.lane.free.pop(worker.id, None)

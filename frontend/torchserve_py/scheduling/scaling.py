@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from torchserve_py.scheduling.demand import Demand
-
 STARTING_LIMIT: Final = 10.0
 """Seconds after which workers that are not ready yet no longer keep further ones from being started."""
 
@@ -45,6 +43,27 @@ class ScalingPolicy:
     target_wait: float = 1.0
     down_after: float = 60.0
     idle_timeout: float = 300.0
+
+
+class Demand(NamedTuple):
+    """What the jobs of a model version ask of its workers at one moment.
+
+    queued       jobs that wait
+    oldest_wait  how long (seconds) the oldest of those has waited that no worker has room for
+    busy         how many workers would be full of the jobs in flight
+    accepted     how many jobs were accepted so far
+    per_worker   how many jobs a worker takes at once
+    movable      the workers that could do without harm, those with the fewest jobs first
+    bound        how many workers have the only copy of the state of an open sequence
+    """
+
+    queued: int
+    oldest_wait: float
+    busy: float
+    accepted: int
+    per_worker: int
+    movable: tuple[str, ...]
+    bound: int
 
 
 class WorkerCounts(NamedTuple):

@@ -8,7 +8,6 @@ that a policy makes.
 from collections.abc import Iterable, Mapping
 
 from torchserve_py.scheduling.assignment import Assignment, TakeBack
-from torchserve_py.scheduling.demand import Demand, demand_on
 from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, Finish
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import CANCELLED, DONE, JOB_TRANSITIONS, STREAMING, WAITING, Job
@@ -42,7 +41,6 @@ class Scheduler:
         self._closed: Cause | None = None
         self._durable = policy.sequences is not None and policy.sequences.durable
         self._unbatched = Fifo(self._shared, policy.queue_size)
-        self._batch_size = policy.batch_size
         self._source, self._admission = compose(policy, self._shared)
         self._sequences = self._source if isinstance(self._source, Sequences) else None
         ahead = policy.ahead and not policy.continuous and not (policy.job_ticket and policy.sequences is None)
@@ -53,6 +51,8 @@ class Scheduler:
         self._workers: Mapping[str, WorkerLoad] = self._assignment.workers
         #: Returns when to call `tick` at the latest, None if there is no deadline. Nothing may be due yet by then.
         self.next_deadline = self._shared.deadlines.next
+        #: Returns what the jobs ask of the workers at a moment.
+        self.demand = self._assignment.demand
         #: Notes how many seconds the handler of a worker took for a batch: batches are sent ahead if steps are long.
         self.step_took = self._assignment.step_took
 
@@ -254,18 +254,6 @@ class Scheduler:
         """Whether there is no job, and no open sequence that would be lost and may get a further job."""
         is_over = self._durable or self._draining is Cause.unregistered or not self.open_sequences
         return is_over and not self._shared.jobs
-
-    def demand(self, now: float) -> Demand:
-        """Return what the jobs ask of the workers at this moment."""
-        return demand_on(
-            self._workers.values(),
-            self._source,
-            self._admission,
-            now,
-            queued=self.queued,
-            accepted=self._shared.accepted,
-            per_worker=self._batch_size,
-        )
 
     @property
     def remaining_capacity(self) -> int:

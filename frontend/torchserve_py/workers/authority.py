@@ -4,8 +4,6 @@ Its key never leaves the memory of the server, and a worker's key never leaves t
 certificate names the token that the server expects it with.
 """
 
-from __future__ import annotations
-
 import ssl
 import tempfile
 from datetime import UTC, datetime, timedelta

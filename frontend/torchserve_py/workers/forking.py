@@ -44,28 +44,21 @@ def can_fork() -> bool:
     return True
 
 
-class Status:
-    """The pipe that tells what becomes of one worker."""
+async def _told(status: asyncio.StreamReader) -> tuple[str, str]:
+    """Wait for a line on the pipe that tells what becomes of a worker; return its first word and the rest.
 
-    def __init__(self, pipe: asyncio.StreamReader) -> None:
-        self._pipe = pipe
-
-    async def next(self) -> tuple[str, str]:
-        """Wait for a line; return its first word and the rest, both empty once the warm parent has ended."""
-        line = (await self._pipe.readline()).decode()
-        word, _, rest = line.rstrip("\n").partition(" ")
-        return word, rest
-
-    async def exit_code(self) -> int:
-        """Wait for the exit status of the process; the kernel kills it when the warm parent ends."""
-        word, rest = await self.next()
-        return int(rest) if word == "exit" else -signal.SIGKILL
+    Both are empty once the warm parent has ended.
+    """
+    word, _, rest = (await status.readline()).decode().rstrip("\n").partition(" ")
+    return word, rest
 
 
 class ForkedProcess:
     """A forked worker, in the form of `asyncio.subprocess.Process`."""
 
-    def __init__(self, pid: int, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader, status: Status) -> None:
+    def __init__(
+        self, pid: int, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader, status: asyncio.StreamReader
+    ) -> None:
         self.pid = pid
         self.stdout = stdout
         self.stderr = stderr
@@ -78,12 +71,14 @@ class ForkedProcess:
         with contextlib.suppress(OSError):  # it has ended already, or there are too many open files
             await _end_of(self.pid)
             limit = _TELL_LIMIT
+        word, code = "", ""
         try:
             async with asyncio.timeout(limit):
-                self.returncode = await self._status.exit_code()
+                word, code = await _told(self._status)
         except TimeoutError:
             logger.warning("The warm parent does not tell how the worker with process id %d has ended", self.pid)
-            self.returncode = -signal.SIGKILL
+        # The kernel kills the worker when the warm parent ends.
+        self.returncode = int(code) if word == "exit" else -signal.SIGKILL
         return self.returncode
 
 
@@ -163,12 +158,11 @@ class Forking:
             finally:
                 for end in theirs:
                     os.close(end)
-            status = Status(readers[0])
-            word, rest = await status.next()
+            word, rest = await _told(readers[0])
             if word == "pid":
                 unless_forked.pop_all()
                 self._has_forked = True
-                return ForkedProcess(int(rest), readers[1], readers[2], status)
+                return ForkedProcess(int(rest), readers[1], readers[2], readers[0])
         if word == "refused":
             logger.info("Worker %s is not forked: %s", label, rest)
             return None

@@ -1,7 +1,5 @@
 """The files of models in Ray's object store, for the nodes that run their workers."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

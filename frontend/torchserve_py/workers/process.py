@@ -49,10 +49,11 @@ async def start_process(
     if launch.remote is not None:
         from torchserve_py.workers.ray_process import RemoteProcess  # most servers do without
 
-        return await RemoteProcess.launch(launch.remote, worker_id, token, label)
+        return RemoteProcess(*await launch.remote.cluster.start(worker_id, launch.remote, token), label, worker_id)
     try:
         if launch.by_hand:
-            return HandStarted.launch(launch, socket, token, label)
+            logger.warning("Start worker %s by hand:\n\n%s\n", label, command_line(launch, socket, token))
+            return HandStarted()
         return await WorkerProcess.launch(launch, socket, token, worker_id, label, tokens)
     except OSError as error:
         raise WorkerFailed(500, f"worker {label} could not be started: {error}") from error
@@ -161,25 +162,12 @@ async def start_child(
 
 
 class HandStarted:
-    """Stands for the process that a person starts; it lives as long as its connection.
+    """Stands for the process that a person starts; it lives as long as its connection."""
 
-    Attributes:
-        pid: -1; which process it is turns out when it connects.
-    """
-
-    pid = -1
+    pid = -1  # which process it is turns out when it connects
 
     def __init__(self) -> None:
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    @classmethod
-    def launch(cls, launch: Launch, socket: Path, token: str, label: str) -> HandStarted:
-        """Tell how to start the worker.
-
-        Raises OSError: the interpreter or a launcher of its command line is missing.
-        """
-        logger.warning("Start worker %s by hand:\n\n%s\n", label, command_line(launch, socket, token))
-        return cls()
 
     def adopt(self, pid: int) -> None:
         """Leave the process alone: the person who started it ends it."""
@@ -204,9 +192,7 @@ StartedProcess: TypeAlias = "HandStarted | WorkerProcess | RemoteProcess"
 
 def describe_exit(code: int) -> str:
     """Say in words what an exit status means (negative: ended by that signal)."""
-    if code == 0:
-        return "exited with code 0"
-    if code > 0:
+    if code >= 0:
         return f"exited with code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     if -code == signal.SIGKILL:

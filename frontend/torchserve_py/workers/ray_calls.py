@@ -60,24 +60,24 @@ class RayCalls:
 
         Raises RayError: the call has failed; TimeoutError: there was no answer within ``limit`` seconds.
         """
-        if self.ended.done():
-            raise RayError(self.ended.result())
-        number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
-        self._pending[number] = answer
+        number = self.tell(name, *arguments)
+        answer = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send(number, name, arguments)
-            async with asyncio.timeout(limit):
-                return await answer
+            await asyncio.wait([answer, self.ended], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            if self.ended.done():
+                raise RayError(self.ended.result())
+            raise TimeoutError
         finally:
-            self._pending.pop(number, None)
+            del self._pending[number]
 
-    def tell(self, name: str, *arguments: Any) -> None:
-        """Call a method, and do not wait for its answer."""
-        self._send(next(self._numbers), name, arguments)
-
-    def _send(self, number: int, name: str, arguments: tuple[Any, ...]) -> None:
+    def tell(self, name: str, *arguments: Any) -> int:
+        """Call a method, and do not wait for its answer; return the number of the call."""
         assert self._connection is not None, "the process has been started"
+        number = next(self._numbers)
         self._connection.send(encode(["call", number, name, arguments]))
+        return number
 
     def _answered(self, connection: Connection, message: list[Any]) -> None:
         kind, number, value = message
@@ -96,9 +96,6 @@ class RayCalls:
 
     async def _end(self) -> str:
         reason = f"the process that belongs to the Ray cluster {await self._process.wait()}"
-        for answer in self._pending.values():
-            if not answer.done():
-                answer.set_exception(RayError(reason))
         if self._connection is not None:
             self._connection.close()
         return reason

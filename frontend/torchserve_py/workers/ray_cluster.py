@@ -153,8 +153,8 @@ class RayCluster:
         """Let Ray drop a model's files: no further worker needs them."""
         self._ray.tell("forget_files", str(model_dir))
 
-    async def start(self, worker_id: str, remote: RemoteLaunch, token: str) -> Actor:
-        """Have Ray find a node for a worker, and start it there.
+    async def start(self, worker_id: str, remote: RemoteLaunch, token: str) -> tuple[RayCalls, int]:
+        """Have Ray find a node for a worker, and start it there; return what owns its actor, and the actor's number.
 
         Raises WorkerFailed: no node has room at present, or the worker could not be started.
         """
@@ -171,7 +171,6 @@ class RayCluster:
             problem = placed or f"the head of the Ray cluster at {self._address} does not answer"
             raise WorkerFailed(503, problem, unplaced=True)
         number, version, request = placed
-        actor = Actor(ray, number)
         try:
             if version != __version__:
                 raise RayError(f"its node has version {version} of torchserve-py, this server has {__version__}")
@@ -189,37 +188,12 @@ class RayCluster:
             if problem:
                 raise RayError(problem)
         except BaseException as error:
-            actor.end()
+            ray.tell("end", number)
             if isinstance(error, RayError | TimeoutError):
                 reason = error if isinstance(error, RayError) else f"it took longer than {_START_LIMIT:g} s"
                 raise WorkerFailed(500, f"it could not be started: {reason}") from error
             raise
-        return actor
-
-
-@dataclass(frozen=True)
-class Actor:
-    """One worker process on a node, as Ray knows it."""
-
-    ray: RayCalls
-    number: int
-
-    async def run(self) -> int:
-        """Wait for the end of the process; return its exit status. Raises RayError: it was lost."""
-        return int(await self.ray.call("run", self.number))
-
-    async def output(self) -> list[tuple[int, bytes]]:
-        """Wait for output of the process; return pieces, each with its stream. Raises RayError: it was lost."""
-        pieces: list[tuple[int, bytes]] = await self.ray.call("output", self.number)
-        return pieces
-
-    def kill(self) -> None:
-        """Kill the process."""
-        self.ray.tell("kill", self.number)
-
-    def end(self) -> None:
-        """End the actor, and what is left of the process."""
-        self.ray.tell("end", self.number)
+        return ray, number
 
 
 @dataclass(frozen=True)

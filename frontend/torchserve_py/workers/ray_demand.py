@@ -1,7 +1,5 @@
 """What a worker needs of its node of a Ray cluster, and whether any node is large enough."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final

@@ -6,16 +6,14 @@ It answers the calls of `ray_calls.RayCalls` at the socket with this descriptor,
 has no Ray in its own process, because Ray ends the process that it is in, for example when the cluster has a new head.
 """
 
-from __future__ import annotations
-
 import asyncio
-import contextlib
 import itertools
 import os
 import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -193,23 +191,17 @@ def _kill(actor: Any) -> None:
 
 def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
     """Run in a daemon thread what blocks while the head of the cluster does not answer, which may be for ever."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def settle(settle_with: Callable[[Any], None], result: object) -> None:
-        if not outcome.done():
-            settle_with(result)
+    outcome = Future[T]()
+    outcome.set_running_or_notify_cancel()  # who waits may be cancelled, the call is not
 
     def run() -> None:
         try:
-            settled: tuple[Callable[[Any], None], object] = (outcome.set_result, call())
+            outcome.set_result(call())
         except Exception as error:
-            settled = (outcome.set_exception, error)
-        with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, *settled)
+            outcome.set_exception(error)
 
     threading.Thread(target=run, name="ray", daemon=True).start()
-    return outcome
+    return asyncio.wrap_future(outcome)
 
 
 def first_line(error: BaseException) -> str:

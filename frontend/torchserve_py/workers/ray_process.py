@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from torchserve_py.workers.process import describe_exit, log_lines
-from torchserve_py.workers.ray_calls import RayError
-from torchserve_py.workers.ray_cluster import Actor, RemoteLaunch
+from torchserve_py.workers.ray_calls import RayCalls, RayError
 from ts.ray_host import STDERR, STDOUT
 
 logger = logging.getLogger(__name__)
@@ -21,32 +20,21 @@ _MOST_UNREAD: Final = 32
 
 
 class RemoteProcess:
-    """A worker process on a node.
+    """A worker process on a node: that of the actor with this number."""
 
-    Attributes:
-        pid: -1; its number means nothing on this machine.
-    """
+    pid = -1  # its number means nothing on this machine
 
-    pid = -1
-
-    def __init__(self, actor: Actor, label: str, worker_id: str) -> None:
-        self._actor = actor
+    def __init__(self, ray: RayCalls, number: int, label: str, worker_id: str) -> None:
+        self._ray = ray
+        self._number = number
         self._killed = asyncio.Event()
-        self._ended = asyncio.create_task(actor.run())
+        self._ended: asyncio.Task[int] = asyncio.create_task(ray.call("run", number))
         streams = {STDOUT: OutputStream(), STDERR: OutputStream()}
         self._output = asyncio.gather(
             self._read(streams),
             log_lines(streams[STDOUT], "stdout", label, worker_id),
             log_lines(streams[STDERR], "stderr", label, worker_id),
         )
-
-    @classmethod
-    async def launch(cls, remote: RemoteLaunch, worker_id: str, token: str, label: str) -> RemoteProcess:
-        """Have Ray place the worker, and start it.
-
-        Raises WorkerFailed: no node has room, or it could not be started.
-        """
-        return cls(await remote.cluster.start(worker_id, remote, token), label, worker_id)
 
     def adopt(self, pid: int) -> None:
         """Do nothing: the processes of a worker end with its actor."""
@@ -64,7 +52,7 @@ class RemoteProcess:
         await asyncio.wait([self._ended], timeout=_KILL_LIMIT)
         await asyncio.wait([self._output], timeout=1.0)
         self._output.cancel()
-        self._actor.end()
+        self._ray.tell("end", self._number)
         if not self._ended.done():
             self._ended.cancel()
             return "was given up with its node, which does not answer"
@@ -76,12 +64,12 @@ class RemoteProcess:
         """Have the actor end the process; `wait` ends an actor that does not answer."""
         if self.running:
             self._killed.set()
-            self._actor.kill()
+            self._ray.tell("kill", self._number)
 
     async def _read(self, streams: Mapping[int, OutputStream]) -> None:
         try:
             while True:
-                for number, data in await self._actor.output():
+                for number, data in await self._ray.call("output", self._number):
                     if number not in streams:
                         return
                     await streams[number].pieces.put(data)

@@ -10,16 +10,18 @@ import pytest
 from tests.unit.metrics.exposition import HOST, documented, scrape
 
 from torchserve_py.metrics.catalog import LEGACY_NAMES, MODEL_METRICS, SERVER_METRICS, Declaration
-from torchserve_py.metrics.metrics_file import MetricsConfig, MetricsConfigError, MetricsPlan
+from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.server_metrics import ServerMetrics
 
 MODEL = [["ModelName", "noop"], ["Level", "Model"]]
 
 
-def listing(*model: Declaration, server: tuple[Declaration, ...] = (), **plan: Any) -> ServerMetrics:
+def listing(
+    *model: Declaration, server: tuple[Declaration, ...] = (), auto_detect: bool = False, mode: str = "prometheus"
+) -> ServerMetrics:
     """The metrics of a server whose file lists these."""
-    config = MetricsConfig({each.name: each for each in server}, {each.name: each for each in model})
-    metrics = ServerMetrics(HOST, MetricsPlan(config, **plan))
+    named = [{each.name: each for each in listed} for listed in (server, model)]
+    metrics = ServerMetrics(HOST, MetricsPlan(*named, auto_detect, mode))
     metrics.model("noop", "1.0")
     return metrics
 

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.scheduling.followed_load import FollowedLoad
 
-from torchserve_py.scheduling.demand import Demand
 from torchserve_py.scheduling.effects import EndReason
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scaling import (
     STARTING_LIMIT,
     Decision,
+    Demand,
     Reason,
     Scaling,
     ScalingPolicy,
