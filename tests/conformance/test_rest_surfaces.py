@@ -33,7 +33,9 @@ def handle(data, context):
 #: Doubles each instance; the envelope does the rest.
 DOUBLE = """
 def handle(data, context):
-    return None if data is None else [value * 2 for value in data]
+    if data is None:
+        return None
+    return [[2 * each for each in row["data"]] if isinstance(row, dict) else row * 2 for row in data]
 """
 
 TIMEOUT = 60
@@ -186,7 +188,7 @@ def test_browsers_of_the_allowed_origin_may_ask_and_call(server: RunningServer) 
                 "id": "7",
                 "model_name": "double",
                 "model_version": "1.0",
-                "outputs": [{"name": "i", "datatype": "INT32", "data": [2, 4], "shape": [2]}],
+                "outputs": [{"name": "i", "datatype": "INT64", "data": [2, 4], "shape": [2]}],
             },
         ),
     ],

@@ -112,6 +112,8 @@ def _output(value: Mapping[str, Any]) -> Tensor:
         data = tensor_of(name, data, datatype).data
     elif not isinstance(data, bytes | bytearray | memoryview):
         data = flat(data)
+        if datatype == "BYTES":
+            data = [json.dumps(each) if isinstance(each, dict) else each for each in data]
     shape = [int(size) for size in value["shape"]]
     return Tensor(name, datatype, shape, data, dict(value.get("parameters") or {}))
 

@@ -326,15 +326,23 @@ def test_the_envelope_gets_the_request_as_json(make_worker: Callable[..., Worker
     worker = make_worker(
         """
         def handle(data, context):
-            return None if data is None else [row * 2 for row in data]
+            return None if data is None else [[[2 * each for each in numbers] for numbers in row["data"]] for row in data]
         """,
         envelope="kservev2",
     )
-    assert outputs(worker.infer(request("a", NUMBERS, id="7"))) == [("x", "FP32", [2, 2], [2.0, 4.0, 6.0, 8.0])]
+    doubled = [("x", "FP64", [2, 2], [2.0, 4.0, 6.0, 8.0])]
+    assert outputs(worker.infer(request("a", NUMBERS, id="7"))) == doubled
     text = json.dumps({"inputs": [{**NUMBERS, "data": None, "parameters": {"binary_data_size": 16}}]}).encode()
     length = [b"inference-header-content-length", str(len(text)).encode()]
     row = ["b", [length], None, text + struct.pack("<4f", 1, 2, 3, 4), OPEN_INFERENCE_REST, False]
-    assert outputs(worker.infer(row)) == [("x", "FP32", [2, 2], [2.0, 4.0, 6.0, 8.0])]
+    assert outputs(worker.infer(row)) == doubled
+
+
+def test_dicts_that_the_envelope_passes_on_are_texts_of_json(make_worker: Callable[..., Worker]) -> None:
+    worker = make_worker(
+        "def handle(data, context):\n    return None if data is None else [{'cat': 1}]", envelope="kservev2"
+    )
+    assert outputs(worker.infer(request("a", NUMBERS))) == [("x", "BYTES", [1], ['{"cat": 1}'])]
 
 
 @pytest.mark.parametrize(

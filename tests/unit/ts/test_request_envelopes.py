@@ -157,7 +157,8 @@ def test_a_request_alone_gets_all_results_however_many_there_are(make_worker: Ma
 
 
 def test_kservev2_reads_and_writes_tensors_of_every_request(make_worker: MakeWorker) -> None:
-    worker = make_worker(ECHO, envelope="kservev2", model_name="m", model_version="2.0")
+    source = "def handle(data, context):\n    return None if data is None else [row['data'] for row in data]"
+    worker = make_worker(source, envelope="kservev2", model_name="m", model_version="2.0")
     first = {
         "id": "mine",
         "inputs": [
@@ -175,7 +176,7 @@ def test_kservev2_reads_and_writes_tensors_of_every_request(make_worker: MakeWor
                 "model_name": "m",
                 "model_version": "2.0",
                 "outputs": [
-                    {"name": "image", "datatype": "FP32", "data": [1.0, 2.0, 3.0, 4.0], "shape": [2, 2]},
+                    {"name": "image", "datatype": "FP64", "data": [1.0, 2.0, 3.0, 4.0], "shape": [2, 2]},
                     {"name": "text", "datatype": "BYTES", "data": ["hi"], "shape": [1]},
                 ],
             },
@@ -190,8 +191,24 @@ def test_kservev2_reads_and_writes_tensors_of_every_request(make_worker: MakeWor
             },
         ),
     ]
-    image, text, _ = seen(worker)[0]
-    assert (image.dtype, image.shape, text) == (np.dtype("float32"), (2, 2), "hi")
+
+
+def test_rows_of_kservev2_are_the_inputs_as_in_torchserve_and_dicts_stay_dicts(make_worker: MakeWorker) -> None:
+    worker = make_worker(ECHO, envelope="kservev2")
+    image = {"name": "image", "datatype": "UINT8", "shape": [2, 1], "data": [1, 2], "parameters": {"a": 1}}
+    text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["hi"]}
+
+    [(status, answer)] = answers(worker, ask("a", {"inputs": [image, text]}))
+
+    rows = [{**image, "data": [[1], [2]]}, {**text, "data": "hi"}]
+    assert seen(worker) == [rows]
+    assert (status, answer["outputs"]) == (
+        200,
+        [
+            {"name": "image", "datatype": "BYTES", "data": [rows[0]], "shape": [1]},
+            {"name": "text", "datatype": "BYTES", "data": [rows[1]], "shape": [1]},
+        ],
+    )
 
 
 @pytest.mark.parametrize(

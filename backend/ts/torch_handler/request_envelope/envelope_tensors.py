@@ -14,11 +14,11 @@ from ts.utils.util import PredictionException
 _SCALARS: Final = {bool: "BOOL", int: "INT64", float: "FP64"}
 
 
-def read_tensor(tensor: Any) -> Any:
-    """Return what a handler gets for an input tensor.
+def read_tensor(tensor: Any) -> dict[str, Any]:
+    """Return an input tensor as a handler gets it: with the ``data`` that Python code expects.
 
-    Numbers and truth values: a numpy array of the tensor's shape. BYTES: the element, or the list of them if there are
-    several. Raises ValueError: the value is not a tensor.
+    Numbers and truth values: lists nested as the tensor's shape says. BYTES: the element, or the list of them if there
+    are several. Raises ValueError: the value is not a tensor.
     """
     if not isinstance(tensor, dict):
         raise ValueError(f"An input must be a JSON object, it is of type {type(tensor).__name__}.")
@@ -28,7 +28,7 @@ def read_tensor(tensor: Any) -> Any:
     if not isinstance(data, list) and (numpy is None or not isinstance(data, numpy.ndarray)):
         raise ValueError(f'Input {name!r} must hold the list "data".')
     if datatype == "BYTES":
-        return data[0] if len(data) == 1 else data
+        return {**tensor, "data": data[0] if len(data) == 1 else data}
     if datatype not in OF_NUMPY.values():
         known = ", ".join([*OF_NUMPY.values(), "BYTES"])
         raise ValueError(f"Input {name!r} has the datatype {datatype!r}; known are {known}.")
@@ -36,7 +36,7 @@ def read_tensor(tensor: Any) -> Any:
 
     try:
         array = np.array(data, dtype=DATATYPES[str(datatype)].numpy)
-        return array if shape is None else array.reshape(shape)
+        return {**tensor, "data": (array if shape is None else array.reshape(shape)).tolist()}
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"Input {name!r} is no tensor of {datatype} with the shape {shape}: {error}") from error
 

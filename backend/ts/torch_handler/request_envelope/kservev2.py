@@ -1,7 +1,8 @@
 """The envelope ``kservev2``: KServe's v2 protocol (the Open Inference Protocol), tensors in JSON.
 
-Each input tensor of a request becomes a row of the handler, each of the results for them an output tensor with the name
-of the input at its place. Unlike TorchServe's, it reads every request of a batch and not only the first.
+Each input tensor of a request becomes a row of the handler: a dict with its ``name``, ``datatype``, ``shape`` and
+``data``. Each of the results for them becomes an output tensor with the name of the input at its place. Unlike
+TorchServe's envelope, it reads every request of a batch and not only the first, and keeps the shapes of results.
 """
 
 from collections.abc import Sequence
@@ -39,5 +40,13 @@ class KServev2Envelope(RequestEnvelope):
             "id": request_id,
             "model_name": self.context.model_name,
             "model_version": self.context.system_properties["model_version"],
-            "outputs": [write_tensor(name, result) for name, result in zip(names, results, strict=False)],
+            "outputs": [_output(name, result) for name, result in zip(names, results, strict=False)],
         }
+
+
+def _output(name: str, result: Any) -> dict[str, Any]:
+    """Return a result as an output tensor; dicts are elements of BYTES as they are, as TorchServe's clients know them."""
+    elements = result if isinstance(result, list) else [result]
+    if elements and all(isinstance(each, dict) for each in elements):
+        return {"name": name, "datatype": "BYTES", "data": elements, "shape": [len(elements)]}
+    return write_tensor(name, result)
