@@ -227,7 +227,7 @@ def leave(serving: Serving) -> Iterator[Any]:
     def run(kind: str, event: str, name: str = "leaving") -> None:
         client = leaving_client(serving, name, f'"{kind}"'.encode())
         eventually(lambda: f"{kind} begins" in serving.ask(name), "it has begun")
-        if kind not in ("plain", "cancelled"):
+        if kind not in ("plain", "blocking", "cancelled"):
             assert client.recv(12).startswith(b"HTTP/1.1 200")
         client.close()
         eventually(lambda: event in serving.ask(name), event)
@@ -242,6 +242,10 @@ def test_row_49_a_stream_that_polls_sees_it(leave: Any) -> None:
 
 def test_row_50_a_plain_predict_sees_it(leave: Any) -> None:
     leave("plain", "plain sees it")
+
+
+def test_a_predict_that_blocks_the_loop_between_its_questions_sees_it(leave: Any) -> None:
+    leave("blocking", "blocking sees it")
 
 
 def test_row_51_a_plain_generator_sees_it(leave: Any) -> None:

@@ -77,11 +77,12 @@ class Secrets(Mapping[str, str]):
     """
 
     def __init__(self, declared: Mapping[str, str | None]) -> None:
-        self._declared = declared
+        # The name that Truss has for it: models read which secrets are declared.
+        self._base_secrets = declared
         self._folder = Path(os.environ.get("TRUSS_SECRETS_DIR", "/secrets"))
 
     def __getitem__(self, name: str) -> str:
-        if name not in self._declared:
+        if name not in self._base_secrets:
             raise SecretNotFound(f"The secret {name!r} is not declared: add it to secrets in config.yaml.")
         value = self._find(name)
         if not value:
@@ -92,7 +93,7 @@ class Secrets(Mapping[str, str]):
         return value
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._declared if self._find(name))
+        return (name for name in self._base_secrets if self._find(name))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -101,7 +102,7 @@ class Secrets(Mapping[str, str]):
         try:
             return (self._folder / name).read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):
-            return os.environ.get(f"TRUSS_SECRET_{name}", self._declared[name])
+            return os.environ.get(f"TRUSS_SECRET_{name}", self._base_secrets[name])
 
     def __repr__(self) -> str:
-        return f"Secrets({', '.join(sorted(self._declared))})"
+        return f"Secrets({', '.join(sorted(self._base_secrets))})"

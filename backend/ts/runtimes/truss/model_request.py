@@ -84,6 +84,7 @@ class ModelRequest(Request):
     async def is_disconnected(self) -> bool:
         """Whether the client has left, or was answered."""
         self._peer.was_asked_for = True
+        await asyncio.sleep(0)  # a model that blocks the loop between its questions gets the news
         return self._peer.left
 
     async def _receive_message(self) -> Message:

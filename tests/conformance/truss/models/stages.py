@@ -7,6 +7,7 @@ import asyncio
 import collections
 import os
 import threading
+import time
 from pathlib import Path
 
 from fastapi import Request
@@ -139,6 +140,10 @@ class Leaving:
                 while not await request.is_disconnected():
                     await asyncio.sleep(0.01)
                 self.events.append("plain sees it")
+            case "blocking":
+                while not await request.is_disconnected():
+                    time.sleep(0.002)
+                self.events.append("blocking sees it")
             case "sync stream":
                 return self.watching(request)
             case "cancelled":

@@ -327,6 +327,7 @@ def test_secrets_come_from_a_file_or_a_variable_or_the_default(tmp_path: Path, m
         assert secrets.get(name, "other") == "other"
     assert (dict(secrets), len(secrets)) == ({"a": "file\n"}, 1)
     assert "file" not in repr(secrets)
+    assert list(secrets._base_secrets) == ["a", "b"]  # models that run with Truss ask it so
 
 
 # Configuration
