@@ -57,8 +57,7 @@ class ManagementCalls:
         description = _describe(model, self._serving.status(model))
         if customized:
             metadata = await self._serving.describe_custom(model)
-            if metadata is not None:
-                description["customizedMetadata"] = metadata if isinstance(metadata, dict) else {}
+            description["customizedMetadata"] = metadata if isinstance(metadata, dict) else {}
         return [description]
 
     async def register(self, given: Mapping[str, Any]) -> Done:

@@ -326,7 +326,7 @@ def test_the_envelope_gets_the_request_as_json(make_worker: Callable[..., Worker
     worker = make_worker(
         """
         def handle(data, context):
-            return None if data is None else [[[2 * each for each in numbers] for numbers in row["data"]] for row in data]
+            return None if data is None else [[[2 * x for x in line] for line in row["data"]] for row in data]
         """,
         envelope="kservev2",
     )

@@ -45,7 +45,7 @@ class KServev2Envelope(RequestEnvelope):
 
 
 def _output(name: str, result: Any) -> dict[str, Any]:
-    """Return a result as an output tensor; dicts are elements of BYTES as they are, as TorchServe's clients know them."""
+    """Return a result as an output tensor; dicts stay as they are, as in TorchServe."""
     elements = result if isinstance(result, list) else [result]
     if elements and all(isinstance(each, dict) for each in elements):
         return {"name": name, "datatype": "BYTES", "data": elements, "shape": [len(elements)]}
