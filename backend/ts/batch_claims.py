@@ -8,11 +8,15 @@ import os
 
 
 class BatchClaims:
-    """The worker's ends of the pipes; ``pipes`` are their file descriptors, by the number that frames carry."""
+    """The worker's ends of the pipes.
 
-    def __init__(self, pipes: list[int]) -> None:
-        self._pipes = pipes
-        for pipe in pipes:
+    Args:
+        pipes: Their file descriptors, separated by commas, in the order of the numbers that frames carry.
+    """
+
+    def __init__(self, pipes: str) -> None:
+        self._pipes = [int(pipe) for pipe in pipes.split(",") if pipe]
+        for pipe in self._pipes:
             os.set_inheritable(pipe, False)  # not for processes that the handler starts
 
     def claim(self, pipe: int) -> bool:
@@ -21,8 +25,3 @@ class BatchClaims:
             return len(os.read(self._pipes[pipe], 1)) == 1
         except BlockingIOError:
             return False
-
-
-def claims_of(variable: str | None) -> BatchClaims | None:
-    """Return the claims that the server has passed on in an environment variable, if it has."""
-    return BatchClaims([int(pipe) for pipe in variable.split(",")]) if variable else None

@@ -19,7 +19,7 @@ from ts.frontend_connection import Connection, FrontendGone
 from ts.protocol import messages
 from ts.protocol.log_records import running
 from ts.protocol.messages import EndedSequence, InferRow
-from ts.runtimes.async_jobs import FurtherInputs
+from ts.runtimes.async_jobs import NO_INPUTS, FurtherInputs
 from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.result_bodies import error_row
 
@@ -30,7 +30,13 @@ logger = logging.getLogger(__name__)
 
 
 class AsyncRuntime(ABC):
-    """Runs the jobs of an asynchronous model; the main loop calls `run_job` once per job, in a task of its own."""
+    """Runs the jobs of an asynchronous model; the main loop calls `run_job` once per job, in a task of its own.
+
+    Attributes:
+        spans_jobs: Whether the main loop makes a trace span for each job; otherwise the runtime traces its calls.
+    """
+
+    spans_jobs = True
 
     @property
     def declares(self) -> Mapping[str, Any]:
@@ -126,7 +132,9 @@ class _Jobs:
         job_id = wire_row[0]
         # The task copies the context in which it is created, so its log records keep this job's id.
         previous = running.set(lambda: ((job_id, ""),))
-        inputs = self._inputs[job_id] = FurtherInputs(more=wire_row[5])
+        inputs = NO_INPUTS
+        if wire_row[5]:
+            inputs = self._inputs[job_id] = FurtherInputs()
         start = partial(self._loop.create_task, self._runtime.run_job(wire_row, inputs))
         task = self._tasks[job_id] = start() if self._spans is None else self._spans.start_task(wire_row, start)
         task.add_done_callback(lambda task: self._ended(job_id, task))
@@ -144,7 +152,8 @@ class _Jobs:
                 self._runtime.cancel_job(job_id, task)
 
     def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
-        del self._tasks[job_id], self._inputs[job_id]
+        del self._tasks[job_id]
+        self._inputs.pop(job_id, None)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._end(error)

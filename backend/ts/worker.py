@@ -20,9 +20,9 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from ts.batch_claims import claims_of
+from ts.batch_claims import BatchClaims
 from ts.device_loss import memory_ran_out
 from ts.frontend_connection import Connection, FollowerConnection, FrontendGone
 from ts.no_new_privileges import gain_no_privileges
@@ -38,21 +38,12 @@ from ts.runtimes.torchserve_handler import TorchServeHandler
 logger = logging.getLogger(__name__)
 
 
-class AsyncRunner(NamedTuple):
-    """What runs a contract's asynchronous code: ``module`` has ``load(load, connection, runner)``, which returns it.
-
-    ``spans_jobs``: the event loop traces each job; otherwise the runtime traces the calls of the handler itself.
-    """
-
-    module: str
-    spans_jobs: bool = True
-
-
-#: What a worker can run, by contract. Handlers of TorchServe's that are no coroutines run without an event loop.
+#: By contract, the module whose ``load(load, connection, runner)`` returns the runtime of asynchronous code. A handler
+#: of TorchServe's that is no coroutine runs without an event loop.
 CONTRACTS: Final = {
-    "torchserve": AsyncRunner("ts.runtimes.async_handler", spans_jobs=False),
-    "truss": AsyncRunner("ts.runtimes.truss.load_truss"),
-    "mlserver": AsyncRunner("ts.runtimes.mlserver.load_mlserver"),
+    "torchserve": "ts.runtimes.async_handler",
+    "truss": "ts.runtimes.truss.load_truss",
+    "mlserver": "ts.runtimes.mlserver.load_mlserver",
 }
 
 #: How long the main thread may go on after the frontend has gone: an inference that hangs must not keep the process.
@@ -161,7 +152,7 @@ def load_model(load: Load, connection: Connection) -> tuple[Callable[[], None], 
         connection,
         decode_input=load["decode_input_request"],
         max_response_size=load["max_response_size"],
-        claims=claims_of(os.environ.pop(messages.CLAIMS_VARIABLE, None)),
+        claims=BatchClaims(os.environ.pop(messages.CLAIMS_VARIABLE, "")),
     )
     if load["warmup"]:
         from ts.runtimes.warm_up import warm_up
@@ -176,12 +167,11 @@ def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], 
 
     from ts import event_loop
 
-    contract = CONTRACTS[load["contract"]]
-    module = importlib.import_module(contract.module)
+    module = importlib.import_module(CONTRACTS[load["contract"]])
     runner = asyncio.Runner()
     runtime: event_loop.AsyncRuntime = module.load(load, connection, runner)
     spans = None
-    if contract.spans_jobs and (traces := os.environ.get(TRACES_VARIABLE)):
+    if runtime.spans_jobs and (traces := os.environ.get(TRACES_VARIABLE)):
         from ts.runtimes.handler_spans import JobSpans
 
         spans = JobSpans(traces, load["model_name"])

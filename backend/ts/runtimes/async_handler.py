@@ -60,6 +60,8 @@ class Call(Batch):
 class AsyncHandler(AsyncRuntime):
     """Runs every request as a call of its own; see `ts.event_loop`."""
 
+    spans_jobs = False
+
     def __init__(
         self, service: Service, connection: Connection, handler: TorchServeHandler, max_response_size: int
     ) -> None:

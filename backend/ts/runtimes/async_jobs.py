@@ -1,9 +1,8 @@
 """What the asynchronous runtimes share: the answers' way out, a job's further inputs, and cancellation."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ts import device_loss
 from ts.frontend_connection import Connection
@@ -57,28 +56,28 @@ class Outbox:
 class FurtherInputs:
     """A job's inputs after its first that the model has not taken; some may arrive before the job's task runs."""
 
-    def __init__(self, *, more: bool) -> None:
-        self._more = more
-        self._bodies: deque[bytes] = deque()
-        self._changed = asyncio.Event()
+    def __init__(self) -> None:
+        self._bodies: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def put(self, body: bytes, *, more: bool) -> None:
         """Append an input; an empty one that is the last only ends the stream."""
         if body or more:
-            self._bodies.append(body)
-        self._more = more
-        self._changed.set()
+            self._bodies.put_nowait(body)
+        if not more:
+            self.end()
 
     def end(self) -> None:
-        """Let the stream end after the inputs that have arrived, because the client has left."""
-        self._more = False
-        self._changed.set()
+        """Let the stream end after the inputs that have arrived."""
+        self._bodies.put_nowait(None)
 
     async def take(self) -> bytes | None:
         """Return the next input as soon as it arrives; None after the last."""
-        while not self._bodies:
-            if not self._more:
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        return self._bodies.popleft()
+        body = await self._bodies.get()
+        if body is None:
+            self.end()  # for whoever asks once more
+        return body
+
+
+#: The inputs of a job that has only its first.
+NO_INPUTS: Final = FurtherInputs()
+NO_INPUTS.end()

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ts.runtimes.async_jobs import FurtherInputs
+from ts.runtimes.async_jobs import NO_INPUTS, FurtherInputs
 
 DEADLINE = 60.0
 
@@ -43,7 +43,7 @@ class SentJob:
 
     def __init__(self, runtime: Any, connection: FakeConnection, row: tuple[Any, ...]) -> None:
         self.id: str = row[0]
-        self._inputs = FurtherInputs(more=row[5])
+        self._inputs = FurtherInputs() if row[5] else NO_INPUTS
         self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(runtime.run_job(row, self._inputs))
         self._runtime = runtime
         self._connection = connection

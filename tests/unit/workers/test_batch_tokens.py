@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from torchserve_py.workers.batch_tokens import BatchTokens
-from ts.batch_claims import BatchClaims, claims_of
+from ts.batch_claims import BatchClaims
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def tokens() -> Iterator[BatchTokens]:
 
 
 def claims(tokens: BatchTokens) -> BatchClaims:
-    return BatchClaims(list(tokens.worker_ends))
+    return BatchClaims(",".join(map(str, tokens.worker_ends)))
 
 
 def send(tokens: BatchTokens, *, joins: bool = False) -> int:
@@ -88,8 +88,6 @@ def test_a_process_with_too_many_open_files_keeps_no_pipe(monkeypatch: pytest.Mo
 
 
 def test_the_worker_finds_its_ends_in_the_environment(tokens: BatchTokens) -> None:
-    found = claims_of(",".join(map(str, tokens.worker_ends)))
-    assert found is not None
-    assert found.claim(send(tokens))
+    assert claims(tokens).claim(send(tokens))
     assert not any(os.get_inheritable(end) for end in tokens.worker_ends)
-    assert claims_of(None) is None
+    BatchClaims("")  # of a worker that is sent nothing ahead

@@ -28,7 +28,7 @@ from ts.runtimes.mlserver.batching import AdaptiveBatcher
 from ts.runtimes.mlserver.conversion import CloudEvents, failure_of, lower_case_headers, model_request, wire_response
 from ts.runtimes.mlserver.model_routes import CustomRoutes
 from ts.runtimes.mlserver.reported_metrics import take_records
-from ts.runtimes.mlserver.response_cache import ResponseCache, key_of
+from ts.runtimes.mlserver.request_key import key_of
 from ts.runtimes.result_bodies import error_row
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,9 @@ class MLServerRuntime(AsyncRuntime):
         self._outbox = Outbox(connection, max_response_size, take_records)
         self._cloud_events = CloudEvents(model.name, server_name)
         self._custom_routes = CustomRoutes(model)
-        self._cache = ResponseCache(cache_size) if cache_size > 0 else None
+        self._cache_size = cache_size
+        #: The newest responses by `key_of` the request.
+        self._cache: dict[bytes, types.InferenceResponse] = {}
         self._declares = {**declares, "response_cache": cache_size > 0}
         if self._custom_routes.declared:
             self._declares["routes"] = self._custom_routes.declared
@@ -119,14 +121,14 @@ class MLServerRuntime(AsyncRuntime):
     async def _answer(
         self, received: Received, request: types.InferenceRequest
     ) -> tuple[list[tuple[str, str]], Buffer]:
-        if self._cache is None:
+        key = key_of(received.request) if self._cache_size > 0 else b""
+        response = self._cache.get(key)
+        if response is None:
             response = await self._predict(request)
-        else:
-            key = key_of(received.request)
-            cached = self._cache.find(key)
-            response = await self._predict(request) if cached is None else cached
-            if cached is None:
-                self._cache.keep(key, response)
+            if key:
+                self._cache[key] = response
+                if len(self._cache) > self._cache_size:
+                    del self._cache[next(iter(self._cache))]
         return received.encode(self._as_wire_response(response, request))
 
     async def _predict(self, request: types.InferenceRequest) -> types.InferenceResponse:

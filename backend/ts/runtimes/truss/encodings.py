@@ -101,27 +101,39 @@ def from_msgpack(body: bytes) -> Any:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
+def _datetime_text(value: datetime.datetime) -> str:
+    text = value.isoformat()
+    return f"{text[:-6]}Z" if text.endswith("+00:00") else text
+
+
+def _time_text(value: datetime.time) -> str:
+    if value.tzinfo is not None:
+        raise ValueError(f"the time {value} has a time zone, for which there is no binary form")
+    return value.isoformat()
+
+
+def _timedelta_numbers(value: datetime.timedelta) -> list[int]:
+    return [value.days, value.seconds, value.microseconds]
+
+
+def _timedelta(data: Any) -> datetime.timedelta:
+    days, seconds, microseconds = data
+    return datetime.timedelta(days, seconds, microseconds)
+
+
+#: By tag: the type, the data for a value, and the value for data. A datetime is a date, so it comes first.
+_TAGS: Final[Mapping[bytes, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    b"__dt_datetime_iso__": (datetime.datetime, _datetime_text, datetime.datetime.fromisoformat),
+    b"__dt_date_iso__": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    b"__dt_time_iso__": (datetime.time, _time_text, datetime.time.fromisoformat),
+    b"__dt_timedelta__": (datetime.timedelta, _timedelta_numbers, _timedelta),
+    b"__decimal__": (decimal.Decimal, str, decimal.Decimal),
+    b"__uuid__": (uuid.UUID, str, uuid.UUID),
+    b"complex": (complex, repr, lambda data: complex(_text(data))),
+}
+
+
 def _tagged(value: Any) -> Any:
-    match value:
-        case datetime.datetime():
-            text = value.isoformat()
-            return {b"__dt_datetime_iso__": True, b"data": f"{text[:-6]}Z" if text.endswith("+00:00") else text}
-        case datetime.date():
-            return {b"__dt_date_iso__": True, b"data": value.isoformat()}
-        case datetime.time():
-            if value.tzinfo is not None:
-                raise ValueError(f"the time {value} has a time zone, for which there is no binary form")
-            return {b"__dt_time_iso__": True, b"data": value.isoformat()}
-        case datetime.timedelta():
-            return {b"__dt_timedelta__": True, b"data": [value.days, value.seconds, value.microseconds]}
-        case decimal.Decimal():
-            return {b"__decimal__": True, b"data": str(value)}
-        case uuid.UUID():
-            return {b"__uuid__": True, b"data": str(value)}
-    return _tagged_number(value)
-
-
-def _tagged_number(value: Any) -> Any:
     numpy = sys.modules.get("numpy")  # a value can only be one of numpy's if the model has imported it
     if numpy is not None and isinstance(value, numpy.ndarray):
         if value.dtype.hasobject:
@@ -136,25 +148,10 @@ def _tagged_number(value: Any) -> Any:
         }
     if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind != "V":
         return {b"nd": False, b"type": value.dtype.str, b"data": value.tobytes()}
-    if isinstance(value, complex):
-        return {b"complex": True, b"data": repr(value)}
+    for tag, (kind, data_of, _) in _TAGS.items():
+        if isinstance(value, kind):
+            return {tag: True, b"data": data_of(value)}
     raise TypeError(f"a {type(value).__name__} has no binary form")
-
-
-def _timedelta(data: Any) -> datetime.timedelta:
-    days, seconds, microseconds = data
-    return datetime.timedelta(days, seconds, microseconds)
-
-
-_DECODERS: Final[Mapping[bytes, Callable[[Any], Any]]] = {
-    b"__dt_datetime_iso__": datetime.datetime.fromisoformat,
-    b"__dt_date_iso__": datetime.date.fromisoformat,
-    b"__dt_time_iso__": datetime.time.fromisoformat,
-    b"__dt_timedelta__": _timedelta,
-    b"__decimal__": decimal.Decimal,
-    b"__uuid__": uuid.UUID,
-    b"complex": lambda data: complex(_text(data)),
-}
 
 
 def _untagged(value: dict[Any, Any]) -> Any:
@@ -163,9 +160,9 @@ def _untagged(value: dict[Any, Any]) -> Any:
         return value
     if b"nd" in value:
         return _array(value)
-    for tag, decode in _DECODERS.items():
+    for tag, (_, _, value_of) in _TAGS.items():
         if tag in value:
-            return decode(value[b"data"])
+            return value_of(value[b"data"])
     return value
 
 

@@ -14,7 +14,7 @@ from tests.unit.ts.frontend_stub import load_message
 from tests.unit.ts.sent_jobs import FakeConnection
 
 from ts.protocol.messages import TRUSS
-from ts.runtimes.async_jobs import FurtherInputs
+from ts.runtimes.async_jobs import NO_INPUTS
 from ts.runtimes.errors import LoadError
 from ts.runtimes.truss import load_truss as loading
 from ts.runtimes.truss.deployment import Environment, SecretNotFound, Secrets
@@ -34,7 +34,7 @@ class Loaded:
 
     def predict(self, inputs: Any = None) -> Any:
         row = ("1", ((":endpoint", "predict"),), None, json.dumps(inputs).encode(), TRUSS, False)
-        self._runner.run(self.runtime.run_job(row, FurtherInputs(more=False)))
+        self._runner.run(self.runtime.run_job(row, NO_INPUTS))
         (result,) = self.connection.rows.pop("1")
         assert result[2] == 200, bytes(result[5])
         return json.loads(result[5])

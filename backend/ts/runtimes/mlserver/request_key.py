@@ -1,35 +1,15 @@
-"""A cache of responses to equal requests.
+"""The key of a request in the cache of responses.
 
 MLServer's own cache includes the id and the headers of a request in its key, and so hardly ever finds a response. This
-one compares the inputs, the requested outputs and the parameters.
+key compares the inputs, the requested outputs and the parameters.
 """
 
 import hashlib
 from typing import Any, Final
 
-from mlserver import types
-
 from ts.open_inference.types import InferenceRequest, Tensor
 
 _DIGEST_SIZE: Final = 16  # bytes
-
-
-class ResponseCache:
-    """The newest responses of one worker."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._responses: dict[bytes, types.InferenceResponse] = {}
-
-    def find(self, key: bytes) -> types.InferenceResponse | None:
-        """Return the response to a request with that key, or None."""
-        return self._responses.get(key)
-
-    def keep(self, key: bytes, response: types.InferenceResponse) -> None:
-        """Keep a response."""
-        self._responses[key] = response
-        if len(self._responses) > self._size:
-            del self._responses[next(iter(self._responses))]
 
 
 def key_of(request: InferenceRequest) -> bytes:
