@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
+#: Seconds; a driver that hangs must not hang the server.
 TIMEOUT = 15.0
-"""Seconds; a driver that hangs must not hang the server."""
 
 _GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[^)\s]+)\)")
 _MIG_LINE = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)\s]+)\)")
@@ -40,8 +40,8 @@ class GpuUsage:
     memory_total: float | None
 
 
+#: Runs a command and returns its standard output. Raises OSError or subprocess.SubprocessError.
 Run = Callable[[list[str]], str]
-"""Runs a command and returns its standard output. Raises OSError or subprocess.SubprocessError."""
 
 
 def run_command(command: list[str]) -> str:

@@ -65,17 +65,17 @@ logger = logging.getLogger(__name__)
 
 STARTED_LINE = "Model server started."
 
+#: The smallest time limit for a run of `system_metrics_cmd` (seconds), however short the interval between runs is.
 _SHORTEST_COMMAND_LIMIT = 10
-"""The smallest time limit for a run of `system_metrics_cmd` (seconds), however short the interval between runs is."""
 
+#: Time limit for writing the last lines of the access and metric logs (seconds).
 _LAST_LINES_LIMIT = 5.0
-"""Time limit for writing the last lines of the access and metric logs (seconds)."""
 
+#: How often freed memory is given back to the system (seconds).
 _FREED_MEMORY_INTERVAL = 5.0
-"""How often freed memory is given back to the system (seconds)."""
 
+#: A higher limit has no use, and slows down code that loops over all possible descriptors.
 _MOST_DESCRIPTORS = 1 << 20
-"""A higher limit has no use, and slows down code that loops over all possible descriptors."""
 
 
 class Unservable(Exception):

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 _TYPES: Final = {None: None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _REDUCED: Final = (torch.bfloat16, torch.float16)
+#: Dimensions of a batch of images, which alone have channels to put last.
 _IMAGES: Final = 4
-"""Dimensions of a batch of images, which alone have channels to put last."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ class EffectiveConfig(ServedConfig):
     min_workers: int
     max_workers: int
     initial_workers: int
+    #: How the number of workers follows the load; None: it does not.
     scaling: ScalingPolicy | None
-    """How the number of workers follows the load; None: it does not."""
+    #: Most concurrent requests of one worker, if each request is a separate call.
     concurrency_target: int
-    """Most concurrent requests of one worker, if each request is a separate call."""
     torchrun: TorchrunConfig | None
     restart_expired_sequences: bool = False
     cache: CacheConfig = field(default_factory=CacheConfig)

@@ -42,8 +42,8 @@ class Plan:
     environment: Mapping[str, str]
     requirements: Sequence[str]
     requirements_file: str | None
+    #: The modules that its workers import and that other models' workers import, too.
     imports: Sequence[str] = ()
-    """The modules that its workers import and that other models' workers import, too."""
 
 
 def plan_of(

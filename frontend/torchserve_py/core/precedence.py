@@ -25,12 +25,12 @@ DEFAULT_BATCH_SIZE = 1
 DEFAULT_MAX_BATCH_DELAY_MS = 100
 DEFAULT_MAX_RETRY_TIMEOUT = 300
 DEFAULT_RUNTIME = "python"
+#: Default of concurrent requests per asynchronous worker; TorchServe has neither such a bound nor a queue before it.
 MAX_ASYNC_JOBS = 1024
-"""Default of concurrent requests per asynchronous worker; TorchServe has neither such a bound nor a queue before it."""
+#: Most workers of one model version. Each is a process: a mistyped number must not exhaust the machine.
 MAX_WORKERS = 1000
-"""Most workers of one model version. Each is a process: a mistyped number must not exhaust the machine."""
+#: Interpreters that run a worker: the server's own, or `python3` from PATH. The C++ backend `LSP` is not run.
 RUNTIMES = ("python", "python3")
-"""Interpreters that run a worker: the server's own, or `python3` from PATH. The C++ backend `LSP` is not run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ class ServedConfig:
     job_queue_size: int
     use_job_ticket: bool
     continuous: bool
+    #: Whether each request is a separate call: for a handler that is a coroutine, and with the other contracts.
     async_communication: bool
-    """Whether each request is a separate call: for a handler that is a coroutine, and with the other contracts."""
     stateful: bool = False
     sequence_max_idle_ms: int = 0
     sequence_timeout_ms: int = 0
@@ -46,12 +46,12 @@ class ServedConfig:
     parallel_level: int
     use_venv: bool
     runtime: str
+    #: Whether the handler answers OpenAI's requests.
     openai: bool = False
-    """Whether the handler answers OpenAI's requests."""
+    #: Whether the handler transcribes audio that arrives piece by piece.
     realtime: bool = False
-    """Whether the handler transcribes audio that arrives piece by piece."""
+    #: What the clients of a policy for robots are told first; None for any other model.
     openpi: Mapping[str, Any] | None = None
-    """What the clients of a policy for robots are told first; None for any other model."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

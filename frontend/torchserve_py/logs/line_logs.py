@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Seconds between two flushes of the logs by the server.
 FLUSH_INTERVAL: Final = 1.0
-"""Seconds between two flushes of the logs by the server."""
 
 #: Names of the loggers whose handlers can all write batches.
 TAKES_BATCHES: Final[set[str]] = set()

@@ -10,8 +10,8 @@ GAUGE: Final = "gauge"
 HISTOGRAM: Final = "histogram"
 KINDS: Final = (COUNTER, GAUGE, HISTOGRAM)
 
+#: TorchServe's buckets for custom histograms, in whatever unit they are.
 CUSTOM_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""TorchServe's buckets for custom histograms, in whatever unit they are."""
 SECONDS_BOUNDS: Final = (
     0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
 )  # fmt: skip
@@ -47,6 +47,7 @@ _WORKER = ("WorkerName", "Level", "Hostname")
 _MODEL = ("model_name", "model_version", "hostname")
 _REASON = ("model_name", "model_version", "reason", "hostname")
 
+#: The host's, renewed every `metric_time_interval` seconds.
 HOST_GAUGES: Final = (
     Declaration("CPUUtilization", GAUGE, "Percent", _HOST),
     Declaration("MemoryUsed", GAUGE, "Megabytes", _HOST),
@@ -56,19 +57,19 @@ HOST_GAUGES: Final = (
     Declaration("DiskAvailable", GAUGE, "Gigabytes", _HOST),
     Declaration("DiskUtilization", GAUGE, "Percent", _HOST),
 )
-"""The host's, renewed every `metric_time_interval` seconds."""
+#: The same for each GPU.
 GPU_GAUGES: Final = (
     Declaration("GPUMemoryUtilization", GAUGE, "Percent", _DEVICE),
     Declaration("GPUMemoryUsed", GAUGE, "Megabytes", _DEVICE),
     Declaration("GPUUtilization", GAUGE, "Percent", _DEVICE),
 )
-"""The same for each GPU."""
 
+#: What `metrics_mode=legacy` shows at `/metrics`, and nothing else.
 LEGACY_NAMES: Final = frozenset(
     {"ts_inference_requests_total", "ts_inference_latency_microseconds", "ts_queue_latency_microseconds"}
 )
-"""What `metrics_mode=legacy` shows at `/metrics`, and nothing else."""
 
+#: What the server measures, by name.
 SERVER_METRICS: Final = _by_name(
     Declaration("Requests2XX", COUNTER, "Count", _HOST),
     Declaration("Requests4XX", COUNTER, "Count", _HOST),
@@ -98,12 +99,11 @@ SERVER_METRICS: Final = _by_name(
     Declaration("ts_worker_gpu_memory_bytes", GAUGE, "Bytes", _WORKER, "Memory of a worker on GPUs"),
     Declaration("ts_sequences_closed_total", COUNTER, "Count", _REASON, "Sequences that ended, by reason"),
 )
-"""What the server measures, by name."""
 
 HANDLER_TIME: Final = "HandlerTime"
 PREDICTION_TIME: Final = "PredictionTime"
+#: What every model has, by name: milliseconds of the last BaseHandler.handle, and of the last call of any handler.
 MODEL_METRICS: Final = _by_name(
     Declaration(HANDLER_TIME, GAUGE, "ms", ("ModelName", "Level")),
     Declaration(PREDICTION_TIME, GAUGE, "ms", ("ModelName", "Level")),
 )
-"""What every model has, by name: milliseconds of the last BaseHandler.handle, and of the last call of any handler."""

@@ -20,14 +20,14 @@ from torchserve_py.metrics.model_metrics import RecordPrediction
 
 logger = logging.getLogger(__name__)
 
+#: Combinations of name and dimensions. A handler with more has put something without bound into a dimension.
 MAX_SERIES_PER_MODEL = 1000
-"""Combinations of name and dimensions. A handler with more has put something without bound into a dimension."""
 MAX_DIMENSIONS = 20
+#: Characters of a name or of a dimension's value.
 MAX_LENGTH = 500
-"""Characters of a name or of a dimension's value."""
 
+#: Name, type and dimensions as the handler gave them.
 _Key: TypeAlias = tuple[str, str, tuple[tuple[str, str], ...]]
-"""Name, type and dimensions as the handler gave them."""
 
 
 class _Refused(ValueError):

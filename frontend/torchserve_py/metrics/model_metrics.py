@@ -9,11 +9,11 @@ from torchserve_py.metrics.instruments import Gauge
 from torchserve_py.scheduling.effects import Cause, EndReason
 from torchserve_py.scheduling.scaling import Reason
 
+#: `model_version` of requests that name no version, as in TorchServe.
 DEFAULT_VERSION_LABEL = "default"
-"""`model_version` of requests that name no version, as in TorchServe."""
 
+#: Takes the milliseconds of a call of the handler, and result rows, each of which begins with the id of its job.
 RecordPrediction: TypeAlias = Callable[[float, Sequence[Sequence[Any]]], None]
-"""Takes the milliseconds of a call of the handler, and result rows, each of which begins with the id of its job."""
 
 #: The cause of an answer that the handler (or the worker on its behalf) chose: an exception in it, or its own status.
 HANDLER_ERROR: Final = "handler_error"

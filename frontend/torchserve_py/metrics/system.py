@@ -8,8 +8,8 @@ from torchserve_py.nvidia_smi import GpuUsage, read_usage
 
 _MEGABYTE = 1024**2
 _GIGABYTE = 1024**3
+#: Seconds over which processor use is measured the first time; afterwards it is measured since the time before.
 _FIRST_INTERVAL = 0.1
-"""Seconds over which processor use is measured the first time; afterwards it is measured since the time before."""
 
 
 class SystemMetrics:

@@ -21,14 +21,14 @@ from torchserve_py.scheduling.modes import Admission, Source
 from torchserve_py.scheduling.scaling import Demand
 from torchserve_py.scheduling.shared_state import SharedState
 
+#: Seconds that a model's steps take in the mean, at least: sending ahead costs more than shorter steps would gain.
 WORTH_SENDING_AHEAD = 0.0003
-"""Seconds that a model's steps take in the mean, at least: sending ahead costs more than shorter steps would gain."""
 
+#: In that mean, a step counts for one of so many.
 _STEPS_REMEMBERED = 16
-"""In that mean, a step counts for one of so many."""
 
+#: Takes back what a worker was sent ahead and has not begun: how many of the latest `SendAhead` it never will begin.
 TakeBack = Callable[[str], int]
-"""Takes back what a worker was sent ahead and has not begun: how many of the latest `SendAhead` it never will begin."""
 
 
 class Assignment:

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
+#: The priority of a job without a priority, which comes after all others. 1 comes first, then 2 …
 UNSET = 0
-"""The priority of a job without a priority, which comes after all others. 1 comes first, then 2 …"""
 
 
 class Ranking(list[tuple[bool, int, int, Item]]):

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+#: Seconds after which workers that are not ready yet no longer keep further ones from being started.
 STARTING_LIMIT: Final = 10.0
-"""Seconds after which workers that are not ready yet no longer keep further ones from being started."""
 
 _FULL: Final = 0.7  # of the workers that remain, this share may be busy on average
 _MOST_PATIENCE: Final = 16

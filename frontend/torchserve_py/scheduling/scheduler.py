@@ -18,11 +18,11 @@ from torchserve_py.scheduling.sequence import Sequence
 from torchserve_py.scheduling.sequence_source import Sequences
 from torchserve_py.scheduling.shared_state import SharedState
 
+#: How many workers a job is sent to while each of them dies.
 MOST_SENDS = 3
-"""How many workers a job is sent to while each of them dies."""
 
+#: Seconds within which a worker must be found that can tell what has become of a job.
 OUTCOME_LIMIT = 30.0
-"""Seconds within which a worker must be found that can tell what has become of a job."""
 
 
 class Scheduler:

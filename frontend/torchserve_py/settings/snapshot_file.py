@@ -17,8 +17,8 @@ from torchserve_py.settings.schemas.schema import read
 from torchserve_py.settings.schemas.values import json_object
 from torchserve_py.settings.schemas.versions import ModelSnapshot, SavedModel
 
+#: The folder of the snapshots, below the directory of the logs.
 FOLDER = "config"
-"""The folder of the snapshots, below the directory of the logs."""
 
 FILE_NAME = re.compile(r"\d{17}-(?:startup|snapshot|shutdown)\.cfg")
 

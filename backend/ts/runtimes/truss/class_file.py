@@ -15,8 +15,8 @@ from typing import Final
 
 from ts.runtimes.errors import LoadError
 
+#: The arguments that a model class gets if it takes them.
 CLASS_ARGUMENTS: Final = ("config", "data_dir", "secrets", "environment", "lazy_data_resolver")
-"""The arguments that a model class gets if it takes them."""
 
 
 def add_to_path(model_dir: Path, package_dirs: Iterable[Path]) -> None:

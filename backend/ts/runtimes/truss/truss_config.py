@@ -87,14 +87,14 @@ _SECTIONS: Final = frozenset(("resources", "runtime", "transport", "health_check
 class Options:
     """The options beyond Truss, in the map ``truss`` of ``model-config.yaml``."""
 
+    #: Whether a coroutine of the model is cancelled when its client leaves.
     cancel_on_disconnect: bool = False
-    """Whether a coroutine of the model is cancelled when its client leaves."""
+    #: Whether a stream that fails midway ends as if it were complete, as Truss does it.
     ends_failed_streams: bool = False
-    """Whether a stream that fails midway ends as if it were complete, as Truss does it."""
+    #: Whether a client may have the code reloaded.
     hot_reload: bool = False
-    """Whether a client may have the code reloaded."""
+    #: How many alias methods (``chat_completions`` …) run at once; None: as many as are asked for.
     alias_concurrency: int | None = None
-    """How many alias methods (``chat_completions`` …) run at once; None: as many as are asked for."""
 
 
 @dataclass(frozen=True, slots=True)

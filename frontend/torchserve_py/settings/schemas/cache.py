@@ -13,8 +13,8 @@ from pydantic import BeforeValidator
 from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
 from torchserve_py.settings.schemas.values import FLAG, SECONDS, Nested, Text, choice, integer
 
+#: Seconds.
 DEFAULT_LEASE = 10.0
-"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

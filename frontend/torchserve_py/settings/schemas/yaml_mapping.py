@@ -18,12 +18,12 @@ try:
 except ImportError:
     from yaml import SafeLoader  # type: ignore[assignment]
 
+#: Bytes.
 MAX_SIZE = 1 << 20
-"""Bytes."""
+#: Mappings and lists inside each other.
 MAX_DEPTH = 64
-"""Mappings and lists inside each other."""
+#: Values, with every alias counted as often as it is used.
 MAX_NODES = 100_000
-"""Values, with every alias counted as often as it is used."""
 
 
 class UnreadableYaml(ValueError):
