@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from torchserve_py.doors.failures import Failure
-from torchserve_py.doors.live.live_steps import Goodbye, StepExchange, Terms
+from torchserve_py.doors.live.live_steps import StepExchange, Terms
 from torchserve_py.doors.live.message_forms import Step
 from torchserve_py.doors.live.session_door import SessionDoor
 from torchserve_py.doors.live.socket_session import StepSession
@@ -32,13 +32,9 @@ class StreamSession(StepSession):
         super().__init__(socket, terms, is_text=True)
         self.sequence_id = f"stream-{secrets.token_hex(16)}"
 
-    async def take(self, message: Message) -> Goodbye | None:
+    async def take(self, message: Message) -> None:
         await self.wait_for_room()
-        send = partial(self._send_part, message.kind is Kind.text)
-        self.last += 1
-        step = Step(self.last, message.data)
-        self.put_step(self.terms.submit(self.sequence_id, step, send, starts=self.last == 1))
-        return None
+        self.put_next(Step(self.last + 1, message.data), partial(self._send_part, message.kind is Kind.text))
 
     async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
         await self.send(failure_body(failure)[0])

@@ -59,7 +59,6 @@ class Acceptor:
         #: Handshakes, oldest first.
         self._connecting: dict[asyncio.Task[None], None] = {}
         self._rest: asyncio.TimerHandle | None = None
-        self._closed = False
         listening.setblocking(False)
         if plain is not None and hasattr(socket, "TCP_DEFER_ACCEPT"):  # so that the first byte has arrived
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_SECONDS)
@@ -67,9 +66,8 @@ class Acceptor:
 
     def close(self) -> None:
         """Accept no more connections, and drop connections during their handshake."""
-        if self._closed:
+        if self._listening.fileno() < 0:
             return
-        self._closed = True
         self._loop.remove_reader(self._listening)
         if self._rest is not None:
             self._rest.cancel()
@@ -120,27 +118,20 @@ class Acceptor:
 
     async def _connect(self, connection: socket.socket, place: Place) -> None:
         """Give a connection its protocol, after the handshake."""
-        connected = False
+        make, context = self._make, self._context
+        if context is not None and self._plain is not None and not _may_speak_tls(connection):
+            make, context = self._plain, None
+        limit = None if context is None else _HANDSHAKE_SECONDS
         try:
-            if self._context is None:
-                await self._loop.connect_accepted_socket(lambda: self._make(place), connection)
-            elif self._plain is not None and not _may_speak_tls(connection):
-                plain = self._plain
-                await self._loop.connect_accepted_socket(lambda: plain(place), connection)
-            else:
-                await self._loop.connect_accepted_socket(
-                    lambda: self._make(place),
-                    connection,
-                    ssl=self._context,
-                    ssl_handshake_timeout=_HANDSHAKE_SECONDS,
-                )
-            connected = True
-        except OSError as error:  # includes time-outs and TLS errors of clients
+            await self._loop.connect_accepted_socket(
+                lambda: make(place), connection, ssl=context, ssl_handshake_timeout=limit
+            )
+        except BaseException as error:
+            connection.close()
+            place.leave()
+            if not isinstance(error, OSError):  # these include time-outs and TLS errors of clients
+                raise
             logger.debug("A connection did not come about: %s", error)
-        finally:
-            if not connected:
-                connection.close()
-                place.leave()
 
 
 async def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:

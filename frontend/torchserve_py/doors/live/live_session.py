@@ -12,11 +12,12 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn
 
 from torchserve_py.doors.failures import DoorError, Failure, failure_of_job
-from torchserve_py.doors.live.live_steps import ENDED, GONE, Goodbye, StepExchange, Terms, try_again
-from torchserve_py.doors.live.message_forms import LAST_STEP, POLICY_VIOLATION, Form, Resume, Step, UnusableMessage
+from torchserve_py.doors.live.live_steps import StepExchange, Terms
+from torchserve_py.doors.live.message_forms import LAST_STEP, Form, Resume, Step
+from torchserve_py.doors.live.session_ends import ENDED, GONE, POLICY_VIOLATION, SessionOver, check_can_resume
 from torchserve_py.doors.live.socket_session import StepSession
 from torchserve_py.jobs.parts import Part
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
@@ -53,28 +54,22 @@ class LiveSession(StepSession):
         terms = {"window": self.terms.window, "max_message_size": self.terms.max_message_size}
         await self.send(self._form.session({**told, **terms}))
 
-    async def take(self, message: Message) -> Goodbye | None:
+    async def take(self, message: Message) -> None:
         read = self._form.read(message)
         if not isinstance(read, Step):
-            return await self._resume(read)
+            await self._resume(read)
+            return
         await self.wait_for_room()
-        self.put_step(self._submit(read))
-        return None
-
-    def _submit(self, step: Step) -> StepExchange:
-        number = step.number or self.last + 1
+        number = read.number or self.last + 1
         if number > LAST_STEP:
-            reason = f"Step {self.last} was the last one; a session has no more numbers."
-            raise UnusableMessage(POLICY_VIOLATION, reason)
+            raise SessionOver(POLICY_VIOLATION, f"Step {self.last} was the last one; a session has no more numbers.")
         if number > self.last:
-            step, send = step._replace(number=number), partial(self._send_part, number)
-            exchange = self.terms.submit(self.sequence_id, step, send, starts=self.is_idle and not self.is_begun)
-            self.last = number
-            return exchange
-        if self.terms.durable:
-            return self._ask(number)
-        reason = f"Step {number} was sent before; the next one is {self.last + 1}."
-        raise UnusableMessage(POLICY_VIOLATION, reason)
+            self.put_next(read._replace(number=number), partial(self._send_part, number))
+        elif self.terms.durable:
+            self.put_step(self._ask(number))
+        else:
+            reason = f"Step {number} was sent before; the next one is {self.last + 1}."
+            raise SessionOver(POLICY_VIOLATION, reason)
 
     def _ask(self, number: int) -> StepExchange:
         """Ask for the answer to a step that was sent before."""
@@ -87,14 +82,14 @@ class LiveSession(StepSession):
     async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
         await self.send(self._form.failure(step.number, failure))
 
-    async def _resume(self, asked: Resume) -> Goodbye | None:
+    async def _resume(self, asked: Resume) -> None:
         """Continue an earlier session, and send the answers that its client has missed."""
         if self.last:
-            return Goodbye(POLICY_VIOLATION, "A session is resumed before its first step.")
+            raise SessionOver(POLICY_VIOLATION, "A session is resumed before its first step.")
         if len(asked.unanswered) > self.terms.window:
-            return Goodbye(POLICY_VIOLATION, f"unanswered: up to {self.terms.window} steps.")
+            raise SessionOver(POLICY_VIOLATION, f"unanswered: up to {self.terms.window} steps.")
         if not self.terms.durable:
-            return await self._tell_lost()
+            await self._tell_lost()
         self._adopt(asked.resume)
         applied: StepExchange | None = None
         for number in sorted({asked.after, *asked.unanswered} - {0}):
@@ -110,18 +105,19 @@ class LiveSession(StepSession):
                     applied, self.last = step, number
                 elif failure.cause == Cause.not_applied:
                     if number == asked.after:
-                        return await self._tell_lost()
+                        await self._tell_lost()
                     continue
                 await self.tell_failure(step, failure)
                 if failure.cause != HANDLER_ERROR:
-                    return try_again(failure)
+                    check_can_resume(failure)
         self.answered = None
         self.is_begun = self.last > 0
         self.active_at = asyncio.get_running_loop().time()
         await self.greet()
-        return ENDED if applied is not None and applied.ends else None
+        if applied is not None and applied.ends:
+            raise SessionOver(*ENDED)
 
-    async def _tell_lost(self) -> Goodbye:
+    async def _tell_lost(self) -> NoReturn:
         lost = failure_of_job(Cause.sequence_lost, self.terms.model.name, self.terms.version, self.sequence_id)
         await self.send(self._form.failure(0, lost))
-        return Goodbye(GONE, lost.cause)
+        raise SessionOver(GONE, lost.cause)

@@ -12,9 +12,10 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 from torchserve_py.doors.live.live_session import LiveSession
-from torchserve_py.doors.live.live_steps import REPLACED, StepExchange
+from torchserve_py.doors.live.live_steps import StepExchange
 from torchserve_py.doors.live.message_forms import FORMS
 from torchserve_py.doors.live.session_door import SUBPROTOCOL, SessionDoor, first_known
+from torchserve_py.doors.live.session_ends import REPLACED
 from torchserve_py.doors.live.socket_session import SocketSession
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
@@ -65,7 +66,7 @@ class LiveSessionDoor(SessionDoor):
         self._owners.pop((session.terms.model.id, before), None)
         key = session.terms.model.id, session.sequence_id
         if (other := self._owners.get(key)) is not None:
-            other.tell(REPLACED)
+            other.tell(*REPLACED)
         self._owners[key] = session
 
     def leave(self, session: SocketSession) -> None:

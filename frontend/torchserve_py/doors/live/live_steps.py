@@ -1,4 +1,4 @@
-"""The steps of live sessions: what all steps of a session share, a submitted step, and why a session closes."""
+"""The steps of live sessions: what all steps of a session share, and a submitted step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from torchserve_py.core.serving import ServedModel, Serving
-from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.live.message_forms import Step
 from torchserve_py.doors.pipeline import Dialect, Exchange
 from torchserve_py.doors.sequences import SequenceHeaders
@@ -20,23 +19,6 @@ from ts.protocol.messages import ended_sequences
 #: The most steps of a session that may be without an answer; the model's `maxSequenceJobQueueSize` may allow fewer.
 _MOST_STEPS: Final = 32
 SendPart = Callable[["Part"], Awaitable[None]]
-
-
-class Goodbye(NamedTuple):
-    """Why the server closes a session: the close code, and the reason."""
-
-    code: int
-    reason: str
-
-
-ENDED: Final = Goodbye(1000, "The sequence has ended.")
-BROKEN: Final = Goodbye(1011, "The session failed; the server's log says why.")
-SILENT: Final = Goodbye(1011, "keepalive ping timeout")
-GOING: Final = Goodbye(1012, "The server is shutting down.")
-REPLACED: Final = Goodbye(4409, "Another connection has resumed the session.")
-_TRY_AGAIN: Final = 1013
-#: The sequence is over: it has expired, or its state is lost.
-GONE: Final = 4410
 
 
 class Terms(NamedTuple):
@@ -137,24 +119,3 @@ class StepExchange(Exchange):
     def _note_end(self, part: Part) -> None:
         if part.headers:
             self.ends |= self.sequence_id in ended_sequences(part.headers, self._end_header)
-
-
-def end_of(failure: Failure) -> Goodbye | None:
-    """Return why a session closes after this failure of a step, or None if it goes on."""
-    if failure.cause == Cause.sequence_ended:
-        return ENDED
-    if failure.cause in (Cause.sequence_lost, Cause.sequence_expired):
-        return Goodbye(GONE, failure.cause)
-    return going_after(failure)
-
-
-def going_after(failure: Failure) -> Goodbye | None:
-    """Return why a session closes after this failure if the server or the model goes, or None."""
-    if failure.cause in (Cause.draining, Cause.unregistered):
-        return Goodbye(GOING.code, failure.message)
-    return None
-
-
-def try_again(failure: Failure) -> Goodbye:
-    """Return why a session closes that cannot be resumed at the moment."""
-    return end_of(failure) or Goodbye(_TRY_AGAIN, failure.cause)

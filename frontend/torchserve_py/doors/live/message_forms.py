@@ -12,24 +12,13 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 
 from torchserve_py.doors.failures import Failure
+from torchserve_py.doors.live.session_ends import INVALID_DATA, UNSUPPORTED_DATA, SessionOver
 from torchserve_py.jobs.parts import Part
 from torchserve_py.transport.http1.websocket import Kind, Message
-
-UNSUPPORTED_DATA: Final = 1003
-INVALID_DATA: Final = 1007
-POLICY_VIOLATION: Final = 1008
 
 LAST_STEP: Final = 2**32 - 1
 #: A longer text cannot be a resume token.
 _MAX_TOKEN: Final = 200
-
-
-class UnusableMessage(Exception):
-    """A client's message is invalid; the session closes with ``code``, and the text of the error is the reason."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
 
 
 class Step(NamedTuple):
@@ -65,15 +54,15 @@ class Form(ABC):
     def read(self, message: Message) -> Step | Resume:
         """Return the step, or the request to resume, that a message holds.
 
-        Raises UnusableMessage: the message is not of this form.
+        Raises SessionOver: the message is not of this form.
         """
         if (message.kind is Kind.text) is not self.is_text:
             kind = "text" if self.is_text else "binary"
-            raise UnusableMessage(UNSUPPORTED_DATA, f"The messages of {self.name} are {kind} messages.")
+            raise SessionOver(UNSUPPORTED_DATA, f"The messages of {self.name} are {kind} messages.")
         try:
             return self._read(message.data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise UnusableMessage(INVALID_DATA, f"No message of {self.name}: {error}") from error
+            raise SessionOver(INVALID_DATA, f"No message of {self.name}: {error}") from error
 
     @abstractmethod
     def _read(self, data: bytes) -> Step | Resume:

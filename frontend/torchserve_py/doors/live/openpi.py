@@ -18,9 +18,10 @@ import msgpack
 
 from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.failures import INTERNAL, DoorError, Failure, bad_request
-from torchserve_py.doors.live.live_steps import Goodbye, StepExchange, Terms
-from torchserve_py.doors.live.message_forms import UNSUPPORTED_DATA, Step, UnusableMessage
+from torchserve_py.doors.live.live_steps import StepExchange, Terms
+from torchserve_py.doors.live.message_forms import Step
 from torchserve_py.doors.live.session_door import SessionDoor
+from torchserve_py.doors.live.session_ends import UNSUPPORTED_DATA, SessionOver
 from torchserve_py.doors.live.socket_session import StepSession
 from torchserve_py.doors.openapi import TEXT, Operation
 from torchserve_py.doors.responses import Answer, Sent
@@ -52,15 +53,11 @@ class OpenpiSession(StepSession):
     async def greet(self) -> None:
         await self.send(msgpack.packb(self._metadata))
 
-    async def take(self, message: Message) -> Goodbye | None:
+    async def take(self, message: Message) -> None:
         if message.kind is not Kind.binary:
-            raise UnusableMessage(UNSUPPORTED_DATA, "Observations are binary messages of msgpack.")
+            raise SessionOver(UNSUPPORTED_DATA, "Observations are binary messages of msgpack.")
         await self.wait_for_room()
-        starts = self.is_idle and not self.is_begun
-        self.last += 1
-        send = partial(self._send_actions, time.monotonic())
-        self.put_step(self.terms.submit(self.sequence_id, Step(self.last, message.data), send, starts=starts))
-        return None
+        self.put_next(Step(self.last + 1, message.data), partial(self._send_actions, time.monotonic()))
 
     async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
         step.cancel()

@@ -10,11 +10,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from torchserve_py.doors.failures import DoorError, Failure
-from torchserve_py.doors.live.live_steps import BROKEN, ENDED, GOING, GONE, SILENT, Goodbye, StepExchange, Terms, end_of
-from torchserve_py.doors.live.message_forms import UnusableMessage
+from torchserve_py.doors.live.live_steps import SendPart, StepExchange, Terms
+from torchserve_py.doors.live.message_forms import Step
+from torchserve_py.doors.live.session_ends import BROKEN, ENDED, GOING, GONE, SILENT, SessionOver, check_goes_on
 from torchserve_py.transport.http1.errors import ReaderStalled
 from torchserve_py.transport.http1.websocket import Kind, Message, WebSocket
 
@@ -28,8 +29,8 @@ _READ_AHEAD: Final = 8
 #: Seconds within which a client must confirm that the connection is closed.
 _CLOSE_LIMIT: Final = 5.0
 
-#: Sends an answer when those before it are sent; returns why the session is over, if it is.
-Answer = Callable[[], Awaitable[Goodbye | None]]
+#: Sends an answer when those before it are sent; may raise SessionOver.
+Answer = Callable[[], Awaitable[None]]
 
 
 class SocketSession(ABC):
@@ -49,7 +50,7 @@ class SocketSession(ABC):
         self.answered: StepExchange | None = None
         self._count = self._bytes = 0
         self._room_comes: asyncio.Future[None] | None = None
-        self._told: asyncio.Future[Goodbye | None] = asyncio.get_running_loop().create_future()
+        self._told: asyncio.Future[SessionOver | None] = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = self.active_at = asyncio.get_running_loop().time()
         self._is_listening = False
@@ -59,45 +60,43 @@ class SocketSession(ABC):
         """Send what a client is told first: nothing, unless an API says otherwise."""
 
     @abstractmethod
-    async def take(self, message: Message) -> Goodbye | None:
-        """Take a message of the client; return why the session is over, if it is.
-
-        Raises UnusableMessage: the session closes, because the message is none of this API.
-        """
+    async def take(self, message: Message) -> None:
+        """Take a message of the client. Raises SessionOver: the message is none of this API, or ends the session."""
 
     async def run(self) -> None:
         """Serve the session until the client leaves or the server closes it."""
         await self.greet()
         self._check()
-        tasks: list[asyncio.Future[Goodbye | None]] = [
-            asyncio.ensure_future(each) for each in (self._receive(), self._answer())
-        ]
+        tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(each) for each in (self._receive(), self._answer())]
         try:
             done, _ = await asyncio.wait([*tasks, self._told], return_when=asyncio.FIRST_COMPLETED)
-            goodbye = next(filter(None, map(self._goodbye, done)), None)
-            if goodbye is not None:
+            over = next(filter(None, map(self._end, done)), None)
+            if over is not None:
                 for task in tasks:
                     task.cancel()
-                await self._socket.close(goodbye.code, goodbye.reason.encode(), _CLOSE_LIMIT)
+                await self._socket.close(over.code, over.reason.encode(), _CLOSE_LIMIT)
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             for task in tasks:
                 task.cancel()
 
-    def _goodbye(self, done: asyncio.Future[Goodbye | None]) -> Goodbye | None:
+    def _end(self, done: asyncio.Future[SessionOver | None]) -> SessionOver | None:
+        """Return why the server closes the session, or None if its client has left."""
         error = done.exception()
         if error is None:
             return done.result()
+        if isinstance(error, SessionOver):
+            return error
         if not isinstance(error, (ConnectionError, ReaderStalled)):
             logger.error("A live session failed", exc_info=error, extra={"sequence_id": self.sequence_id})
-            return BROKEN
+            return SessionOver(*BROKEN)
         return None
 
-    def tell(self, goodbye: Goodbye) -> None:
+    def tell(self, code: int, reason: str) -> None:
         """Close the session now."""
         if not self._told.done():
-            self._told.set_result(goodbye)
+            self._told.set_result(SessionOver(code, reason))
 
     def close_later(self) -> None:
         """Close the session once all steps have their answers."""
@@ -111,22 +110,16 @@ class SocketSession(ABC):
 
     # What the client sends.
 
-    async def _receive(self) -> Goodbye | None:
+    async def _receive(self) -> None:
         """Take what the client sends, to its close."""
         while True:
             self._heard_at, self._is_listening = asyncio.get_running_loop().time(), True
             message = await self._socket.receive()
             self._sent, self._is_listening = 0, False
             if message.kind is Kind.close:
-                return None
-            if message.kind is Kind.pong:
-                continue
-            try:
-                goodbye = await self.take(message)
-            except UnusableMessage as error:
-                return Goodbye(error.code, str(error))
-            if goodbye is not None:
-                return goodbye
+                return
+            if message.kind is not Kind.pong:
+                await self.take(message)
 
     async def wait_for_room(self) -> None:
         """Wait until one more step may be on its way; none follows a last step, unless that fails."""
@@ -156,21 +149,19 @@ class SocketSession(ABC):
 
     # What the client gets.
 
-    async def _answer(self) -> Goodbye | None:
+    async def _answer(self) -> None:
         """Send the answers in their order."""
         while True:
             while not self._queue:
                 self._answer_comes = asyncio.get_running_loop().create_future()
                 await self._answer_comes
             self.answered, answer = self._queue.popleft()
-            goodbye = await answer()
+            await answer()
             if (step := self.answered) is not None:
                 self.answered = None
                 self._count -= 1
                 self._bytes -= step.size
                 self.active_at = asyncio.get_running_loop().time()
-            if goodbye is not None:
-                return goodbye
             _wake(self._room_comes)
 
     async def send(self, message: bytes) -> None:
@@ -192,9 +183,9 @@ class SocketSession(ABC):
             give_up_after = max(give_up_after, self.terms.settings.default_response_timeout)
         idle, silent = loop.time() - self.active_at, loop.time() - self._heard_at
         if not self._count and idle >= max_idle:
-            self.tell(Goodbye(GONE, f"sequence_expired: no step for {max_idle:g} seconds"))
+            self.tell(GONE, f"sequence_expired: no step for {max_idle:g} seconds")
         elif silent >= give_up_after:
-            self.tell(SILENT)
+            self.tell(*SILENT)
         else:
             if silent >= _PING_AFTER:
                 self._socket.ping()
@@ -212,22 +203,31 @@ class StepSession(SocketSession):
     async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
         """Tell the client why a step has no answer, or not all of it."""
 
+    def put_next(self, step: Step, send: SendPart) -> None:
+        """Submit the sequence's next step, and let its answer be sent once those before it are."""
+        starts = self.is_idle and not self.is_begun
+        exchange = self.terms.submit(self.sequence_id, step, send, starts=starts)
+        self.last = step.number
+        self.put_step(exchange)
+
     def put_step(self, step: StepExchange) -> None:
         """Let the answer to a step be sent once those before it are."""
         self.put(partial(self._relay, step), step)
 
-    async def _relay(self, step: StepExchange) -> Goodbye | None:
+    async def _relay(self, step: StepExchange) -> None:
         try:
             await step.relay(await step.next())
         except DoorError as error:
             await self.tell_failure(step, error.failure)
-            return end_of(error.failure)
+            check_goes_on(error.failure)
+            return
         self.is_begun = True
-        return ENDED if step.ends else None
+        if step.ends:
+            raise SessionOver(*ENDED)
 
 
-async def _going() -> Goodbye:
-    return GOING
+async def _going() -> None:
+    raise SessionOver(*GOING)
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

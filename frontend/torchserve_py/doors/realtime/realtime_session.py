@@ -12,8 +12,9 @@ from typing import Final
 import msgspec
 
 from torchserve_py.doors.failures import DoorError, Failure, handler_failure
-from torchserve_py.doors.live.live_steps import Goodbye, SendPart, StepExchange, Terms, going_after
+from torchserve_py.doors.live.live_steps import SendPart, StepExchange, Terms
 from torchserve_py.doors.live.message_forms import Step
+from torchserve_py.doors.live.session_ends import check_server_stays
 from torchserve_py.doors.live.socket_session import SocketSession
 from torchserve_py.doors.realtime.client_events import BadEvent, ClientEvent, audio_in, id_in, read_event
 from torchserve_py.doors.realtime.server_events import Event, OpenAIEvents, VllmEvents
@@ -104,7 +105,7 @@ class RealtimeSession(SocketSession):
         """Tell the client of its session."""
         await self._tell(self._events.created(self._config))
 
-    async def take(self, message: Message) -> Goodbye | None:
+    async def take(self, message: Message) -> None:
         """Carry out an event of the client."""
         await self.wait_for_room()
         event_id = None
@@ -114,7 +115,6 @@ class RealtimeSession(SocketSession):
             self._carry_out(event)
         except BadEvent as error:
             self._put_events(self._events.bad_event(error, event_id or id_in(message.data)))
-        return None
 
     def _carry_out(self, event: ClientEvent) -> None:
         match event.type:
@@ -213,15 +213,14 @@ class RealtimeSession(SocketSession):
         if text := item.heard(part):
             await self._tell(self._events.delta(item.id, text))
 
-    async def _relay_append(self, step: StepExchange, item: _Item, event_id: str | None) -> Goodbye | None:
+    async def _relay_append(self, step: StepExchange, item: _Item, event_id: str | None) -> None:
         failure = await self._relay(step)
-        if failure is None:
-            return None
-        item.failure = item.failure or failure
-        await self._tell(self._events.step_failed(failure, event_id))
-        return going_after(failure)
+        if failure is not None:
+            item.failure = item.failure or failure
+            await self._tell(self._events.step_failed(failure, event_id))
+            check_server_stays(failure)
 
-    async def _relay_commit(self, step: StepExchange, item: _Item, previous: str | None) -> Goodbye | None:
+    async def _relay_commit(self, step: StepExchange, item: _Item, previous: str | None) -> None:
         await self._tell(*self._events.committed(item.id, previous))
         failure = await self._relay(step)
         item.failure = item.failure or failure
@@ -229,14 +228,14 @@ class RealtimeSession(SocketSession):
             await self._tell(self._events.failed(item.id, item.failure))
         else:
             await self._tell(self._events.completed(item.id, item.transcript, item.seconds))
-        return None if failure is None else going_after(failure)
+        check_server_stays(failure)
 
-    async def _relay_clear(self, step: StepExchange, event_id: str | None) -> Goodbye | None:
+    async def _relay_clear(self, step: StepExchange, event_id: str | None) -> None:
         failure = await self._relay(step)
         if failure is not None:
             await self._tell(self._events.step_failed(failure, event_id))
         await self._tell(self._events.cleared())
-        return None if failure is None else going_after(failure)
+        check_server_stays(failure)
 
     async def _relay(self, step: StepExchange) -> Failure | None:
         """Pass the answer to a step on; return why there is none, if so."""

@@ -50,13 +50,10 @@ class BodyReceiver(asyncio.BufferedProtocol):
             self._connection.received_of_body(self._request)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Pass the event on."""
         self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Pass the event on."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass the event on."""
         self._connection.resume_writing()

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_py.doors.live.message_forms import FORMS, Form, Resume, Step, UnusableMessage
+from torchserve_py.doors.live.message_forms import FORMS, Form, Resume, Step
+from torchserve_py.doors.live.session_ends import SessionOver
 from torchserve_py.jobs.parts import Part
 from torchserve_py.transport.http1.websocket import Kind, Message
 
@@ -26,20 +27,20 @@ def read(form: Form, data: bytes) -> Step | Resume:
 @pytest.mark.parametrize("form", [JSON, BINARY])
 @given(data=st.binary())
 def test_any_bytes_are_read_or_refused(form: Form, data: bytes) -> None:
-    with contextlib.suppress(UnusableMessage):
+    with contextlib.suppress(SessionOver):
         read(form, data)
 
 
 @given(document=st.dictionaries(MEMBERS, VALUES))
 def test_any_json_is_read_or_refused(document: object) -> None:
-    with contextlib.suppress(UnusableMessage):
+    with contextlib.suppress(SessionOver):
         got = read(JSON, json.dumps(document).encode())
         assert isinstance(got, Step | Resume)
         assert isinstance(got, Resume) or isinstance(got.body, bytes)
 
 
 def test_deep_json_is_refused() -> None:
-    with pytest.raises(UnusableMessage):
+    with pytest.raises(SessionOver):
         read(JSON, b'{"resume": "a", "unanswered": ' + b"[" * 100_000)
 
 
