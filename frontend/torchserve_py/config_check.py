@@ -1,7 +1,6 @@
 """What ``--check-config`` prints: how the configuration and the model store of a TorchServe would fare here."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from torchserve_py.core.check import ModelCheck, check_models
 from torchserve_py.settings.model_spec import is_url
@@ -13,34 +12,26 @@ from torchserve_py.settings.table import DEFAULT_ORIGIN, Settings
 _ENVELOPES = ("body", "json", "kserve", "kservev2")
 
 
-@dataclass(slots=True)
-class CheckResult:
-    """The lines to print, and whether the server and every model would start."""
+def check(resolution: Resolution) -> tuple[list[str], bool]:
+    """Check what was read; return the lines to print, and whether the server and every model would start.
 
-    lines: list[str] = field(default_factory=list)
-    passed: bool = True
-
-
-def check(resolution: Resolution) -> CheckResult:
-    """Check what was read. The models are looked at only if the settings are right: they depend on them."""
-    result = CheckResult()
-    result.lines += _section("Acted on", _acted_on(resolution), "nothing: every setting has its default")
-    result.lines += _section("Ignored, unknown or doubtful", resolution.warnings)
+    The models are looked at only if the settings are right: they depend on them.
+    """
+    lines = list(_section("Acted on", _acted_on(resolution), "nothing: every setting has its default"))
+    lines += _section("Ignored, unknown or doubtful", resolution.warnings)
     if resolution.errors:
-        result.lines += _section("Refused: the server would not start", resolution.errors)
-        result.passed = False
-        return result
+        lines += _section("Refused: the server would not start", resolution.errors)
+        return lines, False
     settings = resolution.settings()
     problems = list(_setting_problems(settings))
-    result.lines += _section("Refused", problems)
-    result.lines += _section("Different from TorchServe", _deviations(resolution, settings))
+    lines += _section("Refused", problems)
+    lines += _section("Different from TorchServe", _deviations(resolution, settings))
     models = list(check_models(settings))
-    lines = [line for model in models for line in _model_lines(model)]
-    result.lines += _section(f"Models in {settings.model_store} and at the start", lines, "none")
+    about = [line for model in models for line in _model_lines(model)]
+    lines += _section(f"Models in {settings.model_store} and at the start", about, "none")
     failed = sum(bool(model.problems) for model in models)
-    result.passed = not failed and not problems
-    result.lines.append(f"{len(models)} model(s) looked at, {failed} would not be served.")
-    return result
+    lines.append(f"{len(models)} model(s) looked at, {failed} would not be served.")
+    return lines, not failed and not problems
 
 
 def _section(title: str, lines: Iterable[str], nothing: str | None = None) -> Iterator[str]:

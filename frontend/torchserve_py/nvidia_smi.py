@@ -7,7 +7,6 @@ with every driver.
 import logging
 import re
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
@@ -40,19 +39,10 @@ class GpuUsage:
     memory_total: float | None
 
 
-#: Runs a command and returns its standard output. Raises OSError or subprocess.SubprocessError.
-Run = Callable[[list[str]], str]
-
-
-def run_command(command: list[str]) -> str:
-    """The `Run` that starts a process."""
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True).stdout
-
-
-def list_gpus(run: Run = run_command) -> tuple[Gpu, ...]:
+def list_gpus() -> tuple[Gpu, ...]:
     """The GPUs in the order of their numbers. Blocks until the tool has answered: call it once, at start-up."""
     gpus: list[Gpu] = []
-    for line in _ask(["nvidia-smi", "-L"], run).splitlines():
+    for line in _ask("-L").splitlines():
         if gpu := _GPU_LINE.match(line):
             gpus.append(Gpu(int(gpu[1]), gpu[2]))
         elif (instance := _MIG_LINE.match(line)) and gpus:
@@ -61,20 +51,21 @@ def list_gpus(run: Run = run_command) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
-def read_usage(run: Run = run_command) -> tuple[GpuUsage, ...]:
+def read_usage() -> tuple[GpuUsage, ...]:
     """How busy each GPU is now. Blocks until the tool has answered, which takes tens of milliseconds or more."""
-    command = ["nvidia-smi", f"--query-gpu={_USAGE_FIELDS}", "--format=csv,noheader,nounits"]
     usages = []
-    for line in _ask(command, run).splitlines():
+    for line in _ask(f"--query-gpu={_USAGE_FIELDS}", "--format=csv,noheader,nounits").splitlines():
         index, *values = (field.strip() for field in line.split(","))
         if index.isdigit() and len(values) == 4:
             usages.append(GpuUsage(int(index), *(_number(value) for value in values)))
     return tuple(usages)
 
 
-def _ask(command: list[str], run: Run) -> str:
+def _ask(*arguments: str) -> str:
     try:
-        return run(command)
+        return subprocess.run(
+            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=TIMEOUT, check=True
+        ).stdout
     except FileNotFoundError:
         return ""
     except (OSError, subprocess.SubprocessError) as error:

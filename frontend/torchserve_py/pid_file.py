@@ -35,7 +35,14 @@ class PidFile:
     def server(self) -> psutil.Process | None:
         """Return the running server; None if there is no file, or its process has ended or is not the server."""
         process = self._process()
-        return process if process is not None and self._is_server(process) else None
+        if process is None:
+            return None
+        import psutil
+
+        try:
+            return process if self._module in process.cmdline() else None
+        except psutil.Error:
+            return None
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -60,10 +67,10 @@ class PidFile:
         if not self._is_orphan():
             return False
         with self.lock():
-            if self._is_orphan():  # still, not the file of a start that came between
+            is_orphan = self._is_orphan()  # still, not the file of a start that came between
+            if is_orphan:
                 self.path.unlink(missing_ok=True)
-                return True
-        return False
+        return is_orphan
 
     def _is_orphan(self) -> bool:
         return self.path.exists() and self._process() is None
@@ -112,14 +119,6 @@ class PidFile:
             return None if process.status() == psutil.STATUS_ZOMBIE else process
         except (psutil.NoSuchProcess, OverflowError):
             return None
-
-    def _is_server(self, process: psutil.Process) -> bool:
-        import psutil
-
-        try:
-            return self._module in process.cmdline()
-        except psutil.Error:
-            return False
 
 
 def _lock(path: Path) -> int | None:

@@ -7,6 +7,7 @@ Messages and exit codes are TorchServe's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from torchserve_py.pid_file import PidFile, default_path
 from torchserve_py.server_process import become, command_of, environment, hold_end_signals
@@ -50,9 +51,17 @@ class Launcher:
             print(schema_text(flags.schema))
             return 0
         if flags.print_config:
-            return _print_config(Resolution(flags, os.environ, Path.cwd()))
+            from torchserve_py.settings.report import report
+
+            resolution = Resolution(flags, os.environ, Path.cwd())
+            print("\n".join(report(resolution)))
+            return 1 if resolution.errors else 0
         if flags.check_config:
-            return _check_config(Resolution(flags, os.environ, Path.cwd()))
+            from torchserve_py.config_check import check
+
+            lines, passed = check(Resolution(flags, os.environ, Path.cwd()))
+            print("\n".join(lines))
+            return 0 if passed else 1
         return self._stop() if flags.stop else self._start(flags)
 
     @property
@@ -82,21 +91,14 @@ class Launcher:
                 running = self._pid_file.server()  # another start may have come between
                 if running is not None:
                     return _tell_of(running)
-                if flags.foreground:
-                    self._become_server()
+                if flags.foreground:  # who watches, signals or kills this process has the server
+                    self._pid_file.write(os.getpid())
+                    become(self.module, self.argv)  # releases the lock; its file is removed with the pid file
                 self._launch()
         except OSError as error:
             print(f"The pid file {self.pid_path} cannot be written: {error.strerror}. The server is not started.")
             return 1
         return 0
-
-    def _become_server(self) -> NoReturn:
-        """Go on as the server, with this process's number: who watches, signals or kills this process has the server.
-
-        The kernel gives the lock on the pid file back; its file is removed with the pid file.
-        """
-        self._pid_file.write(os.getpid())
-        become(self.module, self.argv)
 
     def _launch(self) -> None:
         # A session of its own: Ctrl-C in the shell must not reach the server when its launcher is gone.
@@ -161,21 +163,6 @@ def _tell_of(running: psutil.Process) -> int:
     return 1
 
 
-def _print_config(resolution: Resolution) -> int:
-    from torchserve_py.settings.report import report
-
-    print("\n".join(report(resolution)))
-    return 1 if resolution.errors else 0
-
-
-def _check_config(resolution: Resolution) -> int:
-    from torchserve_py.config_check import check
-
-    result = check(resolution)
-    print("\n".join(result.lines))
-    return 0 if result.passed else 1
-
-
 def _wait_until_gone(server: psutil.Process, limit: float) -> bool:
     """Wait until the process has ended, at most ``limit`` seconds; tell the user when that is not at once."""
     import psutil
@@ -183,23 +170,15 @@ def _wait_until_gone(server: psutil.Process, limit: float) -> bool:
     started = time.monotonic()
     told = False
     while (waited := time.monotonic() - started) < limit:
-        try:
+        with contextlib.suppress(psutil.TimeoutExpired):
             server.wait(min(0.1, limit))
-        except psutil.TimeoutExpired:
-            pass
-        if _is_gone(server):
+        try:
+            if not server.is_running() or server.status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
             return True
         if not told and waited > _TELL_OF_WAITING_AFTER:
             awaited = "finish accepted requests and open sequences"
             print(f"Waiting for process {server.pid} to {awaited}, at most {limit:g} s.", flush=True)
             told = True
     return False
-
-
-def _is_gone(server: psutil.Process) -> bool:
-    import psutil
-
-    try:
-        return not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True

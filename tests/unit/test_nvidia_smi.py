@@ -1,10 +1,12 @@
 """What is understood of nvidia-smi's answers, and what happens without one."""
 
 import subprocess
+from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
-from torchserve_py.nvidia_smi import Gpu, GpuUsage, Run, list_gpus, read_usage
+from torchserve_py.nvidia_smi import Gpu, GpuUsage, list_gpus, read_usage
 
 LIST = """\
 GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)
@@ -14,8 +16,23 @@ GPU 1: Tesla T4 (UUID: GPU-aa1b2c3d-0000-1111-2222-333344445555)
 """
 
 
-def test_gpus_and_their_instances() -> None:
-    assert list_gpus(lambda command: LIST) == (
+Answers = Callable[..., None]
+
+
+@pytest.fixture
+def nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    """Says what the tool writes, or how it fails."""
+
+    def answers(text: str = "", error: Exception | None = None) -> None:
+        ended = subprocess.CompletedProcess(["nvidia-smi"], 0, stdout=text)
+        monkeypatch.setattr(subprocess, "run", mock.Mock(return_value=ended, side_effect=error))
+
+    return answers
+
+
+def test_gpus_and_their_instances(nvidia_smi: Answers) -> None:
+    nvidia_smi(LIST)
+    assert list_gpus() == (
         Gpu(
             0,
             "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77",
@@ -25,25 +42,18 @@ def test_gpus_and_their_instances() -> None:
     )
 
 
-def test_usage() -> None:
-    answer = "0, 17, 3, 678, 40960\n1, [N/A], [N/A], 5, 15360\n"
-    assert read_usage(lambda command: answer) == (
+def test_usage(nvidia_smi: Answers) -> None:
+    nvidia_smi("0, 17, 3, 678, 40960\n1, [N/A], [N/A], 5, 15360\n")
+    assert read_usage() == (
         GpuUsage(0, 17.0, 3.0, 678.0, 40960.0),
         GpuUsage(1, None, None, 5.0, 15360.0),
     )
 
 
-def raising(error: Exception) -> Run:
-    def run(command: list[str]) -> str:
-        raise error
-
-    return run
-
-
-def test_no_tool_means_no_gpus_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    run = raising(FileNotFoundError("nvidia-smi"))
-    assert list_gpus(run) == ()
-    assert read_usage(run) == ()
+def test_no_tool_means_no_gpus_without_a_word(nvidia_smi: Answers, caplog: pytest.LogCaptureFixture) -> None:
+    nvidia_smi(error=FileNotFoundError("nvidia-smi"))
+    assert list_gpus() == ()
+    assert read_usage() == ()
     assert caplog.records == []
 
 
@@ -55,10 +65,14 @@ def test_no_tool_means_no_gpus_without_a_word(caplog: pytest.LogCaptureFixture) 
         PermissionError("nvidia-smi"),
     ],
 )
-def test_a_failing_tool_means_no_gpus_and_is_told(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    assert list_gpus(raising(error)) == ()
+def test_a_failing_tool_means_no_gpus_and_is_told(
+    error: Exception, nvidia_smi: Answers, caplog: pytest.LogCaptureFixture
+) -> None:
+    nvidia_smi(error=error)
+    assert list_gpus() == ()
     assert "nvidia-smi failed" in caplog.text
 
 
-def test_a_tool_that_cannot_talk_to_its_driver_has_no_gpus() -> None:
-    assert list_gpus(lambda command: "NVIDIA-SMI has failed because it couldn't communicate with the driver.\n") == ()
+def test_a_tool_that_cannot_talk_to_its_driver_has_no_gpus(nvidia_smi: Answers) -> None:
+    nvidia_smi("NVIDIA-SMI has failed because it couldn't communicate with the driver.\n")
+    assert list_gpus() == ()
