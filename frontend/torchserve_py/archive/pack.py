@@ -8,11 +8,11 @@ import logging
 import re
 import shutil
 import tarfile
-import time
+import tempfile
 import uuid
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -74,7 +74,7 @@ def pack(options: PackOptions) -> Path:
     artifacts = Artifacts(leave_out=target)
     manifest = _collect(options, artifacts)
     make_room(target, force=options.force)
-    _write(target, options, manifest, artifacts.sorted_files())
+    write_archive(target, artifacts, MANIFEST_PATH, manifest.to_json(), options.archive_format)
     return target
 
 
@@ -151,20 +151,23 @@ def make_room(target: Path, *, force: bool) -> None:
         ) from error
 
 
-def _write(target: Path, options: PackOptions, manifest: Manifest, files: Files) -> None:
-    if options.archive_format == "no-archive":
-        with _progress(target, files) as progress:
-            _write_folder(target, manifest, files, progress)
-    elif options.archive_format == "tgz":
-        with _progress(target, files) as progress, _completed(target) as partial:
-            _write_tar(partial, options.model_name, manifest, files, progress)
-    else:
-        compression = zipfile.ZIP_STORED if options.archive_format == "zip-store" else zipfile.ZIP_DEFLATED
-        write_zip(target, files, MANIFEST_PATH, manifest.to_json(), compression)
-
-
-def _progress(target: Path, files: Files) -> AbstractContextManager[Progress]:
-    return progress_bar(sum(file.stat().st_size for _, file in files), target.name)
+def write_archive(
+    target: Path, artifacts: Artifacts, manifest_path: PurePosixPath, manifest: str, archive_format: str = "default"
+) -> None:
+    """Write the files and the manifest. Raises OSError; then what was at `target` is as it was, but for a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        manifest_file = Path(folder, manifest_path.name)
+        manifest_file.write_text(manifest, encoding="utf-8")
+        files = [*artifacts.sorted_files(), (manifest_path, manifest_file)]
+        with progress_bar(sum(file.stat().st_size for _, file in files), target.name) as progress:
+            if archive_format == "no-archive":
+                _write_folder(target, files, progress)
+                return
+            with _completed(target) as partial:
+                if archive_format == "tgz":
+                    _write_tar(partial, target.name.removesuffix(SUFFIXES["tgz"]), files, progress)
+                else:
+                    _write_zip(partial, archive_format, files, progress)
 
 
 @contextmanager
@@ -178,36 +181,25 @@ def _completed(target: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def write_zip(
-    target: Path, files: Files, manifest_path: PurePosixPath, manifest: str, compression: int = zipfile.ZIP_DEFLATED
-) -> None:
-    """Write a ZIP archive of `files` and a manifest. Raises OSError; then what was at `target` is as it was."""
-    with (
-        _progress(target, files) as progress,
-        _completed(target) as partial,
-        zipfile.ZipFile(partial, "w", compression) as archive,
-    ):
+def _write_zip(target: Path, archive_format: str, files: Files, progress: Progress) -> None:
+    compression = zipfile.ZIP_STORED if archive_format == "zip-store" else zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(target, "w") as archive:
         for name, file in files:
             member = zipfile.ZipInfo.from_file(file, str(name), strict_timestamps=False)
             member.compress_type = compression
             with archive.open(member, "w") as sink, _ReportingFile(file, progress) as source:
                 shutil.copyfileobj(source, sink, _CHUNK_BYTES)
-        archive.writestr(str(manifest_path), manifest)
 
 
-def _write_tar(target: Path, top_folder: str, manifest: Manifest, files: Files, progress: Progress) -> None:
+def _write_tar(target: Path, top_folder: str, files: Files, progress: Progress) -> None:
     with tarfile.open(target, "w:gz", compresslevel=_GZIP_LEVEL, dereference=True) as archive:
         for name, file in files:
             with _ReportingFile(file, progress) as source:
                 member = archive.gettarinfo(arcname=f"{top_folder}/{name}", fileobj=source)
                 archive.addfile(_anonymous(member), source)
-        content = manifest.to_json().encode()
-        member = tarfile.TarInfo(f"{top_folder}/{MANIFEST_PATH}")
-        member.size, member.mtime = len(content), int(time.time())
-        archive.addfile(member, io.BytesIO(content))
 
 
-def _write_folder(target: Path, manifest: Manifest, files: Files, progress: Progress) -> None:
+def _write_folder(target: Path, files: Files, progress: Progress) -> None:
     for name, file in files:
         copy = target / name
         if copy.exists() and copy.samefile(file):
@@ -216,8 +208,6 @@ def _write_folder(target: Path, manifest: Manifest, files: Files, progress: Prog
         with _ReportingFile(file, progress) as source, copy.open("wb") as sink:
             shutil.copyfileobj(source, sink, _CHUNK_BYTES)
         shutil.copymode(file, copy)
-    (target / MANIFEST_PATH).parent.mkdir(parents=True, exist_ok=True)
-    (target / MANIFEST_PATH).write_text(manifest.to_json(), encoding="utf-8")
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -13,7 +13,7 @@ from pathlib import Path
 from torchserve_py import shell_completion
 from torchserve_py.archive.artifacts import Artifacts
 from torchserve_py.archive.errors import PackError
-from torchserve_py.archive.pack import check_name, make_room, write_zip
+from torchserve_py.archive.pack import check_name, make_room, write_archive
 from torchserve_py.archive.torch_model_archiver import run
 from torchserve_py.workflows.errors import WorkflowError
 from torchserve_py.workflows.manifest import MANIFEST_PATH, WorkflowManifest
@@ -53,7 +53,7 @@ def pack(options: PackOptions) -> Path:
     make_room(target, force=options.force)
     handler = Path(options.handler).name if options.handler else None
     manifest = WorkflowManifest(name=options.workflow_name, spec_file=Path(options.spec_file).name, handler=handler)
-    write_zip(target, artifacts.sorted_files(), MANIFEST_PATH, manifest.to_json(datetime.now()))
+    write_archive(target, artifacts, MANIFEST_PATH, manifest.to_json(datetime.now()))
     return target
 
 
