@@ -18,7 +18,7 @@ from torchserve_py.doors.failures import (
     request_timeout,
 )
 from torchserve_py.doors.pipeline import HttpDialect, HttpExchange, failure_answer
-from torchserve_py.doors.responses import Answer, Sent
+from torchserve_py.doors.responses import Answer, Sent, allows_other_origins
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Reply, Route, Router
 from torchserve_py.doors.torchserve_dialect import TORCHSERVE_DIALECT
 from torchserve_py.jobs.parts import Part
@@ -35,13 +35,13 @@ _REQUEST_TIMEOUT: Final = 408
 
 
 class Application:
-    """Answers the requests of one listener; with ``preflight`` also those of browsers for pages of other origins."""
+    """Answers the requests of one listener; also what browsers ask for pages of other origins, where those may call."""
 
-    def __init__(self, context: DoorContext, routes: Sequence[Route], *, preflight: bool) -> None:
+    def __init__(self, context: DoorContext, routes: Sequence[Route]) -> None:
         self.responses = context.responses
         self.tokens = context.tokens
         self.find = Router(routes).find
-        self.preflight = preflight
+        self.preflight = allows_other_origins(context.settings)
         self.is_logged = context.settings.access_log
         self.max_body = context.settings.max_request_size
         self.count = context.metrics.count_http_request

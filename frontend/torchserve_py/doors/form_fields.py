@@ -23,14 +23,8 @@ _HEAD_END: Final = b"\r\n\r\n"
 def form_field(content_type: str, body: bytes, name: str) -> str | None:
     """Return the text of a field, or None if there is no such field or it is empty.
 
-    Args:
-        content_type: The header, whose media type is `FORM_TYPE` or `MULTIPART_TYPE`.
-        body: The form.
-        name: The field. In an encoded form the name must not be percent-encoded; in a multipart form the field must be
-            among the first `MAX_PARTS` parts.
-
-    Raises:
-        DoorError: The body is no form, or the field may be behind the parts that are read.
+    In an encoded form the name must not be percent-encoded; in a multipart form the field must be among the first
+    `MAX_PARTS` parts. Raises DoorError: the body is no form, or the field may be behind the parts that are read.
     """
     if content_type.partition(";")[0].strip().lower() == FORM_TYPE:
         return _encoded_field(body, name.encode() + b"=")
@@ -42,15 +36,9 @@ def form_field(content_type: str, body: bytes, name: str) -> str | None:
 
 def _encoded_field(body: bytes, start: bytes) -> str | None:
     """Return the first text that follows ``start``, among the first `MAX_PARTS` fields that begin with it."""
-    at = 0 if body.startswith(start) else body.find(b"&" + start) + 1 or -1
-    for _ in range(MAX_PARTS):
-        if at < 0:
-            break
-        text_at = at + len(start)
-        text = body[text_at : text_at + _MAX_TEXT].partition(b"&")[0]
-        if text:
+    for found in (b"&" + body).split(b"&" + start, MAX_PARTS)[1:]:
+        if text := found[:_MAX_TEXT].partition(b"&")[0]:
             return unquote_plus(text.decode("utf-8", "replace"))
-        at = body.find(b"&" + start, text_at) + 1 or -1
     return None
 
 

@@ -25,7 +25,7 @@ from torchserve_py.doors.open_inference.open_inference_door import OpenInference
 from torchserve_py.doors.openai import OpenAIDoor, V1ModelsDoor
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.realtime.realtime_door import RealtimeDoor
-from torchserve_py.doors.responses import Answer, allows_other_origins, json_answer
+from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import ANY_PATH, Door, DoorContext, PathValues, Route
 from torchserve_py.doors.server_doors import DescriptionDoor, HealthDoor, MetricsDoor
 from torchserve_py.doors.surfaces import InferenceSurfaces
@@ -107,8 +107,7 @@ class Doors:
         limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
 
         def connecting(routes: Sequence[Route]) -> Callable[[Place], HttpConnection]:
-            application = Application(context, routes, preflight=allows_other_origins(settings))
-            server = HttpServer(application, limits, budget)
+            server = HttpServer(Application(context, routes), limits, budget)
             self._servers.append(server)
             return lambda place: HttpConnection(server, place)
 

@@ -36,7 +36,8 @@ class ModelApiDisabledError(DoorError):
 class ManagementCalls:
     """Carries out the calls of the management API.
 
-    Methods raise the errors of `Serving`, and those that they name.
+    Methods raise the errors of `Serving`, and those that they name. `register`, `load`, `unload` and `unregister` raise
+    ModelApiDisabledError if the model API is off.
     """
 
     def __init__(self, settings: Settings, serving: Serving) -> None:
@@ -61,10 +62,7 @@ class ManagementCalls:
         return [description]
 
     async def register(self, given: Mapping[str, Any]) -> Done:
-        """Register a model as the given parameters say.
-
-        Raises ModelApiDisabledError: the model API is off; DoorError: the archive is not named.
-        """
+        """Register a model as the given parameters say. Raises DoorError: they do not name the archive."""
         self.check_model_api()
         if "url" not in given:
             raise bad_request("Parameter url is required.")
@@ -82,15 +80,12 @@ class ManagementCalls:
         return Done(200, f"{registered} {result.workers_wanted} initial workers")
 
     async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
-        """Serve a model, or serve it anew, with `Serving.load`. Raises ModelApiDisabledError: the model API is off."""
+        """Serve a model, or serve it anew, with `Serving.load`."""
         self.check_model_api()
         return await self._changes.complete(self._serving.load(model))
 
     async def unload(self, name: str, version: str | None = None) -> None:
-        """Stop serving a version of a model, or all versions, after its accepted requests are answered.
-
-        Raises ModelApiDisabledError: the model API is off.
-        """
+        """Stop serving a version of a model, or all versions, after its accepted requests are answered."""
         self.check_model_api()
         await self._changes.complete(self._serving.unload(name, version))
 
@@ -116,7 +111,7 @@ class ManagementCalls:
         return Done(200, text if version is None else f"{text}, version: {version}")
 
     async def unregister(self, name: str, version: str | None) -> Done:
-        """Unregister a version, the default one if None. Raises ModelApiDisabledError: the model API is off."""
+        """Unregister a version, the default one if None."""
         self.check_model_api()
         await self._changes.complete(self._serving.unregister(name, version))
         return Done(200, f'Model "{name}" unregistered')

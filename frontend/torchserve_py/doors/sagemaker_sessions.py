@@ -6,15 +6,13 @@ of a new session and when it expires, or that a session is closed. The bodies ``
 bodies go to the handler.
 """
 
+import json
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Final, NamedTuple
-
-import msgspec
+from typing import Final
 
 from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.failures import bad_request
@@ -31,25 +29,13 @@ from ts.protocol.messages import REQUEST_ID, ended_sequences
 
 _NEW_ID: Final = "X-Amzn-SageMaker-New-Session-Id"
 _CLOSED_ID: Final = "X-Amzn-SageMaker-Closed-Session-Id"
-_CLOSE: Final = "CLOSE"
 #: A body with more bytes is no request for a session.
 _LONGEST_REQUEST: Final = 100
 #: Sessions without a request that are remembered; the oldest are forgotten first.
 _MOST_UNUSED: Final = 10_000
 
-
-class _SessionRequest(msgspec.Struct, forbid_unknown_fields=True):
-    request_type: str = msgspec.field(name="requestType")
-
-
-_REQUESTS: Final = msgspec.json.Decoder(_SessionRequest)
-
-
-class Session(NamedTuple):
-    """The session of a request: the sequence of the model, and how the answer tells of it."""
-
-    sequence: SequenceRequest
-    dialect: TorchServeDialect
+#: The session of a request: the sequence of the model, and how the answer tells of it.
+Session = tuple[SequenceRequest, TorchServeDialect]
 
 
 class _SessionDialect(TorchServeDialect):
@@ -100,7 +86,7 @@ class SageMakerSessions:
         self._serving = context.serving
         self._headers = SequenceHeaders(context.settings)
         #: When the sessions expire that were opened and have had no request yet, the earliest opened one first.
-        self._unused: OrderedDict[tuple[int, str], float] = OrderedDict()
+        self._unused: dict[tuple[int, str], float] = {}
 
     def answer(self, request: Request, model: ServedModel, body: bytes) -> Answer | HttpExchange | None:
         """Answer a request that is only about a session, and return None for any other.
@@ -108,13 +94,13 @@ class SageMakerSessions:
         Raises DoorError: the session to close is not open.
         """
         asked = _asked(body)
-        if asked == NEW_SESSION:
+        if asked == {"requestType": NEW_SESSION}:
             session_id, expires = str(uuid.uuid4()), _expiry(model)
             self._unused[model.id, session_id] = monotonic() + _lifetime(model)
             if len(self._unused) > _MOST_UNUSED:
-                self._unused.popitem(last=False)
+                del self._unused[next(iter(self._unused))]
             return _said(f"Session {session_id} created", _NEW_ID, f"{session_id}; Expires={expires}")
-        if asked == _CLOSE:
+        if asked == {"requestType": "CLOSE"}:
             return self._close(request, model, body)
         return None
 
@@ -136,7 +122,7 @@ class SageMakerSessions:
             self._check_open(model, session_id)
         sequence = self._headers.request_of(session_id, start, sent.get(self._headers.end_name), sent.get(REQUEST_ID))
         begun = partial(self._unused.pop, (model.id, session_id), None)
-        return Session(sequence, _SessionDialect(self._headers, expires, begun))
+        return sequence, _SessionDialect(self._headers, expires, begun)
 
     def _close(self, request: Request, model: ServedModel, body: bytes) -> Answer | HttpExchange:
         session_id = request.headers.get(SESSION_ID, "")
@@ -160,14 +146,14 @@ class SageMakerSessions:
             )
 
 
-def _asked(body: bytes) -> str:
-    """Return what a request that is only about a session asks for, else an empty text."""
+def _asked(body: bytes) -> object:
+    """Return the JSON of a body that may be only about a session, else None."""
     if len(body) > _LONGEST_REQUEST or b"requestType" not in body:
-        return ""
+        return None
     try:
-        return _REQUESTS.decode(body).request_type
-    except msgspec.MsgspecError:
-        return ""  # a body of the model's own
+        return json.loads(body)
+    except ValueError:  # a body of the model's own
+        return None
 
 
 def _lifetime(model: ServedModel) -> float:

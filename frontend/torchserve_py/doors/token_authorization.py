@@ -9,12 +9,11 @@ import json
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from torchserve_py.doors.failures import DoorError, Failure
 
@@ -29,17 +28,13 @@ _utc_now: Final = partial(datetime.now, UTC)
 class TokenType(StrEnum):
     """The API that a key opens."""
 
-    inference = "inference"
     management = "management"
+    inference = "inference"
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(NamedTuple):
     text: str
     expires_at: datetime
-
-    def as_json(self) -> dict[str, str]:
-        return {"key": self.text, "expiration time": self.expires_at.isoformat().replace("+00:00", "Z")}
 
 
 class TokenAuthorization:
@@ -85,7 +80,10 @@ class TokenAuthorization:
 
     def _write(self) -> None:
         """Replace the file in one step: readers never see half a file, and its mode is always 0600."""
-        content = {kind.value: self._keys[kind].as_json() for kind in (TokenType.management, TokenType.inference)}
+        content = {
+            kind: {"key": key.text, "expiration time": key.expires_at.isoformat().replace("+00:00", "Z")}
+            for kind, key in self._keys.items()
+        }
         text = json.dumps({**content, "API": {"key": self._api_key}}, indent=2) + "\n"
         new = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
         try:

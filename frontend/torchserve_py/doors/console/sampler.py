@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
 from typing import Any, Final
 
 from torchserve_py.core.errors import ModelError
@@ -94,8 +93,8 @@ class Sampler:
             ticked.set_result(None)
 
     async def _sample(self, tick: int) -> None:
-        every = [(model, model is default) for default in self._serving.models() for model in self._versions(default)]
-        seen = set()
+        serving, seen = self._serving, set()
+        every = [(model, model is each) for each in serving.models() for model in serving.versions(each.name)]
         for number, (model, is_default) in enumerate(every):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -109,14 +108,7 @@ class Sampler:
             self.histories.pop(key, None)
         self.totals.seconds.add(tick, sum_of(each.seconds.last for each in self.histories.values()))
         if ends_coarse(tick):
-            points = [each.coarse.last for each in self.histories.values()]
-            self.totals.coarse.add(tick // COARSE, sum_of(points))
-
-    def _versions(self, default: ServedModel) -> Iterable[ServedModel]:
-        try:
-            return self._serving.versions(default.name)
-        except ModelError:
-            return ()
+            self.totals.coarse.add(tick // COARSE, sum_of(each.coarse.last for each in self.histories.values()))
 
     def _look_at(self, model: ServedModel, tick: int, *, is_default: bool) -> None:
         activity, at = self._serving.activity(model), time.monotonic()

@@ -70,7 +70,6 @@ MODEL: Final = {
     "/generate": _operation("generate", "Run the model on a text", _EITHER_REQUEST, _EITHER_RESPONSE),
     "/generate_stream": _operation("generate-stream", "The same as events", _EITHER_REQUEST, _EITHER_RESPONSE),
 }
-_RUNNING: Final = ("/infer", "/infer_stream", "/generate", "/generate_stream")
 
 
 def of_version(operation: Operation) -> Operation:
@@ -89,7 +88,7 @@ def model_document(metadata: Mapping[str, Any], version: str | None) -> dict[str
     prefix = f"/v2/models/{quote(name, safe='')}"
     if version is not None:
         prefix += f"/versions/{quote(version, safe='')}"
-    operations = [(f"{prefix}{path}", "POST" if path in _RUNNING else "GET", each) for path, each in MODEL.items()]
+    operations = [(f"{prefix}{path}", "POST" if each.takes else "GET", each) for path, each in MODEL.items()]
     made = _document(f"Data Plane for {name}", operations)
     if metadata["inputs"]:
         example = {"inputs": [_example(tensor) for tensor in metadata["inputs"]]}

@@ -6,6 +6,7 @@ sequence of a stateful model, a time limit or a priority.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from torchserve_py.bounded_json import UnreadableJson, read_member
@@ -24,18 +25,10 @@ from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import OPEN_INFERENCE_REST
 
 INFER: Final = "infer"
-INFER_STREAM: Final = "infer_stream"
-GENERATE: Final = "generate"
-GENERATE_STREAM: Final = "generate_stream"
-ENDPOINTS: Final = frozenset((INFER, INFER_STREAM, GENERATE, GENERATE_STREAM))
+ENDPOINTS: Final = (INFER, "infer_stream", "generate", "generate_stream")
 
-_STREAMS: Final = frozenset((INFER_STREAM, GENERATE_STREAM))
-_TEXT: Final = frozenset((GENERATE, GENERATE_STREAM))
 #: The header that tells the worker the endpoint, see `ts.open_inference.rest`; no header means `INFER`.
-_ENDPOINT_HEADERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    INFER: (),
-    **{name: ((":endpoint", name),) for name in (INFER_STREAM, GENERATE, GENERATE_STREAM)},
-}
+_ENDPOINT: Final = ":endpoint"
 _PARAMETERS: Final = "parameters"
 TIMEOUT: Final = "timeout"
 _URGENT_MEMBERS: Final = (b'"timeout"', f'"{priorities.PARAMETER}"'.encode())
@@ -53,30 +46,30 @@ class OpenInferenceCalls:
         self._serving = context.serving
         self._memory = context.shared_memory
         self._sequences = SequenceHeaders(context.settings)
-        self._max_body = context.settings.max_request_size
         compress_from = context.settings.response_compression_min_size
         self._dialects = {
-            name: (EventsDialect if name in _STREAMS else WholeDialect)(name, compress_from, is_text=name in _TEXT)
+            name: (EventsDialect if name.endswith("_stream") else WholeDialect)(name, compress_from)
             for name in ENDPOINTS
         }
 
     def begin(self, request: Request, model: ServedModel, version: str | None, endpoint: str) -> AfterBody:
         """Run a request; ``version`` is the one that the client named, ``endpoint`` one of `ENDPOINTS`."""
         refuse_if_failing(self._serving, model)
-        encoding = request.headers.get("Content-Encoding")
-
-        def submit(body: bytes) -> HttpExchange:
-            return self._submit(request, model, version, endpoint, body)
+        submit = partial(self._submit, request, model, version, endpoint)
+        if request.headers.get("Content-Encoding") is None:
+            return submit
 
         async def submit_compressed(body: bytes) -> HttpExchange:
-            return submit(await decompressed(request, body, self._max_body))
+            return submit(await decompressed(request, body, self._context.settings.max_request_size))
 
-        return submit if encoding is None else submit_compressed
+        return submit_compressed
 
     def _submit(
         self, request: Request, model: ServedModel, version: str | None, endpoint: str, body: bytes
     ) -> HttpExchange:
-        headers: tuple[Any, ...] = request.raw_headers + _ENDPOINT_HEADERS[endpoint]
+        headers: tuple[Any, ...] = request.raw_headers
+        if endpoint != INFER:
+            headers += ((_ENDPOINT, endpoint),)
         dialect = self._dialects[endpoint]
         size = _json_size(body, request.headers.get(_LENGTH_HEADER))
         if endpoint == INFER and self._memory.is_enabled and body.find(REGION_MEMBER, 0, size) >= 0:

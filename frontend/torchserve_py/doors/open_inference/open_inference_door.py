@@ -18,7 +18,7 @@ from torchserve_py.doors.parameters import read_object
 from torchserve_py.doors.predictions import V2_PREDICT, InferenceDoor, predict_document
 from torchserve_py.doors.requests import read_small_body
 from torchserve_py.doors.responses import JSON_TYPE, Answer
-from torchserve_py.doors.routing import ANY_PATH, READING, Door, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.routing import ANY_PATH, READING, Door, DoorContext, Handler, PathValues, Reply, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.transport.http1.request import Request
 
@@ -99,20 +99,17 @@ class OpenInferenceDoor(Door):
         yield Route("/v2/repository/{repository}/index", self._index, ("POST",), TokenType.management)
 
     def _model_rows(self) -> Iterator[Route]:
-        for path, describe in (
-            ("", self._model_metadata),
-            ("/ready", self._model_ready),
-            ("/config", self._model_config),
-            ("/stats", self._statistics),
-        ):
-            operation = documents.MODEL[path]
-            yield Route(f"{_MODEL}{path}", describe, READING, operations=(operation,))
-            yield Route(f"{_VERSION}{path}", describe, READING, operations=(documents.of_version(operation),))
-        for endpoint in ENDPOINTS:
-            infer, path, operation = partial(self._infer, endpoint), f"/{endpoint}", documents.MODEL[f"/{endpoint}"]
-            operations = (operation, V2_PREDICT) if endpoint == INFER else (operation,)
-            yield Route(f"{_MODEL}{path}", infer, _INFERRING, operations=operations)
-            yield Route(f"{_VERSION}{path}", infer, _INFERRING, operations=(documents.of_version(operation),))
+        rows: list[tuple[str, Handler, tuple[str, ...]]] = [
+            ("", self._model_metadata, READING),
+            ("/ready", self._model_ready, READING),
+            ("/config", self._model_config, READING),
+            ("/stats", self._statistics, READING),
+            *((f"/{endpoint}", partial(self._infer, endpoint), _INFERRING) for endpoint in ENDPOINTS),
+        ]
+        for path, handler, methods in rows:
+            operation, more = documents.MODEL[path], (V2_PREDICT,) if path == f"/{INFER}" else ()
+            yield Route(f"{_MODEL}{path}", handler, methods, operations=(operation, *more))
+            yield Route(f"{_VERSION}{path}", handler, methods, operations=(documents.of_version(operation),))
 
     async def _json(self, request: Request, value: Any, status: int = 200) -> Answer:
         """Return an answer with JSON of the server's own, compressed if the client accepts that."""

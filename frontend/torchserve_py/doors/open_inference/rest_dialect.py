@@ -64,12 +64,12 @@ CUSTOM_DIALECT: Final = CustomDialect()
 
 
 class WholeDialect(CustomDialect):
-    """An endpoint with one response; ``is_text``: whether it is one of the ``generate`` endpoints."""
+    """An endpoint with one response, which is compressed if it has ``compress_from`` bytes."""
 
-    def __init__(self, endpoint: str, compress_from: int, *, is_text: bool) -> None:
+    def __init__(self, endpoint: str, compress_from: int) -> None:
         self._endpoint = endpoint
         self._compress_from = compress_from
-        self._is_text = is_text
+        self._is_text = endpoint.startswith("generate")
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
         failure = super().ended(exchange, cause)
@@ -110,7 +110,7 @@ class SharedMemoryDialect(WholeDialect):
     """The answer to a request that wants outputs in shared memory: the data goes there, and the rest to the client."""
 
     def __init__(self, endpoint: str, memory: SharedMemory, outputs: Places) -> None:
-        super().__init__(endpoint, 0, is_text=False)
+        super().__init__(endpoint, 0)
         self._memory = memory
         self._outputs = outputs
 

@@ -4,7 +4,7 @@ So a worker needs no access to shared memory, and treats such tensors like binar
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
@@ -22,14 +22,6 @@ _BINARY_SIZE: Final = "binary_data_size"
 Places = Mapping[str, Place]
 
 
-class BinaryRequest(NamedTuple):
-    """A body with the tensors of shared memory behind its JSON, the size of that JSON, and the places for outputs."""
-
-    body: bytes
-    json_size: int
-    outputs: Places
-
-
 def place_of(memory: SharedMemory, what: str, parameters: dict[str, Any]) -> Place | None:
     """Take the place of a tensor out of its parameters; return None if they name no region.
 
@@ -42,11 +34,11 @@ def place_of(memory: SharedMemory, what: str, parameters: dict[str, Any]) -> Pla
 
 def with_binary_tensors(
     memory: SharedMemory, body: bytes, json_size: int, hold: Callable[[int], None]
-) -> BinaryRequest | None:
-    """Return a request with its inputs in shared memory as binary tensors; None if its JSON is malformed.
+) -> tuple[bytes, int, Places] | None:
+    """Return a body with the tensors of shared memory behind its JSON, the JSON's size, and the places for outputs.
 
-    The worker refuses malformed JSON. ``hold`` counts bytes that the server holds for the request. Raises DoorError:
-    the JSON is large, or a place does not exist or has become shorter.
+    Return None if the JSON is malformed, which the worker refuses. ``hold`` counts bytes that the server holds for the
+    request. Raises DoorError: the JSON is large, or a place does not exist or has become shorter.
     """
     if json_size > MAX_PARSED:
         raise bad_request(f"A request with tensors in shared memory may have {MAX_PARSED} bytes of JSON.")
@@ -79,7 +71,7 @@ def with_binary_tensors(
     hold(memory.check_total([piece for piece in pieces if isinstance(piece, Place)]))
     text = orjson.dumps(document)
     binary = [memory.read(piece) if isinstance(piece, Place) else piece for piece in pieces]
-    return BinaryRequest(b"".join([text, *binary, view[start:]]), len(text), outputs)
+    return b"".join([text, *binary, view[start:]]), len(text), outputs
 
 
 def without_shared_outputs(

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Final
 
 from torchserve_py.core.errors import ModelNotFound
-from torchserve_py.core.serving import ServedModel, Serving
+from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import not_found
 from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
 from torchserve_py.doors.requests import model_in, request_line
 from torchserve_py.doors.responses import JSON_TYPE, Answer
-from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, Door, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, Door, PathValues, Reply, Route
 from torchserve_py.doors.server_doors import METRICS_TYPE
 from torchserve_py.doors.surfaces import BIDIRECTIONAL_STREAM
 from torchserve_py.doors.truss.endpoints import ALIASES, PATHS, Endpoint, document_of, method_of
@@ -45,48 +45,8 @@ _METRICS_LIMIT: Final = 10.0
 _NAMED_IN_BODY: Final = frozenset(ALIASES.values())
 
 
-class Trusses:
-    """The registered models that are Trusses, in their default versions."""
-
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
-
-    @property
-    def all(self) -> Sequence[ServedModel]:
-        """All Trusses, sorted by name."""
-        return [model for model in self._serving.models() if model.contract.truss_api]
-
-    @property
-    def only(self) -> ServedModel | None:
-        """The only Truss; None if the server has no Truss or several. Models of other contracts do not count."""
-        trusses = self.all
-        return trusses[0] if len(trusses) == 1 else None
-
-    @property
-    def serve_alone(self) -> bool:
-        """Whether every registered model is a Truss, and there is at least one."""
-        models = self._serving.models()
-        return bool(models) and all(model.contract.truss_api for model in models)
-
-    def named(self, name: str) -> ServedModel | None:
-        """Return the Truss of that name, or None; the name ``model`` also means the only Truss."""
-        try:
-            model = self._serving.get(name)
-        except ModelNotFound:
-            return self.only if name == _ONLY_NAME else None
-        return model if model.contract.truss_api else None
-
-    def is_other(self, name: str) -> bool:
-        """Return whether a model of that name is served and is not a Truss."""
-        return any(model.name == name and not model.contract.truss_api for model in self._serving.models())
-
-
 class TrussDoor(Door):
     """Answers requests for Trusses. Probes do not wait for running requests, and the access log leaves them out."""
-
-    def __init__(self, context: DoorContext) -> None:
-        super().__init__(context)
-        self._trusses = Trusses(context.serving)
 
     def routes(self) -> Iterator[Route]:
         for path, endpoint in PATHS:
@@ -103,40 +63,71 @@ class TrussDoor(Door):
             yield Route("/metrics", self._metrics, _GET, dialect=TRUSS_DIALECT, applies=has_one, is_quiet=True)
         yield Route(ANY_PATH, self._unknown, ANY_METHOD, None, TRUSS_DIALECT, applies=self._serve_alone)
 
+    # The registered models that are Trusses, in their default versions.
+
+    @property
+    def _trusses(self) -> Sequence[ServedModel]:
+        """All Trusses, sorted by name."""
+        return [model for model in self.serving.models() if model.contract.truss_api]
+
+    @property
+    def _only(self) -> ServedModel | None:
+        """The only Truss; None if the server has no Truss or several. Models of other contracts do not count."""
+        trusses = self._trusses
+        return trusses[0] if len(trusses) == 1 else None
+
+    @property
+    def _serves_no_other(self) -> bool:
+        """Whether every registered model is a Truss, and there is at least one."""
+        models = self.serving.models()
+        return bool(models) and all(model.contract.truss_api for model in models)
+
+    def _named(self, name: str) -> ServedModel | None:
+        """Return the Truss of that name, or None; the name ``model`` also means the only Truss."""
+        try:
+            model = self.serving.get(name)
+        except ModelNotFound:
+            return self._only if name == _ONLY_NAME else None
+        return model if model.contract.truss_api else None
+
+    def _is_other(self, name: str) -> bool:
+        """Return whether a model of that name is served and is not a Truss."""
+        return any(model.name == name and not model.contract.truss_api for model in self.serving.models())
+
     # Whether a request means a Truss.
 
     def _is_meant(self, endpoint: Endpoint, request: Request, values: PathValues) -> bool:
         """Return whether a path is for a Truss, or names a model that does not exist and could only be a Truss."""
-        trusses, name = self._trusses, values.get(_MODEL_NAME)
+        name = values.get(_MODEL_NAME)
         if name is not None:
-            if trusses.named(name) is not None:
+            if self._named(name) is not None:
                 return True
-            is_shared = endpoint is Endpoint.predict and not trusses.serve_alone
-            return not is_shared and bool(trusses.all) and not trusses.is_other(name)
+            is_shared = endpoint is Endpoint.predict and not self._serves_no_other
+            return not is_shared and bool(self._trusses) and not self._is_other(name)
         if endpoint in _NAMED_IN_BODY or endpoint is Endpoint.websocket:
-            return bool(trusses.all)
+            return bool(self._trusses)
         return self._find(endpoint, request, values) is not None
 
     def _serve_alone(self, request: Request, values: PathValues) -> bool:
-        return self._trusses.serve_alone
+        return self._serves_no_other
 
     def _is_root(self, request: Request, values: PathValues) -> bool:
-        return request.method != "OPTIONS" and self._trusses.serve_alone
+        return request.method != "OPTIONS" and self._serves_no_other
 
     def _find(self, endpoint: Endpoint, request: Request, values: PathValues) -> ServedModel | None:
         name = values.get(_MODEL_NAME)
         if name is None and endpoint is Endpoint.predict:  # /invocations, which other models have as well
             name = request.parameter(_MODEL_NAME)
             if not name:
-                return self._trusses.only if self._trusses.serve_alone else None
-        return self._trusses.only if name is None else self._trusses.named(name)
+                return self._only if self._serves_no_other else None
+        return self._only if name is None else self._named(name)
 
     # Paths.
 
     def _serve(self, endpoint: Endpoint, request: Request, values: PathValues) -> Reply:
         name = values.get(_MODEL_NAME)
         model = self._find(endpoint, request, values)
-        if model is not None and (self._trusses.serve_alone or endpoint not in _NAMED_IN_BODY or name):
+        if model is not None and (self._serves_no_other or endpoint not in _NAMED_IN_BODY or name):
             return self._answer(request, model, endpoint, name)
         if name is not None:
             return error_answer(404, f"There is no model {name!r}.", ErrorCode.client)
@@ -147,14 +138,14 @@ class TrussDoor(Door):
     def _serve_named(self, request: Request, endpoint: Endpoint, body: bytes) -> Reply | None:
         """Serve a request whose body may name its model; None if that model is not a Truss."""
         name = model_in(body)
-        if name is not None and self._trusses.is_other(name):
+        if name is not None and self._is_other(name):
             return None
-        model = (self._trusses.named(name) if name is not None else None) or self._trusses.only
+        model = (self._named(name) if name is not None else None) or self._only
         return self._refuse_unnamed() if model is None else self._answer(request, model, endpoint, None, body)
 
     def _ping(self, request: Request, values: PathValues) -> Answer:
         """Answer ``/ping`` of a server with Trusses alone: whether they are loaded."""
-        trusses = self._trusses.all
+        trusses = self._trusses
         missing = next((model for model in trusses if not self.serving.is_loaded(model)), trusses[0])
         return self._loaded(missing, self._called(missing))
 
@@ -171,7 +162,7 @@ class TrussDoor(Door):
         raise not_found()
 
     def _refuse_unnamed(self) -> Answer:
-        names = ", ".join(model.name for model in self._trusses.all)
+        names = ", ".join(model.name for model in self._trusses)
         message = (
             f'There are several models ({names}): name one of them as "model" in a JSON body,'
             " or in the path as in /v1/models/{model}/v1/chat/completions."
@@ -252,7 +243,7 @@ class TrussDoor(Door):
 
     def _called(self, model: ServedModel) -> str:
         """Return the name of a model that the request does not name."""
-        return _ONLY_NAME if self._trusses.only is model else model.name
+        return _ONLY_NAME if self._only is model else model.name
 
     def _why_not_reloaded(self, model: ServedModel) -> tuple[int, str] | None:
         """Return the status and the text of a refusal to reload the code of a model, None if it may be reloaded."""
