@@ -166,13 +166,11 @@ class Server:
 
     async def _collect_system_metrics(self) -> None:
         while True:
-            pids, usage = self._registry.worker_pids(), self._registry.usage
+            pids = self._registry.worker_pids()
             try:
-                usage.worker_memory = await asyncio.to_thread(self._system_metrics.collect, pids)
+                await asyncio.to_thread(self._system_metrics.collect, pids, self._registry.usage)
             except Exception:
                 logger.exception("The system metrics could not be collected this time")
-            usage.gpus = self._system_metrics.gpu_usage
-            usage.worker_gpu_memory = self._system_metrics.gpu_memory
             self._registry.record_gpu_memory()
             await asyncio.sleep(self._settings.metric_time_interval)
 

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from torchserve_py import server
 from torchserve_py.core.registry import ModelRegistry
-from torchserve_py.metrics.system import SystemMetrics
+from torchserve_py.metrics.system import SystemMetrics, Usage
 from torchserve_py.server import Server, run
 from torchserve_py.settings.table import Settings
 
@@ -46,13 +46,12 @@ async def test_system_metrics_go_on_after_a_failure(
     loop = asyncio.get_running_loop()
     attempts = 0
 
-    def collect(_: SystemMetrics, pids: Iterable[int]) -> dict[int, int]:
+    def collect(_: SystemMetrics, pids: Sequence[int], usage: Usage) -> None:
         nonlocal attempts
         attempts += 1
         if attempts == 1:
             raise PermissionError("not yours")
         loop.call_soon_threadsafe(collected.set)
-        return {}
 
     monkeypatch.setattr(SystemMetrics, "collect", collect)
     collecting = asyncio.create_task(Server(settings)._collect_system_metrics())

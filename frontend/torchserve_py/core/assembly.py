@@ -21,12 +21,13 @@ from torchserve_py.core.dispatcher import Dispatcher
 from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import BadParameter
 from torchserve_py.core.launching import launch_of, load_message, sends_ahead
-from torchserve_py.core.model import Model, Usage
+from torchserve_py.core.model import Model
 from torchserve_py.core.plan import Plan, plan_of
 from torchserve_py.core.sequence_storage import make_folder
 from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.core.shared_imports import shared_imports
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.metrics.system import Usage
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import Confinement
@@ -183,6 +184,7 @@ class Assembly:
             end_header=settings.ts_header_key_sequence_end,
             stream_buffer_size=settings.stream_buffer_size,
             record_model_metrics=lambda entries: self._metrics.record_model_metrics(plan.name, entries),
+            client_timeout=config.client_timeout_ms / 1000 or None,
         )
         limits = self._limits(config)
 

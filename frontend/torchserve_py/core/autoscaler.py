@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from torchserve_py.core.dispatcher import Dispatcher
@@ -21,38 +22,24 @@ _INTERVAL: Final = 1.0
 _PROGRESS_INTERVAL: Final = 10.0
 
 
+@dataclass(eq=False)
 class Autoscaler:
-    """Changes the number of workers of a pool between the pool's limits, which the management API may change.
+    """Changes the number of workers of a pool between the pool's limits, which the management API may change."""
 
-    Args:
-        label: The model and its version, for the log.
-        policy: When to change the number.
-        pool: The workers.
-        dispatcher: The jobs.
-        metrics: Where changes are counted.
-        clock: Monotonic seconds.
-    """
+    label: str  # the model and its version, for the log
+    policy: ScalingPolicy
+    pool: WorkerPool
+    dispatcher: Dispatcher
+    metrics: ModelMetrics
+    clock: Callable[[], float] = time.monotonic
 
-    def __init__(
-        self,
-        label: str,
-        policy: ScalingPolicy,
-        pool: WorkerPool,
-        dispatcher: Dispatcher,
-        metrics: ModelMetrics,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._label = label
-        self._pool = pool
-        self._dispatcher = dispatcher
-        self._metrics = metrics
-        self._clock = clock
-        self._scaling = Scaling(policy, clock())
+    def __post_init__(self) -> None:
+        self._scaling = Scaling(self.policy, self.clock())
         self._timer: asyncio.TimerHandle | None = None
         self._woken_at: float | None = None
         self._told_at = 0.0
         self._closed = False
-        dispatcher.on_waiting = self._wake
+        self.dispatcher.on_waiting = self._wake
 
     def start(self) -> None:
         """Look at the load from now on."""
@@ -66,7 +53,7 @@ class Autoscaler:
 
     def _wake(self) -> None:
         """A job waits, and no worker is up: start one now if none is about to be."""
-        if not self._pool.counts.wanted:
+        if not self.pool.counts.wanted:
             self._look_in(0.0)
 
     def _look_in(self, seconds: float) -> None:
@@ -77,27 +64,27 @@ class Autoscaler:
 
     def _look(self) -> None:
         try:
-            now, demand = self._clock(), self._dispatcher.demand()
-            decision = self._scaling.decide(demand, self._pool.counts, now)
+            now, demand = self.clock(), self.dispatcher.demand()
+            decision = self._scaling.decide(demand, self.pool.counts, now)
             if decision is not None:
                 self._change(decision, demand, now)
             elif demand.queued and self._woken_at is not None:
                 self._tell_progress(demand, now)
         finally:
-            if self._pool.counts.wanted:
+            if self.pool.counts.wanted:
                 self._look_in(_INTERVAL)
 
     def _change(self, decision: Decision, demand: Demand, now: float) -> None:
-        wanted = self._pool.counts.wanted
-        logger.info("%s: from %d to %d workers: %s", self._label, wanted, decision.workers, decision.why)
-        self._metrics.scalings[decision.reason].inc()
+        wanted = self.pool.counts.wanted
+        logger.info("%s: from %d to %d workers: %s", self.label, wanted, decision.workers, decision.why)
+        self.metrics.scalings[decision.reason].inc()
         self._woken_at = self._told_at = now
-        self._pool.resize(decision.workers, demand.movable)
+        self.pool.resize(decision.workers, demand.movable)
 
     def _tell_progress(self, demand: Demand, now: float) -> None:
         """Say that requests wait while the first worker loads the model."""
         assert self._woken_at is not None
-        if not self._pool.ready_count and now - self._told_at >= _PROGRESS_INTERVAL:
+        if not self.pool.ready_count and now - self._told_at >= _PROGRESS_INTERVAL:
             self._told_at = now
             seconds = now - self._woken_at
-            logger.info("%s: loading for %.0f s, requests that wait: %d", self._label, seconds, demand.queued)
+            logger.info("%s: loading for %.0f s, requests that wait: %d", self.label, seconds, demand.queued)

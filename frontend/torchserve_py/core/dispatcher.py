@@ -58,6 +58,7 @@ class Dispatcher:
         end_header: str,
         stream_buffer_size: int,
         record_model_metrics: Callable[[list[list[Any]]], None],
+        client_timeout: float | None = None,
     ) -> None:
         #: What waits and what runs, to be read only.
         self.scheduler = Scheduler(policy, lambda worker_id: self._workers[worker_id].take_back())
@@ -70,6 +71,8 @@ class Dispatcher:
         #: What makes monotonic seconds of the scheduler's for the histories of stored sequences.
         self._moment_of = self._running_time.moment_of if self._running_time is not None and self._durable else None
         self._stream_buffer_size = stream_buffer_size
+        #: The most seconds that a request may wait for a worker.
+        self._client_timeout = client_timeout
         self.model_metrics = record_model_metrics
         #: Every job in flight by id. The scheduler keeps the table, and only `submit` adds to it.
         self._jobs = cast("Mapping[str, InferenceJob]", self.scheduler.jobs)
@@ -85,22 +88,16 @@ class Dispatcher:
 
     # What doors see, through the model.
 
-    def submit(
-        self,
-        request: InferenceRequest,
-        expires_in: float | None = None,
-        on_end: Callable[[str, bool], None] | None = None,
-    ) -> Parts:
-        """Admit one inference request, which may wait ``expires_in`` seconds; its own ``expires_in`` does not count.
-
-        A refusal is raised by the first `Parts.next`.
-        """
-        now = self.now()
+    def submit(self, request: InferenceRequest, on_end: Callable[[str, bool], None] | None = None) -> Parts:
+        """Admit one inference request; a refusal is raised by the first `Parts.next`."""
+        now, limit = self.now(), request.expires_in
+        if self._client_timeout is not None and (limit is None or self._client_timeout < limit):
+            limit = self._client_timeout
         job = InferenceJob(
             new_job_id(),
             unbatched=request.unbatched,
             priority=request.priority,
-            expires_at=None if expires_in is None else now + expires_in,
+            expires_at=None if limit is None else now + limit,
             request=request,
             on_end=on_end,
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchserve_py.archive.contract import CONTRACTS
@@ -20,8 +19,10 @@ from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.metrics.exposition import merged
 from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.metrics.system import Usage
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.pool import WorkerPool
+from torchserve_py.workers.worker import Worker
 
 if TYPE_CHECKING:
     from torchserve_py.core.job_spans import Tracing
@@ -31,15 +32,6 @@ _MAX_DESCRIPTION = 256 * 1024
 _DESCRIBE_HEADERS = (("describe", "True"),)
 _ids = itertools.count()
 _NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
-
-
-@dataclass
-class Usage:
-    """Memory and GPU usage at the latest collection of the system metrics; all models of a server share it."""
-
-    worker_memory: Mapping[int, int] = field(default_factory=dict)  # resident bytes by process id
-    worker_gpu_memory: Mapping[int, int] = field(default_factory=dict)  # bytes by process id, where NVML tells
-    gpus: Mapping[int, str] = field(default_factory=dict)  # TorchServe's text by nvidia-smi's number
 
 
 class Model:
@@ -74,32 +66,27 @@ class Model:
             is_durable=config.stateful and config.cache.durable,
             loaded_at_startup=plan.at_startup,
         )
-        self._expires_in = config.client_timeout_ms / 1000 or None
         self._usage = usage
-        self._tracing = tracing
         self._autoscaler = autoscaler
+        #: Admits one inference request; a refusal is raised by the first `Parts.next` of the response.
+        self.submit: Callable[[InferenceRequest], Parts] = dispatcher.submit
+        if tracing is not None:
+            self.submit = lambda request: self._submit_traced(request, tracing)
 
-    def submit(self, request: InferenceRequest) -> Parts:
-        """Admit one inference request.
+    def _submit_traced(self, request: InferenceRequest, tracing: Tracing) -> Parts:
+        sequence_id = None if request.sequence is None else request.sequence.id
+        on_end, headers = tracing.begin(request.headers, self.name, self.version, sequence_id)
+        return self.dispatcher.submit(request._replace(headers=headers), on_end)
 
-        Returns:
-            The response; a refusal is raised by its first `Parts.next`.
-        """
-        on_end = None
-        if self._tracing is not None:
-            sequence_id = None if request.sequence is None else request.sequence.id
-            on_end, headers = self._tracing.begin(request.headers, self.name, self.version, sequence_id)
-            request = request._replace(headers=headers)
-        expires_in = self._expires_in
-        if request.expires_in is not None:
-            expires_in = min(request.expires_in, expires_in or request.expires_in)
-        return self.dispatcher.submit(request, expires_in, on_end)
+    @property
+    def _ready_workers(self) -> list[Worker]:
+        """The workers that take jobs, oldest first."""
+        return [each.worker for each in self.pool.supervisors if each.worker is not None and each.ready]
 
     @property
     def declared(self) -> Mapping[str, Any]:
         """What the model declares, see `ts.protocol.messages.Loaded`; empty while no worker is ready."""
-        ready = (supervisor.worker for supervisor in reversed(self.pool.supervisors) if supervisor.ready)
-        return next((worker.declares for worker in ready if worker is not None), {})
+        return next((worker.declares for worker in reversed(self._ready_workers)), {})
 
     @property
     def is_loaded(self) -> bool:
@@ -121,23 +108,18 @@ class Model:
         await self.pool.scale(min_workers, max_workers, count)
 
     async def check_health(self, limit: float) -> bool:
-        """Ask the model in every worker whether it is healthy.
-
-        Returns:
-            Whether all say so within ``limit`` seconds; False if the model has no worker.
-        """
-        workers = [supervisor.worker for supervisor in self.pool.supervisors if supervisor.ready]
+        """Return whether the model in every worker says within ``limit`` seconds that it is healthy."""
+        workers = self._ready_workers
         if not self.served.contract.own_health or not workers:
             return self.is_loaded
-        answers = await asyncio.gather(*(worker.check_health(limit) for worker in workers if worker is not None))
-        return bool(answers) and all(answers)
+        return all(await asyncio.gather(*(worker.check_health(limit) for worker in workers)))
 
     async def expose_metrics(self, limit: float) -> str | None:
         """Return the metrics of the model's own code in Prometheus' text format; None if a worker exceeds ``limit``.
 
         If the model may have several workers, each series has a label that names its worker.
         """
-        workers = [each.worker for each in self.pool.supervisors if each.ready and each.worker is not None]
+        workers = self._ready_workers
         texts = await asyncio.gather(*(worker.expose_metrics(limit) for worker in workers))
         told = {}
         for worker, text in zip(workers, texts, strict=True):

@@ -19,7 +19,7 @@ from torchserve_py.core.errors import (
     VersionConflict,
     WorkersFailed,
 )
-from torchserve_py.core.model import Model, Usage
+from torchserve_py.core.model import Model
 from torchserve_py.core.plan import Plan
 from torchserve_py.core.precedence import check_worker_count
 from torchserve_py.core.served import ServedModels
@@ -28,6 +28,7 @@ from torchserve_py.core.startup_models import StartupModel, restored, saved_mode
 from torchserve_py.core.stored import StoredModels
 from torchserve_py.core.versions import Versions
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.metrics.system import Usage
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.schemas.versions import SavedModel

@@ -1,6 +1,7 @@
 """Metrics of the host: processors, memory, disk, GPUs, and the memory of each worker."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system_command import BUILT_IN_SCRIPT, Reading, SystemCommand
@@ -10,6 +11,16 @@ _MEGABYTE = 1024**2
 _GIGABYTE = 1024**3
 #: Seconds over which processor use is measured the first time; afterwards it is measured since the time before.
 _FIRST_INTERVAL = 0.1
+
+
+@dataclass
+class Usage:
+    """Memory and GPU usage at the latest collection; all models of a server share it."""
+
+    worker_memory: Mapping[int, int] = field(default_factory=dict)  # resident bytes by process id
+    #: Bytes on GPUs by the process id of a worker, with those of processes that the worker has started.
+    worker_gpu_memory: Mapping[int, int] = field(default_factory=dict)
+    gpus: Mapping[int, str] = field(default_factory=dict)  # TorchServe's text by nvidia-smi's number
 
 
 class SystemMetrics:
@@ -35,30 +46,25 @@ class SystemMetrics:
         self._read_gpus: Callable[[], Sequence[GpuUsage]] | None = read_gpus
         self._interval: float | None = _FIRST_INTERVAL
         self._read_gpu_memory = read_gpu_memory
-        #: Bytes on GPUs by the process id of a worker, with those of processes that the worker has started.
-        self.gpu_memory: Mapping[int, int] = {}
-        #: What describe shows of each GPU, by nvidia-smi's number, as of the last `collect`.
-        self.gpu_usage: Mapping[int, str] = {}
 
-    def collect(self, pids: Iterable[int]) -> dict[int, int]:
-        """Measures everything once and returns the resident memory (bytes) of those `pids` that are alive.
+    def collect(self, pids: Sequence[int], usage: Usage) -> None:
+        """Measure everything once; `usage` gets what belongs to the workers with these process ids, and to GPUs.
 
         Blocks for about a tenth of a second, longer where there are GPUs: call it off the event loop.
         """
         import psutil  # it takes 40 ms, which the start of the server need not wait for
 
-        pids = list(pids)
         for reading in self._host() if self._command is None else self._command.run(pids):
             self._metrics.record(*reading)
-        self._collect_gpus()
-        self.gpu_memory = _of_workers(self._read_gpu_memory(), pids)
+        self._collect_gpus(usage)
+        usage.worker_gpu_memory = _of_workers(self._read_gpu_memory(), pids)
         resident = {}
         for pid in pids:
             try:
                 resident[pid] = psutil.Process(pid).memory_info().rss
             except (psutil.Error, ValueError):  # gone meanwhile, or not yet a process (-1)
                 continue
-        return resident
+        usage.worker_memory = resident
 
     def _host(self) -> list[Reading]:
         import psutil
@@ -77,22 +83,22 @@ class SystemMetrics:
         self._interval = None
         return [Reading(name, ("Host",), value) for name, value in values.items()]
 
-    def _collect_gpus(self) -> None:
+    def _collect_gpus(self, usage: Usage) -> None:
         if self._read_gpus is None:
             return
-        usages = self._read_gpus()
-        if not usages and not self.gpu_usage:
+        gpus = self._read_gpus()
+        if not gpus and not usage.gpus:
             self._read_gpus = None
-        for usage in usages:
-            used, total = usage.memory_used, usage.memory_total
+        for gpu in gpus:
+            used, total = gpu.memory_used, gpu.memory_total
             for name, value in (
-                ("GPUUtilization", usage.utilization),
+                ("GPUUtilization", gpu.utilization),
                 ("GPUMemoryUsed", used),
                 ("GPUMemoryUtilization", 100 * used / total if used is not None and total else None),
             ):
                 if value is not None and self._command is None:
-                    self._metrics.record(name, ("Host", str(usage.index)), value)
-        self.gpu_usage = {usage.index: _describe(usage) for usage in usages}
+                    self._metrics.record(name, ("Host", str(gpu.index)), value)
+        usage.gpus = {gpu.index: _describe(gpu) for gpu in gpus}
 
 
 def _of_workers(memory: Mapping[int, int], pids: Sequence[int]) -> dict[int, int]:

@@ -10,6 +10,7 @@ their old places.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
@@ -31,36 +32,27 @@ _STEPS_REMEMBERED = 16
 TakeBack = Callable[[str], int]
 
 
+@dataclass(slots=True, eq=False)
 class Assignment:
     """The workers that are up, and what each of them has.
 
-    Args:
-        shared: What the scheduler and its sources share.
-        source: Where jobs wait, unless they are unbatched.
-        unbatched: Where unbatched jobs wait; they go before others.
-        admission: How many jobs a worker takes.
-        batch_size: Jobs per batch.
-        take_back: Takes jobs back from a worker; None if no batch is to be sent ahead.
+    shared       what the scheduler and its sources share
+    source       where jobs wait, unless they are unbatched
+    unbatched    where unbatched jobs wait; they go before others
+    admission    how many jobs a worker takes
+    batch_size   jobs per batch
+    not_begun    takes jobs back from a worker; None if no batch is to be sent ahead
     """
 
-    def __init__(
-        self,
-        shared: SharedState,
-        source: Source,
-        unbatched: Fifo,
-        admission: Admission,
-        batch_size: int,
-        take_back: TakeBack | None,
-    ) -> None:
-        self.workers: dict[str, WorkerLoad] = {}
-        self._shared = shared
-        self._source = source
-        self._unbatched = unbatched
-        self._admission = admission
-        self._batch_size = batch_size
-        self._not_begun = take_back
-        self._step_seconds = WORTH_SENDING_AHEAD
-        self._sent_ahead = 0
+    shared: SharedState
+    source: Source
+    unbatched: Fifo
+    admission: Admission
+    batch_size: int
+    not_begun: TakeBack | None
+    workers: dict[str, WorkerLoad] = field(default_factory=dict)
+    _step_seconds: float = WORTH_SENDING_AHEAD
+    _sent_ahead: int = 0
 
     def step_took(self, seconds: float) -> None:
         """Note how long a step has taken; whether batches are sent ahead depends on the steps' mean."""
@@ -85,16 +77,16 @@ class Assignment:
     def serve(self, lane: Lane[Any], now: float) -> None:
         """Send what the lane's workers may take now."""
         while lane.free:
-            if self._unbatched.lane.items:
-                worker, jobs = self._admission.choose(lane.free), self._unbatched.lane.take(1)
+            if self.unbatched.lane.items:
+                worker, jobs = self.admission.choose(lane.free), self.unbatched.lane.take(1)
             elif not lane.items:
                 return
-            elif self._admission.waits(lane, now):
-                self._shared.deadlines.start_timer(lane, now)
+            elif self.admission.waits(lane, now):
+                self.shared.deadlines.start_timer(lane, now)
                 return
             else:
-                worker = self._admission.choose(lane.free)
-                jobs = lane.take(self._admission.room(worker))
+                worker = self.admission.choose(lane.free)
+                jobs = lane.take(self.admission.room(worker))
                 if not jobs:
                     return
             self._send(worker, jobs, now)
@@ -108,21 +100,21 @@ class Assignment:
             job.sent_at = now
             job.sends += 1
             worker.in_flight[job.id] = job
-        if not self._admission.room(worker):
+        if not self.admission.room(worker):
             del worker.lane.free[worker.id]
-            if self._not_begun is not None:
+            if self.not_begun is not None:
                 worker.lane.busy[worker.id] = worker
-        self._shared.effects.append(Send(worker.id, jobs))
+        self.shared.effects.append(Send(worker.id, jobs))
 
     def _send_next_ahead(self, lane: Lane[Any], now: float) -> bool:
         """Send jobs ahead to one worker; return whether there were any to send."""
         worker = self._next_ahead(lane)
-        room = self._batch_size - sum(len(batch.jobs) for batch in worker.ahead)
-        if not lane.items or self._unbatched.lane.items:  # an unbatched job needs a worker that becomes idle
+        room = self.batch_size - sum(len(batch.jobs) for batch in worker.ahead)
+        if not lane.items or self.unbatched.lane.items:  # an unbatched job needs a worker that becomes idle
             return False
         if not worker.ahead and not lane.may_go_ahead(room, now):
             if lane.waits(now):
-                self._shared.deadlines.start_timer(lane, now)
+                self.shared.deadlines.start_timer(lane, now)
             return False
         jobs = lane.take(room)
         if not jobs:
@@ -134,7 +126,7 @@ class Assignment:
             job.worker_id = worker.id
         self._sent_ahead += 1
         lane.ahead[worker.id] = worker
-        self._shared.effects.append(SendAhead(worker.id, jobs, joins=bool(worker.ahead)))
+        self.shared.effects.append(SendAhead(worker.id, jobs, joins=bool(worker.ahead)))
         worker.ahead.append(AheadBatch(self._sent_ahead, jobs))
         lane.jobs_ahead += len(jobs)
         return True
@@ -151,16 +143,16 @@ class Assignment:
             if not worker.in_flight:
                 self._begin_next(worker, now)
         elif not worker.retiring:
-            if self._admission.room(worker):
+            if self.admission.room(worker):
                 self._idle(worker, now)
         elif not worker.in_flight:
             self.remove(worker)
-            self._shared.effects.append(Released(worker.id))
+            self.shared.effects.append(Released(worker.id))
 
     def _idle(self, worker: WorkerLoad, now: float) -> None:
         worker.lane.busy.pop(worker.id, None)
         worker.lane.free[worker.id] = worker
-        self._shared.lanes_to_serve.append(worker.lane)
+        self.shared.lanes_to_serve.append(worker.lane)
         if worker.lane.ahead:
             while self._take_back_oldest(worker.lane, now) and not worker.lane.items:
                 pass
@@ -172,7 +164,7 @@ class Assignment:
         self._begin(worker, batches, now)
         worker.lane.busy.pop(worker.id, None)
         worker.lane.busy[worker.id] = worker
-        self._shared.lanes_to_serve.append(worker.lane)
+        self.shared.lanes_to_serve.append(worker.lane)
         self._take_back_oldest(worker.lane, now, before=first)
 
     def _begin(self, worker: WorkerLoad, batches: list[AheadBatch], now: float) -> None:
@@ -185,7 +177,7 @@ class Assignment:
             job.sends += 1
             worker.in_flight[job.id] = job
         worker.lane.jobs_ahead -= len(jobs)
-        self._shared.effects.append(Begin(worker.id, jobs))
+        self.shared.effects.append(Begin(worker.id, jobs))
 
     def _take_back_oldest(self, lane: Lane[Any], now: float, before: float = math.inf) -> bool:
         """Take back the batch that was sent ahead first, if its number is less; return whether there was one."""
@@ -203,11 +195,11 @@ class Assignment:
         Nothing more is sent ahead to the worker until it begins its next batch: what was taken back still lies in its
         socket, which must not fill up with such batches.
         """
-        if not worker.ahead or self._not_begun is None:
+        if not worker.ahead or self.not_begun is None:
             return
         batches, worker.ahead = worker.ahead, []
         del worker.lane.ahead[worker.id]
-        begun = len(batches) - self._not_begun(worker.id)
+        begun = len(batches) - self.not_begun(worker.id)
         worker.lane.busy.pop(worker.id, None)
         self._begin(worker, batches[:begun], now)
         jobs = list(chain.from_iterable(batch.jobs for batch in batches[begun:]))
@@ -215,13 +207,13 @@ class Assignment:
             worker.lane.jobs_ahead -= len(jobs)
             for job in jobs:
                 job.state = JOB_TRANSITIONS[job.state, "take_back"]
-            self._source.take_back(jobs, now)
-            self._shared.deadlines.bring_forward(worker.lane, now)
-            self._shared.lanes_to_serve.append(worker.lane)
+            self.source.take_back(jobs, now)
+            self.shared.deadlines.bring_forward(worker.lane, now)
+            self.shared.lanes_to_serve.append(worker.lane)
 
     def begun_early(self, worker: WorkerLoad) -> set[str]:
         """Return the ids of jobs that the worker began before it answered its earlier batch: these are not overdue."""
-        jobs = () if self._not_begun is None else worker.in_flight.values()
+        jobs = () if self.not_begun is None else worker.in_flight.values()
         first = min((job.sent_at for job in jobs), default=0.0)
         return {job.id for job in jobs if job.sent_at > first}
 
@@ -239,19 +231,19 @@ class Assignment:
         """Return what the jobs ask of the workers now; those that retire do not count."""
         staying = [worker for worker in self.workers.values() if not worker.retiring]
         staying.sort(key=lambda worker: len(worker.in_flight))
-        since = [moment for lane in self._source.lanes if not lane.free for moment in islice(lane.items.values(), 1)]
+        since = [moment for lane in self.source.lanes if not lane.free for moment in islice(lane.items.values(), 1)]
         since += [worker.ahead[0].jobs[0].submitted_at for worker in staying if worker.ahead]
-        bound = {worker.id for worker in staying if self._source.is_bound(worker)}
+        bound = {worker.id for worker in staying if self.source.is_bound(worker)}
         shares = [
-            min(1.0, len(worker.in_flight) / self._batch_size) if self._admission.room(worker) > 0 else 1.0
+            min(1.0, len(worker.in_flight) / self.batch_size) if self.admission.room(worker) > 0 else 1.0
             for worker in staying
         ]
         return Demand(
-            queued=len(self._shared.jobs) - sum(len(worker.in_flight) for worker in self.workers.values()),
+            queued=len(self.shared.jobs) - sum(len(worker.in_flight) for worker in self.workers.values()),
             oldest_wait=now - min(since, default=now),
             busy=sum(shares),
-            accepted=self._shared.accepted,
-            per_worker=self._batch_size,
+            accepted=self.shared.accepted,
+            per_worker=self.batch_size,
             movable=tuple(worker.id for worker in staying if worker.id not in bound),
             bound=len(bound),
         )

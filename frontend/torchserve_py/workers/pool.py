@@ -29,50 +29,29 @@ class Place:
     count: int
 
 
+@dataclass(eq=False)
 class WorkerPool:
-    """Grows and shrinks between ``min_workers`` and ``max_workers``; every place is kept filled by a supervisor.
+    """Grows and shrinks between ``min_workers`` and ``max_workers``; every place is kept filled by a supervisor."""
 
-    Args:
-        new_place: Given a new place, returns what makes the workers that fill it in turn.
-        end_place: Called with the id of a place whose last worker is gone.
-        new_worker_id: Returns an id that no worker of the server has had.
-        max_retry: How long a failing worker is started again (seconds).
-        stop_limit: How long a worker that is to go may finish its jobs (seconds).
-        renew_to_scale: Whether all workers are replaced when their number changes: each has its share of something.
-        on_demand: Whether requests wait for a worker even where there is none, because `resize` starts one for them.
-    """
+    new_place: Callable[[Place], Callable[[], Worker]]  # returns what makes the workers that fill a place in turn
+    end_place: Callable[[str], None]  # called with the id of a place whose last worker is gone
+    new_worker_id: Callable[[], str]  # returns an id that no worker of the server has had
+    events: WorkerEvents
+    metrics: ModelMetrics
+    max_retry: float  # how long a failing worker is started again (seconds)
+    stop_limit: float  # how long a worker that is to go may finish its jobs (seconds)
+    renew_to_scale: bool = False  # all workers are replaced when their number changes: each has its share of something
+    on_demand: bool = False  # requests wait for a worker even where there is none, because `resize` starts one for them
 
-    def __init__(
-        self,
-        new_place: Callable[[Place], Callable[[], Worker]],
-        end_place: Callable[[str], None],
-        new_worker_id: Callable[[], str],
-        events: WorkerEvents,
-        metrics: ModelMetrics,
-        max_retry: float,
-        stop_limit: float,
-        *,
-        renew_to_scale: bool = False,
-        on_demand: bool = False,
-    ) -> None:
-        self.min_workers = 0
-        self.max_workers = 0
-        self._new_place = new_place
-        self._end_place = end_place
-        self._new_worker_id = new_worker_id
-        self._events = events
-        self._metrics = metrics
-        self._max_retry = max_retry
-        self._stop_limit = stop_limit
-        self._renew_to_scale = renew_to_scale
-        self._on_demand = on_demand
+    def __post_init__(self) -> None:
+        self.min_workers = self.max_workers = 0
         self._supervisors: list[Supervisor] = []
         self._leaving: set[Supervisor] = set()
         self._departures: set[asyncio.Task[None]] = set()
         #: Workers that are up and get no work before `resume`; None while all workers get work.
         self._held: list[Worker] | None = None
-        metrics.workers_wanted.read_from(lambda: self.counts.wanted)
-        metrics.workers_ready.read_from(lambda: self.ready_count)
+        self.metrics.workers_wanted.read_from(lambda: self.counts.wanted)
+        self.metrics.workers_ready.read_from(lambda: self.ready_count)
 
     @property
     def supervisors(self) -> Sequence[Supervisor]:
@@ -94,7 +73,7 @@ class WorkerPool:
     @property
     def loads_on_demand(self) -> bool:
         """Whether there may be no worker, and a request starts one; False while workers fail to load the model."""
-        return self._on_demand and not self.min_workers and self.max_workers > 0 and not self.counts.failing
+        return self.on_demand and not self.min_workers and self.max_workers > 0 and not self.counts.failing
 
     @property
     def healthy(self) -> bool:
@@ -115,7 +94,7 @@ class WorkerPool:
         leaving = self._change(self._trying[count:], count)
         outcomes = await asyncio.gather(
             *(supervisor.attempt() for supervisor in self._supervisors),
-            *(self._stop(supervisor, self._stop_limit) for supervisor in leaving),
+            *(self._stop(supervisor, self.stop_limit) for supervisor in leaving),
         )
         for failure in outcomes:
             if isinstance(failure, WorkerFailed):
@@ -132,7 +111,7 @@ class WorkerPool:
         may_go += [by_id[worker_id] for worker_id in movable if worker_id in by_id and by_id[worker_id] not in may_go]
         for supervisor in self._change(may_go[: max(0, len(trying) - count)], count):
             if supervisor.worker is not None:
-                self._events.take_out(supervisor.worker)  # now: no further sequence is to begin there
+                self.events.take_out(supervisor.worker)  # now: no further sequence is to begin there
             departure = asyncio.create_task(self._stop(supervisor, _FINISH_LIMIT))
             self._departures.add(departure)
             departure.add_done_callback(self._departures.discard)
@@ -146,7 +125,7 @@ class WorkerPool:
         held, self._held = self._held, None
         for worker in held or ():
             if worker.ready:
-                self._events.worker_up(worker)
+                self.events.worker_up(worker)
 
     async def stop(self, limit: float) -> list[int]:
         """Stop every worker, and wait for those that are leaving already; return the processes that survive SIGKILL.
@@ -170,29 +149,29 @@ class WorkerPool:
         """Take places away, those that gave up too, and add places up to ``count``; return those that are to end."""
         gone = [supervisor for supervisor in self._supervisors if supervisor.gave_up or supervisor in leaving]
         staying = [supervisor for supervisor in self._supervisors if supervisor not in gone]
-        if self._renew_to_scale and count != len(self._supervisors):
+        if self.renew_to_scale and count != len(self._supervisors):
             gone, staying = list(self._supervisors), []
-        started = [self._start(Place(self._new_worker_id(), index, count)) for index in range(len(staying), count)]
+        started = [self._start(Place(self.new_worker_id(), index, count)) for index in range(len(staying), count)]
         self._supervisors = staying + started
         self._tell_expected()
         return gone
 
     def _start(self, place: Place) -> Supervisor:
-        supervisor = Supervisor(place.worker_id, self._new_place(place), self._events, self._max_retry)
+        supervisor = Supervisor(place.worker_id, self.new_place(place), self.events, self.max_retry)
         supervisor.on_up = self._up
         supervisor.on_ready = self._ready
-        supervisor.on_restart = self._metrics.worker_restarts.inc
+        supervisor.on_restart = self.metrics.worker_restarts.inc
         supervisor.on_hopeless = self._tell_expected
         return supervisor
 
     def _up(self, worker: Worker) -> None:
         if self._held is None:
-            self._events.worker_up(worker)
+            self.events.worker_up(worker)
         else:
             self._held.append(worker)
 
     def _ready(self, label: str, seconds: float) -> None:
-        self._metrics.worker_load_time(label, seconds * 1000)
+        self.metrics.worker_load_time(label, seconds * 1000)
         self._tell_expected()
 
     async def _stop(self, supervisor: Supervisor, limit: float) -> None:
@@ -208,12 +187,12 @@ class WorkerPool:
 
     def _left(self, supervisor: Supervisor) -> None:
         self._leaving.discard(supervisor)
-        self._end_place(supervisor.id)
+        self.end_place(supervisor.id)
         if supervisor.worker is not None:
-            self._metrics.forget_worker(supervisor.worker.label)
+            self.metrics.forget_worker(supervisor.worker.label)
 
     def _tell_expected(self) -> None:
         """Requests are accepted while a worker that serves them can be expected."""
         trying = self._trying
         expected = any(supervisor.expected for supervisor in trying) if trying else self.loads_on_demand
-        self._events.set_workers(max(1, len(trying)) if expected else 0)
+        self.events.set_workers(max(1, len(trying)) if expected else 0)

@@ -106,7 +106,8 @@ class Shell:
         self, body: str, sequence_id: str | None = None, *, ends_sequence: bool = False, expires_in: float | None = None
     ) -> Parts:
         sequence = None if sequence_id is None else SequenceRequest(sequence_id, False, ends_sequence, ())
-        return self.dispatcher.submit(InferenceRequest((), body, "text/plain", sequence=sequence), expires_in)
+        request = InferenceRequest((), body, "text/plain", sequence=sequence, expires_in=expires_in)
+        return self.dispatcher.submit(request)
 
     def answer(
         self, worker: FakeWorker, parts: Parts, body: bytes = b"ok", *, more: bool = False, headers: Any = ()

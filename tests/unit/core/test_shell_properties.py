@@ -108,8 +108,9 @@ class ShellMachine(RuleBasedStateMachine):
             sequence=None if unbatched else sequence,
             unbatched=unbatched,
             more_input=more_input,
+            expires_in=expires_in,
         )
-        self.jobs.append(self.do(lambda: self.dispatcher.submit(request, expires_in, self.spans.ended)))
+        self.jobs.append(self.do(lambda: self.dispatcher.submit(request, self.spans.ended)))
 
     @precondition(lambda self: self.jobs)
     @rule(pick=picks, leaves=st.booleans())

@@ -9,7 +9,7 @@ from tests.unit.metrics.exposition import HOST, scrape
 
 from torchserve_py.metrics.catalog import HOST_GAUGES
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.metrics.system import SystemMetrics
+from torchserve_py.metrics.system import SystemMetrics, Usage
 from torchserve_py.nvidia_smi import GpuUsage
 
 
@@ -19,7 +19,7 @@ def no_gpus() -> Sequence[GpuUsage]:
 
 def test_the_hosts_gauges_are_filled() -> None:
     metrics = ServerMetrics(HOST)
-    SystemMetrics(metrics, no_gpus).collect([])
+    SystemMetrics(metrics, no_gpus).collect([], Usage())
     found = scrape(metrics)
     host = {each.name: found[f"{each.name} Level=Host"] for each in HOST_GAUGES}
     assert 0 <= host["CPUUtilization"] <= 100
@@ -30,24 +30,25 @@ def test_the_hosts_gauges_are_filled() -> None:
     assert host["DiskUsage"] > 0
 
 
-def test_the_memory_of_living_processes_is_returned() -> None:
-    resident = SystemMetrics(ServerMetrics(HOST), no_gpus).collect([os.getpid(), -1, 2**22 + 1])
-    assert resident.keys() == {os.getpid()}
-    assert resident[os.getpid()] > 1 << 20
+def test_the_memory_of_living_processes_is_told() -> None:
+    usage = Usage()
+    SystemMetrics(ServerMetrics(HOST), no_gpus).collect([os.getpid(), -1, 2**22 + 1], usage)
+    assert usage.worker_memory.keys() == {os.getpid()}
+    assert usage.worker_memory[os.getpid()] > 1 << 20
 
 
 def test_gpus_are_shown_one_by_one() -> None:
     metrics = ServerMetrics(HOST)
     usages = [GpuUsage(0, 17.0, 3.0, 678.0, 40680.0), GpuUsage(1, None, None, 5.0, None)]
-    system = SystemMetrics(metrics, lambda: usages)
-    system.collect([])
+    usage = Usage()
+    SystemMetrics(metrics, lambda: usages).collect([], usage)
     assert {name: value for name, value in scrape(metrics).items() if name.startswith("GPU")} == {
         "GPUUtilization DeviceId=0 Level=Host": 17,
         "GPUMemoryUsed DeviceId=0 Level=Host": 678,
         "GPUMemoryUtilization DeviceId=0 Level=Host": 100 * 678 / 40680,
         "GPUMemoryUsed DeviceId=1 Level=Host": 5,
     }
-    assert system.gpu_usage == {
+    assert usage.gpus == {
         0: "gpuId::0 utilization.gpu [%]::17 % utilization.memory [%]::3 % memory.used [MiB]::678 MiB",
         1: "gpuId::1 utilization.gpu [%]::N/A % utilization.memory [%]::N/A % memory.used [MiB]::5 MiB",
     }
@@ -61,15 +62,15 @@ def test_a_host_without_gpus_is_asked_once() -> None:
         return ()
 
     system = SystemMetrics(ServerMetrics(HOST), read)
-    system.collect([])
-    system.collect([])
+    system.collect([], Usage())
+    system.collect([], Usage())
     assert len(asked) == 1
 
 
 def test_what_a_worker_has_started_counts_as_the_workers_gpu_memory() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as engine:
         used = {os.getpid(): 1000, engine.pid: 200, 1: 7, 2**22 + 1: 8}
-        system = SystemMetrics(ServerMetrics(HOST), no_gpus, lambda: used)
-        system.collect([os.getpid()])
-        assert system.gpu_memory == {os.getpid(): 1200}
+        usage = Usage()
+        SystemMetrics(ServerMetrics(HOST), no_gpus, lambda: used).collect([os.getpid()], usage)
+        assert usage.worker_gpu_memory == {os.getpid(): 1200}
         engine.communicate(b"\n")

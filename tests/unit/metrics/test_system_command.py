@@ -7,7 +7,7 @@ from tests.unit.metrics.exposition import HOST, scrape
 
 from torchserve_py.metrics.catalog import HOST_GAUGES
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.metrics.system import SystemMetrics
+from torchserve_py.metrics.system import SystemMetrics, Usage
 from torchserve_py.metrics.system_command import Reading, SystemCommand, parse_line
 
 
@@ -71,7 +71,7 @@ def test_a_script_that_hangs_or_is_missing_is_told_of(tmp_path: Path, caplog: py
 def test_a_script_measures_in_place_of_the_server(tmp_path: Path) -> None:
     metrics = ServerMetrics(HOST)
     source = "print('CPUUtilization.Percent:12.5|#Level:Host|#hostname:box,1')"
-    SystemMetrics(metrics, lambda: (), command=script(tmp_path, source)).collect([])
+    SystemMetrics(metrics, lambda: (), command=script(tmp_path, source)).collect([], Usage())
     found = scrape(metrics)
     assert found["CPUUtilization Level=Host"] == 12.5
     assert found["MemoryUsed Level=Host"] == 0
@@ -79,7 +79,7 @@ def test_a_script_measures_in_place_of_the_server(tmp_path: Path) -> None:
 
 def test_torchserves_own_script_is_what_the_server_does_itself() -> None:
     metrics = ServerMetrics(HOST)
-    SystemMetrics(metrics, lambda: (), command="ts/metrics/metric_collector.py --gpu 0").collect([])
+    SystemMetrics(metrics, lambda: (), command="ts/metrics/metric_collector.py --gpu 0").collect([], Usage())
     assert scrape(metrics)["MemoryUsed Level=Host"] > 0
 
 

