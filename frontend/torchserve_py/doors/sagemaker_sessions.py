@@ -85,6 +85,7 @@ class SageMakerSessions:
         self._context = context
         self._serving = context.serving
         self._headers = SequenceHeaders(context.settings)
+        self._closing = _CloseDialect(self._headers.id_name)
         #: When the sessions expire that were opened and have had no request yet, the earliest opened one first.
         self._unused: dict[tuple[int, str], float] = {}
 
@@ -134,7 +135,7 @@ class SageMakerSessions:
                 inference = InferenceRequest(
                     headers, body, content_type_of(request), sequence=sequence, by_default=True
                 )
-                return self._context.submit(request, _CLOSE_DIALECT, model, inference)
+                return self._context.submit(request, self._closing, model, inference)
             self._serving.release_sequence(model, session_id)
         return _closed(session_id)
 
@@ -172,6 +173,3 @@ def _said(text: str, name: str, value: str) -> Answer:
 
 def _closed(session_id: str) -> Answer:
     return _said(f"Session {session_id} closed", _CLOSED_ID, session_id)
-
-
-_CLOSE_DIALECT: Final = _CloseDialect()

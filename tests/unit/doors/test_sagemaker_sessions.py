@@ -71,3 +71,15 @@ async def test_a_model_without_sequences_keeps_sessions_itself(start: Start) -> 
     answer = await doors.request("POST", PATH, data=body, headers={SESSION: "NEW_SESSION"})
     assert (answer.body, answer.headers[NEW]) == (body, "mine; Expires=2030-01-01T00:00:00Z")
     assert model.calls[0].header_dict[SESSION] == "NEW_SESSION"
+
+
+async def test_a_stored_session_whose_last_step_fails_tells_why_and_stays_open(start: Start) -> None:
+    model = stateful()
+    model.is_durable = True
+    model.known_sequences.add("mine")
+    model.behave = lambda call: call.parts.fail(Cause.sequence_store)
+    doors = await start(FakeServing([model]))
+    answer = await doors.request("POST", PATH, data=b'{"requestType": "CLOSE"}', headers={SESSION: "mine"})
+    assert (answer.status, answer.headers["ts-error-cause"]) == (503, "sequence_store")
+    assert answer.headers["ts_request_sequence_id"] == "mine"
+    assert "X-Amzn-SageMaker-Closed-Session-Id" not in answer.headers
