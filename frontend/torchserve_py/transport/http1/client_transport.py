@@ -6,6 +6,7 @@ import struct
 from typing import Final
 
 from torchserve_py.transport.http1.request import Buffer
+from torchserve_py.transport.unsent import unsent_size
 
 _NO_LINGERING: Final = struct.pack("ii", 1, 0)
 
@@ -29,8 +30,8 @@ class ClientTransport(asyncio.Protocol):
 
     @property
     def unread_size(self) -> int:
-        """Bytes that were written but are not yet in the socket's buffer."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        """Bytes that were written and have not arrived at the client."""
+        return 0 if self._transport is None else unsent_size(self._transport)
 
     def abort(self) -> None:
         """Close the connection at once, and drop unsent output."""

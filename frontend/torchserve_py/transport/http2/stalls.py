@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from torchserve_py.transport.http2.frame_reader import FrameReader
+from torchserve_py.transport.unsent import unsent_size
 
 if TYPE_CHECKING:
     from torchserve_py.transport.http2.call import Call
@@ -69,7 +70,8 @@ class Stalls:
         self._end = end
         self._interval = interval
         self._paused = False
-        self._stood = False
+        #: The bytes that had not arrived at the client when its connection was last seen to wait for that.
+        self._unsent: int | None = None
         self._unit: int | None = None
         self._seen: dict[Call, Progress] = {}
         self._timer = asyncio.get_running_loop().call_later(interval, self._look)
@@ -80,22 +82,24 @@ class Stalls:
 
     def resume(self) -> None:
         """Note that the client has caught up."""
-        self._paused = self._stood = False
+        self._paused, self._unsent = False, None
 
     def cancel(self) -> None:
         """Stop: the connection is gone."""
         self._timer.cancel()
 
     def _look(self) -> None:
-        stands = self._paused or self._transport.is_closing()
+        least = _LEAST_RATE * self._interval
+        waits = self._paused or self._transport.is_closing()
+        unsent = unsent_size(self._transport) if waits else None
+        stands = unsent is not None and self._unsent is not None and self._unsent - unsent < least
         unit = self._reader.units if self._reader.is_midway else None
-        if (stands and self._stood) or (unit is not None and unit == self._unit):
+        if stands or (unit is not None and unit == self._unit):
             self._transport.abort()
             return
-        self._stood, self._unit = stands, unit
+        self._unsent, self._unit = unsent, unit
         before = self._seen
         self._seen = {call: call.progress for call in self._calls.values()}
-        least = _LEAST_RATE * self._interval
         for stream_id, call in tuple(self._calls.items()):
             seen = before.get(call)
             if seen is not None and seen.stalls(self._seen[call], least):

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,10 @@ class FakeTransport(asyncio.Transport):
         self.reading = True
         self.closed = self.aborted = self.half_closed = False
         self.unread = 0
+        self.socket: socket.socket | None = None
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.socket if name == "socket" else super().get_extra_info(name, default)
 
     def write(self, data: Any) -> None:
         self.written += data

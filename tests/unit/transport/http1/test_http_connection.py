@@ -1,6 +1,7 @@
 """One connection: what it answers to what arrives, however that is split."""
 
 import asyncio
+import socket
 import tracemalloc
 from dataclasses import replace
 
@@ -276,6 +277,24 @@ async def test_a_client_that_reads_byte_by_byte_is_dropped(monkeypatch: pytest.M
         return talk.transport.aborted
 
     await until(reads_a_byte)
+
+
+async def test_a_client_that_reads_what_the_kernel_holds_for_it_is_not_dropped() -> None:
+    talk = Talk(replace(LIMITS, stall_seconds=0.02))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        talk.transport.socket = ours
+        for _ in range(100):
+            ours.send(b"sent")
+        await talk.send(request("/wait", method="GET"))
+        talk.transport.unread = 100_000
+        talk.connection.pause_writing()
+        talk.application.answer(talk.application.requests[0], b"large")
+        for _ in range(100):
+            assert not talk.transport.aborted
+            theirs.recv(4)
+            await asyncio.sleep(0.001)
+        await until(lambda: talk.transport.aborted)
 
 
 async def test_a_closing_connection_does_not_wait_for_ever_for_its_reader() -> None:

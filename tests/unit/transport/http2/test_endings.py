@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import socket
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -183,17 +185,36 @@ async def test_streams_that_are_silent_and_calls_that_take_long_are_not_given_up
     await running.server.stop(0)
 
 
-async def test_a_client_that_reads_nothing_any_more_is_given_up() -> None:
-    """Its windows are wide, but its socket is full."""
-    running = await start(limits=LIMITS._replace(stall=0.1))
+async def client_that_reads_nothing(running: Running) -> RawClient:
+    """Fetch a gigabyte with wide windows, and leave it in the socket."""
     client = await raw_client_of(running)
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]
     windows = frames.settings({frames.INITIAL_WINDOW_SIZE: frames.MAX_WINDOW}), frames.window_update(0, 2**31 - 65_536)
     client.send(*windows, client.request(1, headers=headers_for("Count")))
     client.send(frame(frames.DATA, frames.END_STREAM, 1, struct.pack(">BI", 0, 12) + b"100 10000000"))
+    return client
+
+
+async def test_a_client_that_reads_nothing_any_more_is_given_up() -> None:
+    """Its windows are wide, but its socket is full."""
+    running = await start(limits=LIMITS._replace(stall=0.1))
+    client = await client_that_reads_nothing(running)
     async with asyncio.timeout(60):
         while running.server._connections:
             await asyncio.sleep(0.01)
+    client.writer.close()
+    await running.server.stop(0)
+
+
+async def test_a_client_that_reads_slowly_is_not_given_up() -> None:
+    running = await start(limits=LIMITS._replace(stall=0.3))
+    client = await client_that_reads_nothing(running)
+    descriptor = client.writer.get_extra_info("socket").fileno()
+    for _ in range(50):
+        await asyncio.sleep(0.03)
+        assert os.read(descriptor, 20_000)
+    assert running.server._connections
     client.writer.close()
     await running.server.stop(0)
 
