@@ -237,7 +237,7 @@ class HttpConnection(ClientTransport):
             self._check_body(self._current)
         elif self._draining is not None:
             if self._ignores_input:
-                self._linger()
+                self.linger()
         elif self._awaits_reader or self.is_scheduled:
             pass
         elif self._queue:
@@ -258,7 +258,7 @@ class HttpConnection(ClientTransport):
     def _refuse(self, status: int, message: str) -> None:
         """Answer bytes that never became a request with an error, and close the connection."""
         self.write(self._server.application.refusal(status, message, self.peer))
-        self._linger()
+        self.linger()
 
     # Bodies.
 
@@ -312,11 +312,11 @@ class HttpConnection(ClientTransport):
         elif not request.is_answered:
             self.reset()
         elif not request.keep_alive or self.is_closing:
-            (self._linger if self._incoming is request or request.is_body_malformed else self.close)()
+            (self.linger if self._incoming is request or request.is_body_malformed else self.close)()
         elif self._incoming is request:  # drop the rest of the unread body, for a limited time
             self._draining = request
             self.set_reading(True)
-            self._timer.start(self._limits.linger_seconds, self._linger)
+            self._timer.start(self._limits.linger_seconds, self.linger)
             if self._held and not self.is_scheduled:
                 self._schedule()
         else:
@@ -380,7 +380,7 @@ class HttpConnection(ClientTransport):
             self.pace.watch_reader()
         self._transport.close()
 
-    def _linger(self) -> None:
+    def linger(self) -> None:
         """Close the connection after reading input for a moment; otherwise the client might not see the answer."""
         self.is_closing = self._ignores_input = True
         transport = self._transport

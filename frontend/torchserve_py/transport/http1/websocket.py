@@ -265,10 +265,12 @@ class WebSocket:
         if connection is None:
             return
         for data in self._protocol.data_to_send():
-            if data == SEND_EOF:
-                connection.close()
-            else:
+            if data != SEND_EOF:
                 connection.write(data)
+            elif self._protocol.close_rcvd is not None:
+                connection.close()
+            else:  # the client may still send, and a reset would keep it from reading why the socket closes
+                connection.linger()
 
     def _set_pace(self) -> None:
         """Read from the client, or pause reading while messages or bytes wait."""

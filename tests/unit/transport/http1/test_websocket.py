@@ -88,8 +88,19 @@ async def test_what_breaks_the_protocol_closes_the_socket(data: bytes, code: Clo
     talk.connection.data_received(data)
     assert talk.transport.written[0] == 0x88
     assert int.from_bytes(talk.transport.written[2:4], "big") == code
-    assert talk.transport.closed
+    assert talk.is_over
     assert not socket.is_open
+
+
+async def test_a_client_that_still_sends_can_read_why_the_socket_closes() -> None:
+    talk, _ = await opened()
+    talk.connection.data_received(frame(Opcode.BINARY, bytes(1001))[:100])
+    assert talk.transport.half_closed
+    talk.connection.data_received(bytes(10_000))
+    async with asyncio.timeout(20):
+        while not talk.transport.reading:
+            await asyncio.sleep(0)
+    assert not talk.transport.closed
 
 
 async def test_a_close_is_answered_and_told() -> None:
@@ -132,7 +143,7 @@ async def test_a_client_waits_while_nobody_receives() -> None:
 async def test_what_breaks_the_protocol_right_behind_the_handshake_closes_the_socket() -> None:
     talk, socket = await opened(frame(Opcode.TEXT, b"unmasked", mask=False))
     assert int.from_bytes(talk.transport.written[2:4], "big") == CloseCode.PROTOCOL_ERROR
-    assert talk.transport.closed
+    assert talk.is_over
     assert not socket.is_open
 
 
