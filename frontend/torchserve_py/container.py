@@ -46,19 +46,12 @@ class ContainerError(Exception):
 
 @dataclass(frozen=True)
 class Start:
-    """How to start the server.
+    """How to start the server."""
 
-    Attributes:
-        flags: Flags after those that every container has.
-        config: The configuration file; the image's if None.
-        overrides: Keys of the configuration that the platform decides.
-        defaults: Keys of the configuration that count unless the file has them.
-    """
-
-    flags: Sequence[str]
-    config: Path | None = None
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, str] = field(default_factory=dict)
+    flags: Sequence[str]  # after those that every container has
+    config: Path | None = None  # None: the image's
+    overrides: Mapping[str, str] = field(default_factory=dict)  # keys of the configuration that the platform decides
+    defaults: Mapping[str, str] = field(default_factory=dict)  # keys that count unless the file has them
 
 
 def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:

@@ -21,8 +21,7 @@ Application = Callable[
 async def answer(application: Application, path: str, body: Any, context: Context) -> bytes:
     """Have the application answer the one request of ``context``; return what the handler is to return for it.
 
-    Args:
-        body: Bytes, text, or the value of a JSON body; None for a request without a body, which is a GET.
+    The body is bytes, text, or the value of a JSON body; None for a request without a body, which is a GET.
     """
     content, last = _encode(body), bytearray()
     ids = context.request_ids or {}

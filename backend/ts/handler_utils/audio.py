@@ -15,8 +15,7 @@ Samples = np.ndarray[Any, np.dtype[np.float32]]
 def audio_of(context: Context, idx: int, body: Any) -> tuple[Samples, int]:
     """Return the samples of the piece of audio that a step brings, and how many of them are a second.
 
-    Raises:
-        ValueError: The body is no audio, or the step's headers do not tell its encoding and rate.
+    Raises ValueError: the body is no audio, or the step's headers do not tell its encoding and rate.
     """
     encoding = context.get_request_header(idx, "realtime_encoding") or ""
     rate = context.get_request_header(idx, "realtime_rate") or ""
@@ -30,15 +29,10 @@ def audio_of(context: Context, idx: int, body: Any) -> tuple[Samples, int]:
 
 
 def decode_audio(audio: bytes | bytearray, encoding: str) -> Samples:
-    """Return the samples of a piece of audio, between -1 and 1.
+    """Return the samples of a piece of audio of one channel, between -1 and 1.
 
-    Args:
-        audio: Bytes of one channel.
-        encoding: ``pcm16`` (16 bits, little-endian), ``g711_ulaw`` or ``g711_alaw``; the request header
-            ``realtime_encoding`` names it.
-
-    Raises:
-        ValueError: The encoding is none of these, or the audio ends within a sample.
+    The encoding is ``pcm16`` (16 bits, little-endian), ``g711_ulaw`` or ``g711_alaw``; the request header
+    ``realtime_encoding`` names it. Raises ValueError: it is none of these, or the audio ends within a sample.
     """
     if encoding == "pcm16":
         samples: Samples = np.frombuffer(audio, "<i2").astype(np.float32) / np.float32(32768)
@@ -71,14 +65,9 @@ _REACH: Final = 16
 class Resampler:
     """Brings audio that arrives piece by piece to another rate; what comes out does not depend on the cuts.
 
-    Args:
-        rate: Samples per second of what arrives.
-        wanted: Samples per second of what comes out; frequencies above half of either rate are filtered out.
-        rest: The attribute of this name of the `Resampler` that goes on here, for states that are stored.
-        offset: Likewise.
-
-    Raises:
-        ValueError: A rate is not from 8,000 to 48,000.
+    Rates are samples per second from 8,000 to 48,000, another raises ValueError; frequencies above half of either are
+    filtered out. ``rest`` and ``offset`` are the attributes of a `Resampler` that goes on here, for states that are
+    stored.
     """
 
     def __init__(self, rate: int, wanted: int, rest: bytes | None = None, offset: int = 0) -> None:

@@ -13,13 +13,9 @@ except ModuleNotFoundError as error:
 class TextIteratorStreamerBatch(BaseStreamer):  # type: ignore[misc,unused-ignore]
     """What ``TextIteratorStreamer`` is for one text, for a batch: pass it to ``generate`` as ``streamer`` and iterate.
 
-    Each element is a list with ``{"text": …}`` for every row; iteration stops when generation ends.
-
-    Args:
-        tokenizer: The tokenizer that decodes the tokens.
-        skip_prompt: Leave the prompt out.
-        timeout: Seconds to wait for the next text; then ``queue.Empty`` is raised. None waits without end.
-        **decode_kwargs: Arguments for the tokenizer's ``decode``, such as ``skip_special_tokens=True``.
+    Each element is a list with ``{"text": …}`` for every row; iteration stops when generation ends. ``timeout`` is how
+    long to wait for the next text before ``queue.Empty`` is raised (seconds; None: without end). ``decode_kwargs`` are
+    arguments for the tokenizer's ``decode``, such as ``skip_special_tokens=True``.
     """
 
     def __init__(

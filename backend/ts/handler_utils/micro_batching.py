@@ -17,15 +17,9 @@ _STEPS = ("preprocess", "inference", "postprocess")
 class MicroBatching:
     """A ``handle`` that cuts each batch into micro batches and runs every step in threads of its own.
 
-    A handler takes it in place of its own: ``self.handle = MicroBatching(self)`` in ``__init__``.
-
-    Args:
-        parent_handler: A `BaseHandler`; its steps must be able to run at the same time.
-        micro_batch_size: The most rows of a micro batch.
-        parallelism: Step to number of threads: "preprocess", "inference", "postprocess"; 1 unless given.
-
-    Raises:
-        ValueError: A size or number is below 1, or a step is unknown.
+    A handler takes it in place of its own: ``self.handle = MicroBatching(self)`` in ``__init__``. Its steps must be
+    able to run at the same time. ``parallelism`` is the number of threads for each of "preprocess", "inference" and
+    "postprocess", 1 unless given. Raises ValueError: a size or number is below 1, or a step is unknown.
     """
 
     def __init__(

@@ -21,12 +21,8 @@ def get_tokenizer(
 ) -> Callable[[str], list[str]]:
     """Return a function from a text to its tokens.
 
-    Args:
-        tokenizer: "basic_english" (lower case, punctuation marks are tokens); None: cut at white space; or a function.
-        language: "en" for "basic_english".
-
-    Raises:
-        ValueError: The tokenizer is unknown, or does not support the language.
+    ``tokenizer`` is "basic_english" (lower case, punctuation marks are tokens), a function, or None to cut at white
+    space. Raises ValueError: the tokenizer is unknown, or does not support the language.
     """
     if tokenizer is None:
         return str.split

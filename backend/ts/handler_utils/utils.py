@@ -20,15 +20,10 @@ def send_intermediate_predict_response(
 ) -> None:
     """Send one part of every row's response to its client at once; the handler's return value is the last part.
 
-    Args:
-        ret: One element per row of the batch, as ``handle`` returns it.
-        req_id_map: The rows to send to: ``context.request_ids`` for all.
-        message: The error message if ``code`` is not 200.
-        code: 200; another status ends the rows with an error.
-
-    Raises:
-        ts.runtimes.errors.JobsCancelled: No client of the batch waits any longer; let it pass, or clean up and return.
-        RuntimeError: No batch runs.
+    ``ret`` has one element per row of the batch, as ``handle`` returns it; ``req_id_map`` has the rows to send to,
+    ``context.request_ids`` for all. Another ``code`` than 200 ends them with the error ``message``.
+    Raises ts.runtimes.errors.JobsCancelled: no client of the batch waits any longer; let it pass, or clean up and
+    return. RuntimeError: no batch runs.
     """
     if not _ANSWERS:
         return

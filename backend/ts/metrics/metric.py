@@ -10,12 +10,9 @@ from ts.metrics.unit import unit_name
 
 
 class Metric:
-    """One value of one metric.
+    """One value of one metric; ``update`` adds to it if ``metric_method`` is "counter" and replaces it otherwise.
 
-    Args:
-        value: The value; ``update`` adds to it if ``metric_method`` is "counter" and replaces it otherwise.
-        unit: A unit of `ts.metrics.unit.UNITS` or any other text.
-        metric_method: "counter" or None.
+    ``unit`` is one of `ts.metrics.unit.UNITS` or any other text.
     """
 
     def __init__(

@@ -20,10 +20,8 @@ from ts.metrics.metrics_cache import MetricsCache
 class MetricsCacheYamlImpl(MetricsCache):
     """The cache of the metrics under ``model_metrics``, once `initialize_cache` was called.
 
-    Raises:
-        MetricsCacheTypeError: No file is named.
-        MetricsCacheIOError: It cannot be read.
-        MetricsCachePyYamlError: The file is not YAML.
+    Raises MetricsCacheTypeError: no file is named; MetricsCacheIOError: it cannot be read; MetricsCachePyYamlError: it
+    is not YAML.
     """
 
     def __init__(self, config_file_path: str) -> None:

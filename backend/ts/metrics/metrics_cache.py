@@ -73,22 +73,15 @@ class MetricsCache(MetricMethods):
     A metric is known by its type and name; its first use fixes its unit and the names of its dimensions. ``idx`` is a
     row's index and stands for that row's request id; without it a value belongs to all requests of the batch.
 
-    Args:
-        declared: ``(type, name, unit, names of dimensions)`` of the metrics that are there from the start: those under
-            ``model_metrics`` in the operator's metrics.yaml.
-
-    Attributes:
-        cache: Type to name to metric.
-        store: Always empty; older handlers look at it.
-        model_name: The value of the dimension ``ModelName``.
-        request_ids: Row index to request id of the running batch.
+    ``declared`` has ``(type, name, unit, names of dimensions)`` of the metrics that are there from the start: those
+    under ``model_metrics`` in the operator's metrics.yaml.
     """
 
     def __init__(self, model_name: str | None = None, declared: Iterable[Sequence[Any]] = ()) -> None:
         self.cache: dict[MetricTypes, dict[str, CachingMetric]] = {}
-        self.store: list[Any] = []
-        self.model_name = model_name
-        self.request_ids: Mapping[int, str] | None = None
+        self.store: list[Any] = []  # always empty; older handlers look at it
+        self.model_name = model_name  # the value of the dimension ModelName
+        self.request_ids: Mapping[int, str] | None = None  # of the running batch, by row
         self._pending: deque[MetricRecord] = deque(maxlen=_MAX_PENDING)
         for metric_type, name, unit, dimension_names in declared:
             self.add_metric_to_cache(name, unit, list(dimension_names), MetricTypes(metric_type))

@@ -30,36 +30,24 @@ logger = logging.getLogger(__name__)
 
 
 class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its hooks have defaults
-    """Loads the model that the archive's manifest names and answers batches with it. Override any hook.
+    """Loads the model that the archive's manifest names and answers batches with it. Override any hook."""
 
-    Attributes:
-        model: The model, on ``device`` and in evaluation mode.
-        mapping: Class index to class name from ``index_to_name.json``, or None.
-        device: The ``torch.device`` that the model is on.
-        model_pt_path: The path of the serialized model, or None.
-        map_location: "cuda", "xpu", "mps" or "cpu"; None on an XLA device.
-        target: The class to explain.
-        profiler_args: Arguments for ``torch.profiler.profile``.
-        computing: How the model computes; None before ``initialize``.
-        stream: The CUDA stream of all calls; None on other devices.
-    """
-
-    computing: Computing | None = None
-    stream: Any = None
+    computing: Computing | None = None  # None before `initialize`
+    stream: Any = None  # of CUDA, for all calls; None on other devices
 
     def __init__(self) -> None:
-        self.model: Any = None
-        self.mapping: dict[str, str] | None = None
+        self.model: Any = None  # on `device` and in evaluation mode
+        self.mapping: dict[str, str] | None = None  # class index to class name, from index_to_name.json
         self.device: Any = None
         self.initialized = False
         self.context: Any = None
-        self.model_pt_path: str | None = None
+        self.model_pt_path: str | None = None  # of the serialized model, if there is one
         self.manifest: Any = None
-        self.map_location: str | None = None
+        self.map_location: str | None = None  # "cuda", "xpu", "mps" or "cpu"; None on an XLA device
         self.model_yaml_config: dict[str, Any] = {}
         self.explain = False
-        self.target = 0
-        self.profiler_args: dict[str, Any] = {}
+        self.target = 0  # the class to explain
+        self.profiler_args: dict[str, Any] = {}  # for torch.profiler.profile
 
     def initialize(self, context: Any) -> None:
         """Load the model. Raises RuntimeError, ValueError: it cannot be loaded, or its file defines not one class."""

@@ -21,16 +21,11 @@ _IMAGES: Final = 4
 
 @dataclass(frozen=True)
 class Computing:
-    """Runs a model on ``device``.
-
-    Attributes:
-        autocast: The type that operations use which may lose precision; None for that of the weights.
-        channels_last: Whether weights and images have their channels last in memory.
-    """
+    """Runs a model on ``device``."""
 
     device: Device
-    autocast: torch.dtype | None = None
-    channels_last: bool = False
+    autocast: torch.dtype | None = None  # of operations that may lose precision; None: that of the weights
+    channels_last: bool = False  # in memory, of weights and images
 
     @classmethod
     def of(cls, config: Mapping[str, Any], device: torch.device) -> Self:

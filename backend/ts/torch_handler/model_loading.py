@@ -15,17 +15,11 @@ from ts.utils.util import list_classes_from_module
 def load_eager_model(
     model_dir: str, model_file: str, weights_path: str | None, device: torch.device | None, *, weights_only: bool
 ) -> torch.nn.Module:
-    """Make an instance of the one class that ``model_file`` defines, and load its weights if there are any.
+    """Make an instance of the one class that a Python file in ``model_dir`` defines, and load its weights.
 
-    Args:
-        model_file: A Python file in ``model_dir``.
-        weights_path: A state dict, as ``torch.save`` or safetensors wrote it, or None.
-        device: Where the weights are loaded to; None leaves it to the file.
-        weights_only: Refuse to unpickle anything but tensors and plain containers.
-
-    Raises:
-        RuntimeError: The file is missing, or the weights cannot be loaded.
-        ValueError: The file defines no class, or several.
+    ``weights_path`` is a state dict, as ``torch.save`` or safetensors wrote it; ``device`` None leaves to the file
+    where weights are loaded to; ``weights_only`` refuses to unpickle anything but tensors and plain containers.
+    Raises RuntimeError: the file is missing, or the weights cannot be loaded; ValueError: it defines not one class.
     """
     if not os.path.isfile(os.path.join(model_dir, model_file)):  # noqa: PTH113, PTH118
         raise RuntimeError("Missing the model.py file")

@@ -15,13 +15,10 @@ class ObjectDetector(VisionHandler):
     """Serves a model that takes images of any size and returns for each ``{"boxes", "labels", "scores"}``.
 
     The model gets one tensor, [N, 3, H, W], or, where the images of a batch differ in size, a list of N tensors.
-
-    Attributes:
-        threshold: The lowest score of an object in an answer.
     """
 
     image_processing = staticmethod(to_tensor)
-    threshold = 0.5
+    threshold = 0.5  # the lowest score of an object in an answer
 
     @timed
     def preprocess(self, data: Any) -> Any:

@@ -18,12 +18,9 @@ class TextClassifier(TextHandler):
 
     It returns logits, [1, classes]. That is the shape of a model whose first layer is an ``EmbeddingBag``. The rows of
     a batch are classified one after the other.
-
-    Attributes:
-        ngrams: Neighbouring tokens up to this number are looked up in the vocabulary together.
     """
 
-    ngrams = 2
+    ngrams = 2  # so many neighbouring tokens, and fewer, are looked up in the vocabulary together
 
     def handle(self, data: Any, context: Any) -> Any:
         """Answer a batch; a row that holds no text is answered with status 400."""

@@ -23,19 +23,13 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class TextHandler(BaseHandler, ABC):
-    """Loads the vocabulary that the archive holds as ``source_vocab.pt`` and offers what cleans a text.
-
-    Attributes:
-        source_vocab: Token to index: a dict, or a Vocab of torchtext.
-        tokenizer: A text to its tokens.
-        input_text: The text of the last request.
-    """
+    """Loads the vocabulary that the archive holds as ``source_vocab.pt`` and offers what cleans a text."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.source_vocab: Any = None
+        self.source_vocab: Any = None  # token to index: a dict, or a Vocab of torchtext
         self.tokenizer = get_tokenizer("basic_english")
-        self.input_text: str | None = None
+        self.input_text: str | None = None  # of the last request
 
     def initialize(self, context: Any) -> None:
         """Load the model and its vocabulary. Raises RuntimeError: the vocabulary is missing or cannot be loaded."""

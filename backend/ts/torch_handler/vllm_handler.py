@@ -22,28 +22,16 @@ _API = "v1/"
 
 
 class VLLMHandler(BaseHandler):
-    """Answers requests with vLLM's OpenAI server; needs ``asyncCommunication: true`` in model-config.yaml.
-
-    Attributes:
-        vllm_engine: vLLM's ``AsyncLLMEngine``.
-        application: The application of vLLM's OpenAI server.
-        adapters: LoRA adapters by name.
-    """
+    """Answers requests with vLLM's OpenAI server; needs ``asyncCommunication: true`` in model-config.yaml."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.vllm_engine: Any = None
-        self.application: Application | None = None
-        self.adapters: dict[str, str] = {}
+        self.vllm_engine: Any = None  # an AsyncLLMEngine
+        self.application: Application | None = None  # of vLLM's OpenAI server
+        self.adapters: dict[str, str] = {}  # of LoRA, by name
 
     def initialize(self, ctx: Any) -> None:
-        """Load the model.
-
-        Raises:
-            ModuleNotFoundError: vLLM is not installed.
-            ImportError: The installed version of vLLM lacks a needed function.
-            ValueError: The configuration names no model.
-        """
+        """Load the model. Raises as `open_application` does."""
         config = (ctx.model_yaml_config or {}).get("handler") or {}
         self.adapters = config.get("adapters") or {}
         opening = open_application(config, Path(ctx.system_properties["model_dir"]))

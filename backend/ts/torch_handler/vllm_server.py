@@ -25,10 +25,8 @@ _PARSER = ("vllm.utils", "vllm.utils.argparse_utils")
 async def open_application(handler_config: Mapping[str, Any], model_dir: Path) -> tuple[Any, Application]:
     """Load the model that the ``handler`` map of a model-config.yaml names; return the engine and the application.
 
-    Raises:
-        ModuleNotFoundError: vLLM is not installed.
-        ImportError: This version of vLLM lacks a needed function.
-        ValueError: The configuration names no model, or names an adapter that is not there.
+    Raises ModuleNotFoundError: vLLM is not installed; ImportError: this version of vLLM lacks a needed function;
+    ValueError: the configuration names no model, or names an adapter that is not there.
     """
     try:
         import vllm

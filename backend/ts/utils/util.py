@@ -25,11 +25,7 @@ CLEANUP_REGEX = re.compile("<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")
 
 
 class PredictionException(Exception):
-    """Raised by a handler to answer the whole batch with a message and status of its choice.
-
-    Args:
-        error_code: The HTTP status that they get.
-    """
+    """Raised by a handler to answer the whole batch with a message and an HTTP status of its choice."""
 
     def __init__(self, message: str, error_code: int = 500) -> None:
         super().__init__(message)
@@ -106,13 +102,9 @@ def map_class_to_label(
 ) -> list[dict[str, Any]]:
     """Return for every row of ``probs`` a dict from class name to probability.
 
-    Args:
-        probs: Rows of probabilities.
-        mapping: Class index, as a string, to class name; without it the index is the name.
-        lbl_classes: For every row the class indexes of its probabilities; 0, 1, 2, … without it.
-
-    Raises:
-        TypeError: ``probs`` is not a list, or ``mapping`` not a dict.
+    ``mapping`` has class names by the text of their index; without it the index is the name. ``lbl_classes`` has for
+    every row the class indexes of its probabilities; 0, 1, 2, … without it. Raises TypeError: ``probs`` is not a list,
+    or ``mapping`` not a dict.
     """
     if not isinstance(probs, list):
         raise TypeError(f"convert the probabilities to a list before mapping them, got {type(probs).__name__}")

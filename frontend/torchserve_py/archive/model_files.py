@@ -37,25 +37,16 @@ _OUTLINED_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Where a model's files are and what its manifest says.
+    """Where a model's files are and what its manifest says."""
 
-    name            the manifest's model name, else one made of the archive's or folder's name
-    model_dir       what a worker gets as `model_dir`
-    unpacked_dir    the private folder that was made for an archive; None for a folder, which is used in place
-    downloaded      the file in the model store that was downloaded for it, if any
-    dependencies_dir  the private folder with the packages that were installed for it, if any
-    contract        how its code is called, see `contract`
-    served          what its handler's file decorates with `ts.serve`, if anything
-    """
-
-    name: str
-    model_dir: Path
+    name: str  # the manifest's, else one made of the archive's or folder's name
+    model_dir: Path  # what a worker gets as `model_dir`
     manifest: Manifest
-    unpacked_dir: Path | None = None
-    downloaded: Path | None = None
-    dependencies_dir: Path | None = None
-    contract: str = TORCHSERVE
-    served: ServedSource | None = None
+    unpacked_dir: Path | None = None  # the private folder that was made for an archive; a folder is used in place
+    downloaded: Path | None = None  # the file in the model store that was downloaded for it
+    dependencies_dir: Path | None = None  # the private folder with the packages that were installed for it
+    contract: str = TORCHSERVE  # how its code is called, see `contract`
+    served: ServedSource | None = None  # what its handler's file decorates with `ts.serve`
 
     @property
     def config_file(self) -> Path | None:

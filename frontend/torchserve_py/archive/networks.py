@@ -22,14 +22,10 @@ _SETTING = "allowed_url_networks"
 
 @dataclass(frozen=True, slots=True)
 class DownloadPolicy:
-    """What the operator allows archives to be downloaded from; nothing without patterns.
+    """What the operator allows archives to be downloaded from; nothing without patterns."""
 
-    urls      patterns, compiled to ignore case, of which one must match the whole of a URL, but for its checksum
-    networks  what may be connected to beyond the public internet
-    """
-
-    urls: Sequence[re.Pattern[str]] = ()
-    networks: Sequence[Network] = ()
+    urls: Sequence[re.Pattern[str]] = ()  # ignoring case; one must match the whole of a URL, but for its checksum
+    networks: Sequence[Network] = ()  # what may be connected to beyond the public internet
 
     def check_url(self, url: str) -> None:
         """Raise ArchiveNotFound for a URL that no pattern matches."""

@@ -21,12 +21,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class ServedSource:
-    """The decorated function or class of a file.
-
-    Attributes:
-        name: Its name.
-        config: The keys of `model-config.yaml` that follow from it.
-    """
+    """The decorated function or class of a file, and the keys of `model-config.yaml` that follow from it."""
 
     name: str
     config: Mapping[str, Any]

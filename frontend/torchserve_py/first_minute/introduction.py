@@ -24,21 +24,13 @@ _MEDIA_TYPES: Final = {".json": _JSON, ".txt": _TEXT, ".jpg": "image/jpeg", ".pn
 
 
 class _Manner(NamedTuple):
-    """How models of a contract are introduced.
+    """How models of a contract are introduced."""
 
-    Attributes:
-        kind: What they are called; None for the usual ones.
-        path: The path of their requests.
-        takes: What they take, if they do not declare it.
-        try_path: The path of a request to try then.
-        try_body: curl's options for its body.
-    """
-
-    kind: str | None
-    path: str
-    takes: str
-    try_path: str
-    try_body: Sequence[str]
+    kind: str | None  # what they are called; None for the usual ones
+    path: str  # of their requests
+    takes: str  # if they do not declare it
+    try_path: str  # of a request to try then
+    try_body: Sequence[str]  # curl's options for its body
 
 
 def _body(media_type: str, body: str) -> list[str]:
@@ -66,13 +58,10 @@ _MANNERS: Final = {
 def introduction(
     model: ServedModel, declared: Mapping[str, Any], folder: Path, base: str, key: str | None
 ) -> Iterator[str]:
-    """Yield the lines about one model.
+    """Yield the lines about one model, whose files lie in a folder.
 
-    Args:
-        declared: What it declares, see `ts.protocol.messages.Loaded`.
-        folder: Where its files lie.
-        base: The URL of the inference API.
-        key: What requests must carry as a token, or None.
+    ``declared``: see `ts.protocol.messages.Loaded`. ``base``: the URL of the inference API. ``key``: the token that
+    requests must carry, if any.
     """
     takes, path, data = _request(model, declared, folder)
     streams = bool((declared.get("function") or {}).get("streams"))
@@ -149,9 +138,7 @@ def _short(file: Path) -> str:
 def example_of(schema: Mapping[str, Any], whole: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
     """Return a value that a JSON Schema of pydantic's allows; members with a default are left out.
 
-    Args:
-        whole: The schema that `schema` is a part of, which has its definitions.
-        depth: How many schemas it lies in.
+    ``whole`` is the schema with the definitions, and `schema` lies in ``depth`` others.
     """
     whole = schema if whole is None else whole
     for key in ("examples", "enum"):
@@ -163,8 +150,7 @@ def example_of(schema: Mapping[str, Any], whole: Mapping[str, Any] | None = None
     if depth > _MAX_DEPTH:
         return None
     if "$ref" in schema:
-        name = str(schema["$ref"]).rpartition("/")[2]
-        return example_of(whole.get("$defs", {}).get(name, {}), whole, depth + 1)
+        return example_of(_definition(whole, schema), whole, depth + 1)
     for key in ("anyOf", "oneOf", "allOf"):
         if schema.get(key):
             return example_of(schema[key][0], whole, depth + 1)

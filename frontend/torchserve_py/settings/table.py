@@ -48,25 +48,16 @@ class Effective(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the value of a setting may come from, if not only from the file and from the variable `TS_<KEY>`.
+    """Where the value of a setting may come from, if not only from the file and from the variable `TS_<KEY>`."""
 
-    Attributes:
-        env: The environment variable that overrides the setting, or None.
-        env_always: Whether that variable counts without ``enable_envvars_config=true``.
-        in_file: Whether the setting is a key of config.properties.
-        flag: The command line flag that sets it, or None; `short` is a second name, `metavar` stands for the value.
-        secret: Whether its value must never be shown; `repr` does not show it either.
-        kind: The kind of its value.
-    """
-
-    env: str | None = _BY_RULE
-    env_always: bool = False
-    in_file: bool = True
-    flag: str | None = None
-    short: str | None = None
-    metavar: str | None = None
-    secret: bool = False
-    kind: Any = None
+    env: str | None = _BY_RULE  # the environment variable that overrides the setting
+    env_always: bool = False  # that variable counts without enable_envvars_config=true
+    in_file: bool = True  # the setting is a key of config.properties
+    flag: str | None = None  # the command line flag that sets it
+    short: str | None = None  # a second name of the flag
+    metavar: str | None = None  # stands for the value in the flag's help
+    secret: bool = False  # the value must never be shown; `repr` does not show it either
+    kind: Any = None  # of the value
 
 
 def _setting(default: Any, meaning: str, shown: str = "", **more: Any) -> Any:

@@ -21,20 +21,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkflowFiles:
-    """An unpacked workflow.
+    """An unpacked workflow."""
 
-    Attributes:
-        name: The name in the manifest.
-        folder: The private folder with the files; it is also the folder of the models that run the functions.
-        handler: The file with the functions, or None for a workflow without functions.
-        downloaded: The file in the workflow store that was downloaded for this workflow, or None.
-    """
-
-    name: str
+    name: str  # in the manifest
     spec: WorkflowSpec
-    folder: Path
-    handler: str | None
-    downloaded: Path | None = None
+    folder: Path  # private, with the files; it is also the folder of the models that run the functions
+    handler: str | None  # the file with the functions; None: there are none
+    downloaded: Path | None = None  # the file in the workflow store that was downloaded for this workflow
 
     def remove(self, *, downloaded: bool = False) -> None:
         """Delete the folder, and with `downloaded` the downloaded file as well."""

@@ -56,11 +56,9 @@ class RegistrationFailed(WorkflowError):
 
 
 class NodeFailed(WorkflowError):
-    """A node gave no usable answer, so the workflow has none.
+    """A node, which runs a model, gave no usable answer, so the workflow has none.
 
-    Attributes:
-        cause: Why the job of the node ended without an answer; None if the handler answered with an error or too late.
-        model_name: The model that the node runs.
+    `cause` is why the job of the node ended without an answer; None if the handler answered with an error or too late.
     """
 
     error_type = "InternalServerException"

@@ -22,17 +22,12 @@ from torchserve_py.workflows.spec import read_spec
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
-    """The command line. Paths are relative to the working directory; None means not given.
-
-    Attributes:
-        handler: The Python file with the workflow's functions; not needed where every node is a model.
-        extra_files: Comma-separated files, wildcards and folders.
-    """
+    """The command line. Paths are relative to the working directory; None means not given."""
 
     workflow_name: str
     spec_file: str
-    handler: str | None = None
-    extra_files: str | None = None
+    handler: str | None = None  # the file with the workflow's functions; not needed where every node is a model
+    extra_files: str | None = None  # comma-separated files, wildcards and folders
     export_path: str = "."
     force: bool = False
 

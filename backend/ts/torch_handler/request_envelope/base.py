@@ -19,12 +19,9 @@ class BaseEnvelope(ABC):
     """Calls the handler with the rows that `parse_input` returns, and answers with the results of `format_output`.
 
     Calls without rows, and those that ask the handler to describe the model, pass through.
-
-    Attributes:
-        needs_whole_batches: Whether it needs the results of all rows at once; a handler that answers step by step, or
-            as a coroutine, has none such.
     """
 
+    #: Whether it needs the results of all rows at once; handlers that answer step by step, or as coroutines, give none.
     needs_whole_batches = True
 
     def __init__(self, handle_fn: Handle) -> None:

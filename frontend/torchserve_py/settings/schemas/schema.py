@@ -18,14 +18,10 @@ _NO_LINES: Mapping[str, int] = {}
 
 
 def key(name: str | None, meaning: str, default: str = "", otherwise: Any = None, *, repr: bool = True) -> Any:
-    """Return the field of an optional key.
+    """Return the field of an optional key, which is called ``name`` if not as the field.
 
-    Args:
-        name: The key as users write it, where it differs from the name of the field.
-        meaning: What the key is for, in Markdown.
-        default: In Markdown, what holds where the key is not given.
-        otherwise: The value of the field where the key is not given.
-        repr: Whether the value is shown by ``repr``.
+    ``meaning`` and ``default`` tell in Markdown what it is for, and what holds where it is not given; ``otherwise`` is
+    the field's value then.
     """
     extra: dict[str, Any] = {"x-default": default} if default else {}
     return Field(default=otherwise, alias=name, description=meaning, json_schema_extra=extra, repr=repr)
@@ -73,13 +69,8 @@ def read(
 ) -> tuple[S, dict[str, str]]:
     """Return the values of a map that are right, and for each wrong value its problem, by the dotted name of the key.
 
-    A known key whose value is null or wrong counts as not given.
-
-    Args:
-        schema: What the map may hold; its outermost keys are all optional.
-        given: The map as it was parsed.
-        place: The prefix of the keys' names in messages, such as ``handler.cache.``.
-        lines: The lines (from 1) of the file's outermost keys.
+    A known key whose value is null or wrong counts as not given; the outermost keys are all optional. ``place`` is the
+    prefix of keys in messages, such as ``handler.cache.``; ``lines`` has the lines (from 1) of the outermost keys.
     """
     values, errors = validate(schema, given)
     problems: dict[str, str] = {}

@@ -9,17 +9,10 @@ from ts.utils.util import get_yaml_config
 
 
 class MockContext:
-    """What a handler's ``initialize`` and ``handle`` ask of a context.
+    """What a handler's ``initialize`` and ``handle`` ask of a context; set ``explain`` to have requests ask for that.
 
-    Args:
-        model_pt_file: The manifest's ``serializedFile``; None leaves it out.
-        model_dir: The folder with the model's files.
-        model_file: The manifest's ``modelFile``; None leaves it out.
-        gpu_id: The GPU to use where there is one.
-        model_yaml_config_file: A model configuration in ``model_dir``.
-
-    Attributes:
-        explain: Set it to have requests ask for an explanation.
+    ``model_pt_file`` and ``model_file`` are the manifest's ``serializedFile`` and ``modelFile``, None leaves them out;
+    ``gpu_id`` is the GPU to use where there is one; ``model_yaml_config_file`` is a file in ``model_dir``.
     """
 
     def __init__(
