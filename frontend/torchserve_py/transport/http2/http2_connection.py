@@ -61,16 +61,16 @@ class Http2Connection(asyncio.Protocol):
         self._greeting: asyncio.TimerHandle | None = None
         self._farewell: asyncio.TimerHandle | None = None
         self._stalls: Stalls | None = None
-        self._patience = Patience()
+        self.patience = Patience()
         self._decoder = HeaderDecoder()
-        self._calls: dict[int, Call] = {}
+        self.calls: dict[int, Call] = {}
         self._ended = ClosedStreams()
         #: How many handlers run, those of calls that are over included.
         self.running = 0
         self._last_id = 0
         self._refuses = False
         self._receive_window = _WINDOW
-        self.sender = Sender(self._calls, self._patience, self._answered, self._flushed)
+        self.sender = Sender(self)
         handlers = {
             frames.DATA: self._on_data,
             frames.HEADERS: self._on_headers,
@@ -80,7 +80,7 @@ class Http2Connection(asyncio.Protocol):
             frames.PING: self._on_ping,
             frames.WINDOW_UPDATE: self._on_window_update,
         }
-        self._reader = FrameReader({kind: self._within_stream(each) for kind, each in handlers.items()}, self._patience)
+        self.reader = FrameReader({kind: self._within_stream(each) for kind, each in handlers.items()}, self.patience)
 
     # Callbacks of the event loop.
 
@@ -97,7 +97,7 @@ class Http2Connection(asyncio.Protocol):
         self.sender.transport = self._transport
         self.sender.out += [frames.settings(settings), frames.window_update(0, _WINDOW - frames.DEFAULT_WINDOW)]
         self._greeting = asyncio.get_running_loop().call_later(_GREETING_LIMIT, self._transport.abort)
-        self._stalls = Stalls(self._transport, self._reader, self._calls, self._reset, self.server.limits.stall)
+        self._stalls = Stalls(self, self._transport)
         self.server.opened(self)
         self.sender.flush()
 
@@ -107,11 +107,11 @@ class Http2Connection(asyncio.Protocol):
             return
         self.sender.hold()  # what is ready leaves at the end
         try:
-            is_done = self._reader.feed(data, self._turns.end_of_slice())
+            is_done = self.reader.feed(data, self._turns.end_of_slice())
         except ConnectionFailed as error:
             self._fail(error)
             return
-        if self._greeting is not None and self._reader.is_greeted:
+        if self._greeting is not None and self.reader.is_greeted:
             self._greeting.cancel()
             self._greeting = None
         if not is_done:
@@ -143,19 +143,18 @@ class Http2Connection(asyncio.Protocol):
     def _drop_all(self) -> None:
         self._refuses = True
         self.sender.close()
-        for call in self._calls.values():
+        for call in self.calls.values():
             call.abandon()
-        self._calls.clear()
+        self.calls.clear()
 
     def pause_writing(self) -> None:
         """Pause writing: the client reads more slowly than the server writes."""
         self.sender.writable = False
-        cast(Stalls, self._stalls).pause()
 
     def resume_writing(self) -> None:
         """Resume writing: the client has caught up."""
         self.sender.writable = True
-        cast(Stalls, self._stalls).resume()
+        cast(Stalls, self._stalls).unsent = None
         self.sender.flush()
 
     # Called by the server.
@@ -168,7 +167,7 @@ class Http2Connection(asyncio.Protocol):
         """
         if self._refuses or self._farewell is not None:
             return
-        if self._reader.is_greeted:
+        if self.reader.is_greeted:
             self.sender.out.append(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR))
             self.sender.out.append(frames.header(len(_FAREWELL), frames.PING, 0, 0) + _FAREWELL)
             self._farewell = asyncio.get_running_loop().call_later(_PONG_LIMIT, self._refuse)
@@ -196,7 +195,7 @@ class Http2Connection(asyncio.Protocol):
 
     def ready(self, call: Call) -> None:
         """Note that a call has something to send by the end of this turn of the event loop."""
-        if call.stream.id in self._calls:
+        if call.stream.id in self.calls:
             self.sender.ready(call)
 
     def handler_ended(self) -> None:
@@ -204,22 +203,29 @@ class Http2Connection(asyncio.Protocol):
         self.running -= 1
         self._leave()
 
-    # Called by the sender.
+    # Called by `Sender` and `Stalls`.
 
-    def _flushed(self) -> None:
-        if self._refuses and not self._calls and self._transport is not None:
+    def flushed(self) -> None:
+        """Note that everything that can be sent has been sent."""
+        if self._refuses and not self.calls and self._transport is not None:
             self._transport.close()
 
-    def _answered(self, call: Call) -> None:
+    def answered(self, call: Call) -> None:
         """Note that the whole answer of a call has been sent."""
         stream_id = call.stream.id
-        if self._calls.pop(stream_id, None) is not None:
+        if self.calls.pop(stream_id, None) is not None:
             if call.input_has_ended:
                 self._ended.add(stream_id)
             else:
                 self.sender.out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))  # no more is wanted
                 self._ended.add(stream_id, call.receive_window)
         call.finished()
+
+    def reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
+        """End a stream."""
+        self.sender.out.append(frames.rst_stream(stream_id, code))
+        self._drop(stream_id, resets=True)
+        self.sender.flush_soon()
 
     def _fail(self, error: ConnectionFailed) -> None:
         """End the connection with a GOAWAY that names the client's violation of the protocol."""
@@ -239,19 +245,14 @@ class Http2Connection(asyncio.Protocol):
             try:
                 handler(flags, stream_id, payload)
             except StreamFailed as error:
-                self._patience.spend()  # the client makes the server reset calls (CVE-2025-8671)
-                self._reset(error.stream_id, error.code)
+                self.patience.spend()  # the client makes the server reset calls (CVE-2025-8671)
+                self.reset(error.stream_id, error.code)
 
         return handle
 
-    def _reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
-        self.sender.out.append(frames.rst_stream(stream_id, code))
-        self._drop(stream_id, resets=True)
-        self.sender.flush_soon()
-
     def _drop(self, stream_id: int, *, resets: bool) -> None:
         """Forget a call that is over; with ``resets`` the server ends it, and the client may still send frames."""
-        call = self._calls.pop(stream_id, None)
+        call = self.calls.pop(stream_id, None)
         if call is not None:
             self._ended.add(stream_id, call.receive_window if resets and not call.input_has_ended else None)
             self.sender.drop(call)
@@ -260,7 +261,7 @@ class Http2Connection(asyncio.Protocol):
     def _on_headers(self, flags: int, stream_id: int, block: bytes) -> None:
         head = self._decoder.decode(block)
         ends = bool(flags & frames.END_STREAM)
-        call = self._calls.get(stream_id)
+        call = self.calls.get(stream_id)
         if call is not None:
             if call.input_has_ended:
                 raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED)
@@ -270,14 +271,14 @@ class Http2Connection(asyncio.Protocol):
             return
         if stream_id <= self._last_id:
             self._ended.take_headers(stream_id, are_trailers=head is TRAILERS and ends)
-            self._patience.spend()
+            self.patience.spend()
             return
         if self._refuses:
             return  # the client learns that from GOAWAY
         self._last_id = stream_id
         streams = self.server.limits.streams
         code = None
-        if len(self._calls) >= streams or self.running >= 2 * streams:  # a handler may outlive its call
+        if len(self.calls) >= streams or self.running >= 2 * streams:  # a handler may outlive its call
             code = ErrorCode.REFUSED_STREAM
         elif not isinstance(head, RequestHead) or flags & frames.DEPENDS_ON_ITSELF or (ends and head.content_length):
             code = ErrorCode.PROTOCOL_ERROR
@@ -295,7 +296,7 @@ class Http2Connection(asyncio.Protocol):
         denied = _NOT_FOUND if method is None else method.admit and method.admit(head.metadata, self.peer)
         if method is not None and denied is None:
             try:
-                call = self._calls[stream_id] = Call(self, stream_id, head, method)
+                call = self.calls[stream_id] = Call(self, stream_id, head, method)
             except BadMessage as error:
                 denied = Denied(error.code, str(error))
             else:
@@ -307,7 +308,7 @@ class Http2Connection(asyncio.Protocol):
             self._answer_at_once(stream_id, header_blocks.RESPONSE + block, ends=ends)
 
     def _answer_at_once(self, stream_id: int, block: bytes, *, ends: bool) -> None:
-        self._patience.spend()
+        self.patience.spend()
         self.sender.out.append(whole_response(stream_id, block))
         self._ended.add(stream_id, None if ends else STREAM_WINDOW)
         if not ends:
@@ -324,12 +325,12 @@ class Http2Connection(asyncio.Protocol):
         content = frames.unpadded(payload, flags) if flags & frames.PADDED else payload
         ends = bool(flags & frames.END_STREAM)
         if not content and not ends:
-            self._patience.spend()
-        call = self._calls.get(stream_id)
+            self.patience.spend()
+        call = self.calls.get(stream_id)
         if call is None:
             self._check_not_idle(stream_id, "data")
             if stream_id > self._last_id or self._ended.take_data(stream_id, size, ends=ends):
-                self._patience.spend()
+                self.patience.spend()
             return
         if call.input_has_ended:
             raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED)
@@ -348,9 +349,9 @@ class Http2Connection(asyncio.Protocol):
     def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
         frames.check_size(payload, 4, "RST_STREAM")
         self._check_not_idle(stream_id, "RST_STREAM")
-        call = self._calls.get(stream_id)
+        call = self.calls.get(stream_id)
         if call is None or not call.is_served:
-            self._patience.spend()
+            self.patience.spend()
         self._ended.forget(stream_id)
         self._drop(stream_id, resets=False)
 
@@ -383,12 +384,12 @@ class Http2Connection(asyncio.Protocol):
         if not stream_id:
             self.sender.widen(increment)
             return
-        call = self._calls.get(stream_id)
+        call = self.calls.get(stream_id)
         if call is not None:
             self.sender.widen_stream(call, increment)
         else:
             self._check_not_idle(stream_id, "WINDOW_UPDATE")
-            self._patience.spend()
+            self.patience.spend()
 
 
 def _grpc_name(address: object) -> str:

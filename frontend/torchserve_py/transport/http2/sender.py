@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
-from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.transport.http2.stream import Buffer, Stream, write
 from torchserve_py.transport.turns import running_turns
 
 if TYPE_CHECKING:
     from torchserve_py.transport.http2.call import Call
+    from torchserve_py.transport.http2.http2_connection import Http2Connection
 
 #: Bytes of answers handed to the transport at once; it may hold them until the client reads.
 _WRITE_SIZE: Final = 1 << 20
@@ -36,22 +35,9 @@ _CALLS_PER_FRAME: Final = 32
 
 
 class Sender:
-    """The sending half of a connection.
+    """The sending half of a connection."""
 
-    Args:
-        calls: The open calls, by stream.
-        patience: Limits changes of windows that have no use.
-        ended: Called with a call whose whole answer has been sent.
-        flushed: Called when everything that can be sent has been sent.
-    """
-
-    def __init__(
-        self,
-        calls: Mapping[int, Call],
-        patience: Patience,
-        ended: Callable[[Call], None],
-        flushed: Callable[[], None],
-    ) -> None:
+    def __init__(self, connection: Http2Connection) -> None:
         #: Frames to be sent next.
         self.out: list[Buffer] = []
         self.max_frame = frames.DEFAULT_MAX_FRAME_SIZE
@@ -59,10 +45,9 @@ class Sender:
         self.writable = True
         #: Where to write; None before the connection begins, and once it has ended.
         self.transport: asyncio.Transport | None = None
-        self._calls = calls
-        self._ended = ended
-        self._flushed = flushed
-        self._patience = patience
+        self._connection = connection
+        self._calls = connection.calls
+        self._patience = connection.patience
         self._loop = asyncio.get_running_loop()
         self._turns = running_turns()
         self._window = frames.DEFAULT_WINDOW
@@ -136,7 +121,7 @@ class Sender:
             self.out = []
         if self._ready or (self._waiting and self._window > 0):  # the rest leaves in a later turn
             self._put_off()
-        self._flushed()
+        self._connection.flushed()
 
     def _put_off(self) -> None:
         if not self._is_put_off:
@@ -160,7 +145,7 @@ class Sender:
             self._waiting.pop(call, None)
             if self._parked:
                 self._parked.pop(stream.id, None)
-            self._ended(call)
+            self._connection.answered(call)
         elif stream.pending and window > used:
             if used:  # the others come first next time
                 self._waiting.pop(call, None)

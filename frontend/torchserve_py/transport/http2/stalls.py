@@ -8,28 +8,22 @@ open for ever.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from torchserve_py.transport.http2.frame_reader import FrameReader
 from torchserve_py.transport.unsent import unsent_size
 
 if TYPE_CHECKING:
     from torchserve_py.transport.http2.call import Call
+    from torchserve_py.transport.http2.http2_connection import Http2Connection
 
 #: Bytes per second at which requests must arrive and answers must be read; the same as for HTTP/1.1 bodies.
 _LEAST_RATE: Final = 500.0
 
 
 class Progress(NamedTuple):
-    """The progress of a call.
+    """The bytes and complete messages that a call has received, and the bytes that it has sent, so far.
 
-    Attributes:
-        awaits: Whether the call waits for the rest of a message from the client.
-        received: Bytes received so far.
-        messages: Complete messages so far.
-        pending: Bytes that wait for the client's flow-control window.
-        sent: Bytes sent so far.
+    ``awaits``: whether the call waits for the rest of a message; ``pending``: bytes that wait for the client's window.
     """
 
     awaits: bool
@@ -46,62 +40,37 @@ class Progress(NamedTuple):
 
 
 class Stalls:
-    """Watches one connection.
+    """Watches one connection; aborts it if output does not leave, or if a frame stays incomplete."""
 
-    Args:
-        transport: The transport; it is aborted if output does not leave, or if a frame stays incomplete.
-        reader: Reads the client's frames.
-        calls: The open calls by stream.
-        end: Called with the stream of a stalled call.
-        interval: Seconds between two checks.
-    """
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        reader: FrameReader,
-        calls: Mapping[int, Call],
-        end: Callable[[int], None],
-        interval: float,
-    ) -> None:
+    def __init__(self, connection: Http2Connection, transport: asyncio.Transport) -> None:
+        self._connection = connection
         self._transport = transport
-        self._reader = reader
-        self._calls = calls
-        self._end = end
-        self._interval = interval
-        self._paused = False
+        self._interval = connection.server.limits.stall
         #: The bytes that had not arrived at the client when its connection was last seen to wait for that.
-        self._unsent: int | None = None
+        self.unsent: int | None = None
         self._unit: int | None = None
         self._seen: dict[Call, Progress] = {}
-        self._timer = asyncio.get_running_loop().call_later(interval, self._look)
-
-    def pause(self) -> None:
-        """Note that the client reads more slowly than the server writes."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Note that the client has caught up."""
-        self._paused, self._unsent = False, None
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
 
     def cancel(self) -> None:
         """Stop: the connection is gone."""
         self._timer.cancel()
 
     def _look(self) -> None:
+        connection, reader = self._connection, self._connection.reader
         least = _LEAST_RATE * self._interval
-        waits = self._paused or self._transport.is_closing()
+        waits = self._transport.is_closing() or not connection.sender.writable
         unsent = unsent_size(self._transport) if waits else None
-        stands = unsent is not None and self._unsent is not None and self._unsent - unsent < least
-        unit = self._reader.units if self._reader.is_midway else None
+        stands = unsent is not None and self.unsent is not None and self.unsent - unsent < least
+        unit = reader.units if reader.is_midway else None
         if stands or (unit is not None and unit == self._unit):
             self._transport.abort()
             return
-        self._unsent, self._unit = unsent, unit
+        self.unsent, self._unit = unsent, unit
         before = self._seen
-        self._seen = {call: call.progress for call in self._calls.values()}
-        for stream_id, call in tuple(self._calls.items()):
+        self._seen = {call: call.progress for call in connection.calls.values()}
+        for stream_id, call in tuple(connection.calls.items()):
             seen = before.get(call)
             if seen is not None and seen.stalls(self._seen[call], least):
-                self._end(stream_id)
+                connection.reset(stream_id)
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
