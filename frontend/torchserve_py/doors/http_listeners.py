@@ -64,7 +64,6 @@ DOORS: Final[tuple[tuple[str, Callable[[DoorContext], Door]], ...]] = (
     ("management_address", ConsoleDoor),
     ("metrics_address", MetricsDoor),
 )
-_ALL_PATHS: Final = ("/", ANY_PATH)
 _BACKLOG: Final = 1024
 #: Time limit for answers that are being written when the doors close (seconds).
 _CLOSE_SECONDS: Final = 5.0
@@ -113,9 +112,7 @@ class Doors:
 
         routes = [route for name, make in DOORS if name in names for route in make(context).routes()]
         connect = connecting([*routes, *DescriptionDoor(context, routes).routes()])
-        plain = (
-            None if tls is None else connecting([Route(path, _refuse_plain, token=None) for path in ("/", ANY_PATH)])
-        )
+        plain = None if tls is None else connecting(_PLAIN)
 
         def refuse(why: str) -> bytes:
             return context.responses.whole_failure(too_many_connections(why))
@@ -164,6 +161,9 @@ def _refuse_plain(request: Request, values: PathValues) -> Answer:
     """Refuse a request without TLS to a listener with TLS."""
     request.keep_alive = False
     return json_answer({"status": "This TorchServe instance only accepts HTTPS requests"}, 403)
+
+
+_PLAIN: Final = [Route(path, _refuse_plain, token=None) for path in ("/", ANY_PATH)]
 
 
 def _by_address(settings: Settings) -> list[tuple[list[str], Address]]:

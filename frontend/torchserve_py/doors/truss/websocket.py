@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from torchserve_py.doors.pipeline import HttpExchange
-from torchserve_py.doors.responses import Sent
+from torchserve_py.doors.responses import SENT, Sent
 from torchserve_py.doors.truss.truss_dialect import MODEL_FAILED, TrussDialect
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.scheduling.effects import Cause
@@ -33,7 +33,7 @@ _CLOSE_LIMIT: Final = 5.0
 
 
 class WebSocketDialect(TrussDialect):
-    """Answers the client of a socket as Truss does, and in frames once the model has accepted the handshake.
+    """Answers the client of one socket as Truss does, and in frames once the model has accepted the handshake.
 
     ``intervals`` is what the model declares of pings and their limits.
     """
@@ -41,51 +41,39 @@ class WebSocketDialect(TrussDialect):
     def __init__(self, socket: WebSocket, intervals: Mapping[str, Any]) -> None:
         self._socket = socket
         self._intervals = intervals
-
-    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
-        """Serve the socket, if the model accepts the handshake."""
-        if first.status == _SWITCHING_PROTOCOLS and first.more:
-            return self._serve(exchange, first)
-        return super().stream(exchange, first)
-
-    async def _serve(self, exchange: HttpExchange, first: Part) -> Sent:
-        try:
-            self._socket.accept(first.headers)
-            await _Session(self._socket, exchange.parts, self._intervals).run()
-            return Sent()
-        finally:
-            exchange.parts.cancel()  # does nothing to a job that has ended
-
-
-class _Session:
-    """An open socket and the job behind it."""
-
-    def __init__(self, socket: WebSocket, parts: Parts, intervals: Mapping[str, Any]) -> None:
-        self._socket = socket
-        self._parts = parts
-        self._intervals = intervals
         self._pong = asyncio.Event()
         #: Whether the client's frames are read now; while the model is busy they are not, and a pong may be unread.
         self._reading = True
 
-    async def run(self) -> None:
+    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, Sent] | None:
+        """Serve the socket, if the model accepts the handshake."""
+        if first.status == _SWITCHING_PROTOCOLS and first.more:
+            return self._serve(exchange.parts, first)
+        return super().stream(exchange, first)
+
+    async def _serve(self, parts: Parts, first: Part) -> Sent:
         """Carry frames both ways until the job has ended; then the socket is closed."""
-        helpers = [asyncio.create_task(self._receive()), asyncio.create_task(self._keep_alive())]
+        helpers: list[asyncio.Task[None]] = []
         try:
-            await self._send()
+            self._socket.accept(first.headers)
+            helpers += [asyncio.create_task(self._receive(parts)), asyncio.create_task(self._keep_alive())]
+            await self._send(parts)
         except (ConnectionError, ReaderStalled):
-            logger.debug("The client of request %s is gone", self._parts.job_id)
+            logger.debug("The client of request %s is gone", parts.job_id)
         finally:
+            parts.cancel()  # does nothing to a job that has ended
             for helper in helpers:
                 helper.cancel()
-            await asyncio.wait(helpers)
+            if helpers:
+                await asyncio.wait(helpers)
+        return SENT
 
-    async def _send(self) -> None:
+    async def _send(self, parts: Parts) -> None:
         """Pass on what the model sends, to the last part."""
         more = True
         while more:
             try:
-                part = await self._parts.next()
+                part = await parts.next()
             except JobFailed as failed:
                 await self._close(*_farewell(failed.cause))
                 return
@@ -103,25 +91,25 @@ class _Session:
         else:
             await self._socket.send(payload, is_text=kind == frames.TEXT)
 
-    async def _receive(self) -> None:
+    async def _receive(self, parts: Parts) -> None:
         """Pass on what the client sends, to its close."""
         while True:
             message = await self._socket.receive()
             match message.kind:
                 case Kind.text:
-                    await self._pass_on(frames.TEXT + message.data)
+                    await self._pass_on(parts, frames.TEXT + message.data)
                 case Kind.binary:
-                    await self._pass_on(frames.BYTES + message.data)
+                    await self._pass_on(parts, frames.BYTES + message.data)
                 case Kind.pong:
                     self._pong.set()
                 case Kind.close:
                     body = frames.CLOSE + message.code.to_bytes(2, "big") + message.data
-                    await self._parts.send_input(body, more=False)
+                    await parts.send_input(body, more=False)
                     return
 
-    async def _pass_on(self, body: bytes) -> None:
+    async def _pass_on(self, parts: Parts, body: bytes) -> None:
         self._reading = False
-        await self._parts.send_input(body, more=True)
+        await parts.send_input(body, more=True)
         self._reading = True
 
     async def _keep_alive(self) -> None:
