@@ -10,7 +10,6 @@ import logging
 import secrets
 import ssl
 import tempfile
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -145,16 +144,13 @@ def _load(context: ssl.SSLContext, folder: Path, key: PrivateKeyTypes, chain: li
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(password)
     )
     pem += b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in chain)
-    with tempfile.NamedTemporaryFile(dir=folder, prefix="torchserve-tls-", delete=False) as file:  # mode 0600
-        path = Path(file.name)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="torchserve-tls-") as file:  # mode 0600
         file.write(pem)
-    try:
-        context.load_cert_chain(path, password=password)
-    except ssl.SSLError as error:
-        raise TlsError(f"the key cannot be used for TLS: {error}") from error
-    finally:
-        with suppress(FileNotFoundError):
-            path.unlink()
+        file.flush()
+        try:
+            context.load_cert_chain(file.name, password=password)
+        except ssl.SSLError as error:
+            raise TlsError(f"the key cannot be used for TLS: {error}") from error
 
 
 def _check_readable(name: str, path: Path) -> None:

@@ -46,7 +46,8 @@ class _Region:
 class SharedMemory:
     """The regions of a server; ``keys`` are shell patterns of those that clients may register.
 
-    The inputs of one request have up to ``most`` bytes.
+    The inputs of one request have up to ``most`` bytes. Methods raise DoorError for what a client asks for and cannot
+    have: shared memory is off, a value is invalid, or a region or its object is not as it was, or does not exist.
     """
 
     def __init__(self, keys: Sequence[str], most: int, folder: Path = FOLDER) -> None:
@@ -61,26 +62,19 @@ class SharedMemory:
         return bool(self._keys)
 
     def check_enabled(self) -> None:
-        """Raise DoorError if no region can be registered."""
+        """Check that regions can be registered."""
         if not self._keys:
             message = "Shared memory is off: the setting shared_memory_keys names no keys. Send tensors in the message."
             raise unsupported(message)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """Describe one region, or with an empty name all.
-
-        Raises DoorError: there is no such region, or shared memory is off.
-        """
+        """Describe one region, or with an empty name all."""
         self.check_enabled()
         found = [self._region(name)] if name else self._regions.values()
         return [{"name": each.name, "key": each.key, "offset": each.offset, "byte_size": each.size} for each in found]
 
     def register(self, name: Any, key: Any, offset: Any, size: Any) -> None:
-        """Register a region.
-
-        Raises DoorError: a value is invalid, the key is not allowed, the object cannot be opened or is too short, the
-        name is in use, or there are too many regions.
-        """
+        """Register a region, under a name that is not in use."""
         self.check_enabled()
         if type(name) is not str or not 0 < len(name) <= _MAX_NAME:
             raise bad_request(f"The name of a region must be a text of 1 to {_MAX_NAME} characters.")
@@ -121,10 +115,7 @@ class SharedMemory:
         return file
 
     def unregister(self, name: str = "") -> None:
-        """Forget one region, if there is one of that name; with an empty name all.
-
-        Raises DoorError: shared memory is off.
-        """
+        """Forget one region, if there is one of that name; with an empty name all."""
         self.check_enabled()
         for each in [name] if name else list(self._regions):
             region = self._regions.pop(each, None)
@@ -132,10 +123,7 @@ class SharedMemory:
                 os.close(region.file)
 
     def place(self, what: str, region: Any, offset: Any, size: Any) -> Place:
-        """Return the place that the parameters of an input or output name; ``what`` names the tensor.
-
-        Raises DoorError: there is no such region, or the place is not within the region.
-        """
+        """Return the place that the parameters of an input or output name; ``what`` names the tensor."""
         self.check_enabled()
         found = self._region(region)
         offset = 0 if offset is None else offset
@@ -148,14 +136,14 @@ class SharedMemory:
         return Place(found.name, offset, size)
 
     def check_total(self, places: Sequence[Place]) -> int:
-        """Return how many bytes the inputs of one request have; raise DoorError if these are too many."""
+        """Return how many bytes the inputs of one request have."""
         total = sum(place.size for place in places)
         if total > self._most:
             raise bad_request(f"The inputs in shared memory have {total} bytes; max_request_size is {self._most}.")
         return total
 
     def read(self, place: Place) -> bytes:
-        """Return the bytes at a place. Raises DoorError: the region is gone, or its object has become shorter."""
+        """Return the bytes at a place."""
         region = self._region_of(place)
         data = os.pread(region.file, place.size, region.offset + place.offset)
         if len(data) < place.size:
@@ -163,11 +151,7 @@ class SharedMemory:
         return data
 
     def write(self, place: Place, data: memoryview) -> None:
-        """Write an output to its place.
-
-        Raises DoorError: the region is gone, its object has become shorter or may not be written, or the place is
-        small.
-        """
+        """Write an output to its place."""
         region = self._region_of(place)
         if len(data) > place.size:
             raise bad_request(f"An output has {len(data)} bytes; its place in region {region.name!r} has {place.size}.")
