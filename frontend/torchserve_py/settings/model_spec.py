@@ -45,8 +45,9 @@ def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[Mo
     """Replace `all`, in any case, by everything in `model_store` that looks like a model, sorted; other values stay.
 
     A model that another value names is not loaded twice. A model is every folder, and every file whose name ends in
-    `.mar`, `.model` or `.tar.gz`, unless the name starts with a dot. Empty and unreadable folders, such as the
-    `lost+found` of a volume, are ignored.
+    `.mar`, `.model` or `.tar.gz`, unless the name starts with a dot. In place of a folder that holds nothing but
+    folders stand MLServer's models in the folders, at any depth. Empty and unreadable folders, such as the `lost+found`
+    of a volume, are ignored.
     """
     specs = list(specs)
     others = [spec for spec in specs if not _means_all(spec)]
@@ -54,7 +55,8 @@ def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[Mo
         return specs
     named = {spec.location for spec in others}
     entries = (entry for entry in model_store.iterdir() if not entry.name.startswith("."))
-    found = sorted(entry.name for entry in entries if _holds_anything(entry) or entry.name.endswith(ARCHIVE_SUFFIXES))
+    models = (entry for entry in entries if _holds_anything(entry) or entry.name.endswith(ARCHIVE_SUFFIXES))
+    found = sorted(str(path.relative_to(model_store)) for model in models for path in _mlserver_models(model) or [model])
     return [ModelSpec(None, name) for name in found if name not in named] + others
 
 
@@ -67,6 +69,13 @@ def _holds_anything(folder: Path) -> bool:
         return folder.is_dir() and any(folder.iterdir())
     except OSError:  # the folder is not readable
         return False
+
+
+def _mlserver_models(entry: Path) -> list[Path]:
+    """Return the folders of MLServer's models in a folder that holds nothing but folders."""
+    if entry.is_file() or not all(child.is_dir() for child in entry.iterdir()):
+        return []
+    return [path.parent for path in entry.rglob("model-settings.json")]
 
 
 def fallback_name(location: str) -> str:

@@ -100,6 +100,18 @@ def test_all_is_every_model_of_the_store(value: str, full_store: Path) -> None:
     assert names == ["a.tar.gz", "b.mar", "c.model", "folder"]
 
 
+def test_all_finds_the_models_of_mlserver_in_folders_of_folders(model_store: Path) -> None:
+    for name in ("sums/v1", "sums/v2", "deep/er/iris", "plain", "empty/of/models"):
+        (model_store / name).mkdir(parents=True)
+    for name in ("sums/v1", "sums/v2", "deep/er/iris", "plain"):
+        (model_store / name / "model-settings.json").touch()
+    (model_store / "settings.json").touch()
+    names = [spec.location for spec in expand_model_specs(parse_model_specs("all"), model_store)]
+    assert names == ["deep/er/iris", "empty", "plain", "sums/v1", "sums/v2"]
+    named = expand_model_specs(parse_model_specs("all,x=sums/v1"), model_store)
+    assert [spec.location for spec in named] == ["deep/er/iris", "empty", "plain", "sums/v2", "sums/v1"]
+
+
 @pytest.mark.parametrize("value", [["all", "/srv/mine", "x=b.mar"], "/srv/mine,ALL,x=b.mar"])
 def test_all_goes_together_with_other_models(value: str | list[str], full_store: Path) -> None:
     specs = expand_model_specs(parse_model_specs(value), full_store)
