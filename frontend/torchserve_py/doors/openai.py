@@ -45,6 +45,7 @@ _OPERATIONS: Final = {
         ("/v1/embeddings", "embeddings", "Embeddings"),
     )
 }
+PATHS: Final = tuple(_OPERATIONS)
 
 _OWNER: Final = "torchserve-py"
 _MODEL: Final = {

@@ -14,6 +14,7 @@ from torchserve_py.doors.open_inference.answers import compressed_for, to_json
 from torchserve_py.doors.open_inference.custom_routes import CustomRoutes
 from torchserve_py.doors.open_inference.infer_endpoints import ENDPOINTS, INFER, OpenInferenceCalls
 from torchserve_py.doors.open_inference.rest_dialect import CUSTOM_DIALECT
+from torchserve_py.doors.openai import PATHS as OPENAI_PATHS
 from torchserve_py.doors.parameters import read_object
 from torchserve_py.doors.predictions import V2_PREDICT, InferenceDoor, predict_document
 from torchserve_py.doors.requests import read_small_body
@@ -30,7 +31,6 @@ _MODEL: Final = "/v2/models/{model_name}"
 _VERSION: Final = f"{_MODEL}/versions/{{model_version}}"
 #: OPTIONS describes how to predict, as on TorchServe's own paths.
 _INFERRING: Final = ("POST", "OPTIONS")
-_INVOCATIONS: Final = "/invocations"
 _DOCUMENT: Final = "dataplane.json"
 _CUDA: Final = "Shared memory of CUDA is not supported; send tensors in the body."
 _TRACES: Final = "Traces cannot be set over this protocol."
@@ -65,7 +65,7 @@ class OpenInferenceDoor(Door):
         return (row._replace(dialect=CUSTOM_DIALECT) for row in self._rows())
 
     def _rows(self) -> Iterator[Route]:
-        for path in (_INVOCATIONS, "/ping"):
+        for path in ("/invocations", "/ping", "/", *OPENAI_PATHS):
             # A model may declare these paths of the server. The server keeps all its other paths: a model that took
             # one would get requests for other models.
             yield Route(path, self._serve_instead, applies=self._has_custom)
@@ -123,7 +123,9 @@ class OpenInferenceDoor(Door):
 
     def _serve_instead(self, request: Request, values: PathValues) -> Reply | None:
         """Serve a path of the server that a model has declared, or pass the request on."""
-        return self._custom.serve_instead(request, refuses=request.target.startswith(_INVOCATIONS))
+        if request.target.startswith("/v1/") and any(model.config.openai for model in self.serving.models()):
+            return None  # the body names one of them
+        return self._custom.serve_instead(request, refuses=request.method not in READING)
 
     def _serve_custom(self, request: Request, values: PathValues) -> Reply | None:
         return self._custom.serve(request)

@@ -1,5 +1,7 @@
 """Routes that models declare."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
@@ -56,6 +58,25 @@ async def test_a_model_has_the_servers_paths_that_it_alone_declares(start):
     assert (await serving.request("POST", "/invocations?model_name=other")).body == b"by the server"
     answer = await serving.request("PUT", "/invocations?model_name=other")
     assert (answer.status, answer.body) == (200, b"by the server")
+
+
+CHAT = "/v1/chat/completions"
+
+
+async def test_a_model_may_declare_the_root_and_openais_paths(start):
+    serving = await start(FakeServing([declaring("mine", ["/", ["POST"], "detect"], [CHAT, ["POST"], "chat"])]))
+    assert (await serving.request("POST", "/?a=1")).body == b"mine"
+    assert (await serving.request("GET", "/")).json() == {"status": "alive"}
+    assert (await serving.request("POST", CHAT, data=b'{"model": "x"}')).body == b"mine"
+    assert (await serving.request("POST", "/v1/embeddings", data=b"{}")).status == 404
+
+
+async def test_openais_paths_are_those_of_a_model_that_declares_openais_interface(start):
+    other = FakeModel("other")
+    other.config = replace(other.config, openai=True)
+    other.behave = lambda call: call.part(b"by the server")
+    serving = await start(FakeServing([declaring("mine", [CHAT, ["POST"], "chat"]), other]))
+    assert (await serving.request("POST", CHAT, data=b'{"model": "other"}')).body == b"by the server"
 
 
 async def test_several_models_that_declare_a_path_of_the_server_are_told_apart_by_name(start):
