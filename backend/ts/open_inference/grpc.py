@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from ts.open_inference.datatypes import DATATYPES, FLOATS
 from ts.open_inference.json_response import selected_outputs
 from ts.open_inference.protos import infer_pb2
-from ts.open_inference.tensors import check, flat_list, is_text_of_that_length, raw_bytes
+from ts.open_inference.tensors import check, flat_list, raw_bytes
 from ts.open_inference.types import Headers, InferenceRequest, InferenceResponse, Parameters, RequestedOutput, Tensor
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of, varint
 from ts.protocol.frames import Buffer
@@ -79,7 +79,7 @@ class GrpcRequest:
         return [(str(name).lower(), str(value)) for name, value in given], body
 
 
-def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, length_as_shape: bool = False) -> GrpcRequest:
+def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, any_text_shape: bool = False) -> GrpcRequest:
     """Decode a ``ModelInferRequest``. Raises Failure: it is none, or data do not fit their datatype and shape."""
     message, raw = _parse(body)
     if raw and len(raw) != len(message.inputs):
@@ -88,7 +88,7 @@ def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, length_as_shape:
             f"raw_input_contents has {len(raw)} entries for {len(message.inputs)} inputs; it needs one for each.",
         )
     inputs = [
-        _input(sent, raw[index] if raw else None, length_as_shape=length_as_shape)
+        _input(sent, raw[index] if raw else None, any_text_shape=any_text_shape)
         for index, sent in enumerate(message.inputs)
     ]
     outputs = [RequestedOutput(sent.name, _parameters(sent.parameters)) for sent in message.outputs]
@@ -121,7 +121,7 @@ def _parse(body: bytes) -> tuple[infer_pb2.ModelInferRequest, Sequence[bytes | m
 
 
 def _input(
-    sent: infer_pb2.ModelInferRequest.InferInputTensor, raw: bytes | memoryview | None, *, length_as_shape: bool
+    sent: infer_pb2.ModelInferRequest.InferInputTensor, raw: bytes | memoryview | None, *, any_text_shape: bool
 ) -> Tensor:
     parameters = _parameters(sent.parameters)
     if parameters:
@@ -137,7 +137,7 @@ def _input(
     else:
         data = raw
     tensor = Tensor(sent.name, sent.datatype, shape, data, parameters)
-    if not (length_as_shape and isinstance(data, list) and is_text_of_that_length(sent.datatype, shape, data)):
+    if not (any_text_shape and isinstance(data, list) and sent.datatype == "BYTES"):
         check(tensor)
     return tensor
 

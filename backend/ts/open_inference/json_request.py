@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ts.open_inference.datatypes import BOUNDS, DATATYPES, FLOATS
 from ts.open_inference.json_objects import kind_of, read_id, read_parameters
-from ts.open_inference.tensors import check, is_text_of_that_length
+from ts.open_inference.tensors import check
 from ts.open_inference.types import InferenceRequest, RequestedOutput, Tensor
 from ts.runtimes.errors import Failure
 
@@ -31,14 +31,14 @@ _WHERE: Final = 'which only "infer" supports, and only with the setting shared_m
 
 
 def read_request(
-    document: Mapping[str, Any], binary: memoryview, job_id: str, *, length_as_shape: bool = False
+    document: Mapping[str, Any], binary: memoryview, job_id: str, *, any_text_shape: bool = False
 ) -> InferenceRequest:
     """Return the request that a JSON object describes.
 
     Args:
         binary: The binary tensors behind the JSON; empty if there are none.
         job_id: The id of a request without one.
-        length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
+        any_text_shape: Whether texts may have any shape, as MLServer takes them.
 
     Raises:
         Failure: The object is not a valid request.
@@ -47,7 +47,7 @@ def read_request(
     if type(inputs) is not list:
         missing = "is missing" if inputs is None else f"is {kind_of(inputs)}"
         raise Failure(422, f'The request must hold the list "inputs"; it {missing}.')
-    reader = _Inputs(binary, length_as_shape=length_as_shape)
+    reader = _Inputs(binary, any_text_shape=any_text_shape)
     tensors = [reader.read(each, number) for number, each in enumerate(inputs)]
     reader.check_end()
     outputs = document.get("outputs")
@@ -64,9 +64,9 @@ def read_request(
 class _Inputs:
     """Reads the inputs of one request in order, each with its share of the binary data."""
 
-    def __init__(self, binary: memoryview, *, length_as_shape: bool) -> None:
+    def __init__(self, binary: memoryview, *, any_text_shape: bool) -> None:
         self._binary = binary
-        self._length_as_shape = length_as_shape
+        self._any_text_shape = any_text_shape
         self._taken = 0
 
     def read(self, item: Any, number: int) -> Tensor:
@@ -88,9 +88,7 @@ class _Inputs:
             return tensor
         is_array = type(data) not in _JSON_TYPES  # of `json_arrays`, which has checked its elements
         elements = data if is_array else _elements(name, datatype, data)
-        if len(elements) != math.prod(shape) and not (
-            self._length_as_shape and is_text_of_that_length(datatype, shape, elements)
-        ):
+        if len(elements) != math.prod(shape) and not (self._any_text_shape and datatype == "BYTES"):
             wanted = math.prod(shape)
             raise Failure(400, f"Input {name!r} has {len(elements)} elements; the shape {shape} needs {wanted}.")
         return Tensor(name, datatype, shape, elements, parameters)

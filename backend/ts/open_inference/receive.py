@@ -13,13 +13,13 @@ from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, Infer
 _NOTHING: Mapping[str, Any] = {}
 
 
-def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, length_as_shape: bool = False) -> Received:
+def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, any_text_shape: bool = False) -> Received:
     """Decode a row of one of the Open Inference protocols.
 
     Args:
         declared: The model's ``inputs`` and ``outputs``, mappings with ``name``, ``datatype`` and ``shape``; the text
             form of ``generate`` and a raw body without JSON need them.
-        length_as_shape: Whether one text may have its length as shape, see `tensors.is_text_of_that_length`.
+        any_text_shape: Whether texts may have any shape, as MLServer takes them.
 
     Raises:
         Failure: The row is not a valid request.
@@ -29,18 +29,18 @@ def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, length_as_
     if protocol == OPEN_INFERENCE_REST:
         from ts.open_inference import rest
 
-        return rest.receive(row[1], row[3], declared, row[0], length_as_shape=length_as_shape)
+        return rest.receive(row[1], row[3], declared, row[0], any_text_shape=any_text_shape)
     if protocol == OPEN_INFERENCE_GRPC:
         from ts.open_inference import grpc
 
-        return grpc.receive(row[1], row[3], length_as_shape=length_as_shape)
+        return grpc.receive(row[1], row[3], any_text_shape=any_text_shape)
     raise ValueError(f"the protocol {protocol!r} is none of Open Inference")
 
 
-def receive_input(first: Received, body: bytes, *, length_as_shape: bool = False) -> Received:
+def receive_input(first: Received, body: bytes, *, any_text_shape: bool = False) -> Received:
     """Decode a further input of a gRPC job. Raises Failure: it is invalid; ValueError: the job came over REST."""
     from ts.open_inference import grpc
 
     if not isinstance(first, grpc.GrpcRequest):
         raise ValueError("only gRPC has further inputs")
-    return grpc.receive(first.headers, body, length_as_shape=length_as_shape)
+    return grpc.receive(first.headers, body, any_text_shape=any_text_shape)

@@ -78,7 +78,7 @@ def receive(
     declared: Mapping[str, Any],
     job_id: str,
     *,
-    length_as_shape: bool = False,
+    any_text_shape: bool = False,
 ) -> RestRequest | TextRequest:
     """Decode a request; see `ts.open_inference.receive.receive`. Raises Failure: the body is not a valid request."""
     endpoint, length = INFER, None
@@ -97,7 +97,7 @@ def receive(
         document, binary = parse_object(whole[:length]), whole[length:]
     if endpoint in (GENERATE, GENERATE_STREAM) and document.get("inputs") is None:
         return _receive_text(document, declared, job_id)
-    request = read_request(document, binary, job_id, length_as_shape=length_as_shape)
+    request = read_request(document, binary, job_id, any_text_shape=any_text_shape)
     return RestRequest(request, endpoint, has_length=length is not None)
 
 

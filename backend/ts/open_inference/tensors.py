@@ -11,7 +11,7 @@ import importlib
 import math
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,14 +35,6 @@ def installed(name: str) -> ModuleType | None:
         return importlib.import_module(name)
     except ModuleNotFoundError:
         return None
-
-
-def is_text_of_that_length(datatype: str, shape: Sequence[int], elements: Sequence[Any]) -> bool:
-    """Whether a tensor is one text with its length as the shape, as MLServer's documentation has it."""
-    if datatype != "BYTES" or len(elements) != 1:
-        return False
-    (text,) = elements
-    return math.prod(shape) in (len(text), len(text.encode()) if isinstance(text, str) else 0)
 
 
 def flat_list(tensor: Tensor) -> list[Any]:

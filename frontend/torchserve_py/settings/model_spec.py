@@ -55,8 +55,9 @@ def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[Mo
         return specs
     named = {spec.location for spec in others}
     entries = (entry for entry in model_store.iterdir() if not entry.name.startswith("."))
-    models = (entry for entry in entries if _holds_anything(entry) or entry.name.endswith(ARCHIVE_SUFFIXES))
-    found = sorted(str(path.relative_to(model_store)) for model in models for path in _mlserver_models(model) or [model])
+    models = [entry for entry in entries if _holds_anything(entry) or entry.name.endswith(ARCHIVE_SUFFIXES)]
+    paths = [path for model in models for path in _mlserver_models(model) or [model]]
+    found = sorted(str(path.relative_to(model_store)) for path in paths)
     return [ModelSpec(None, name) for name in found if name not in named] + others
 
 

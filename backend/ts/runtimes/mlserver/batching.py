@@ -128,7 +128,7 @@ class AdaptiveBatcher:
 
 def fingerprint(request: types.InferenceRequest) -> Hashable | None:
     """Return a value that is equal for requests that can be joined; None if the request has to run alone."""
-    if any(map(_has_length_as_shape, request.inputs)):
+    if any(map(_has_other_shape, request.inputs)):
         return None
     sizes = {tuple(each.shape[:1]) for each in request.inputs}
     if len(sizes) != 1 or () in sizes:
@@ -138,13 +138,13 @@ def fingerprint(request: types.InferenceRequest) -> Hashable | None:
     return (tuple(sorted(inputs, key=str)), outputs, _content_type(request))
 
 
-def _has_length_as_shape(text: types.RequestInput) -> bool:
-    """Whether an input is a text whose shape says how long it is, and not how many rows there are."""
+def _has_other_shape(text: types.RequestInput) -> bool:
+    """Whether an input holds texts whose shape does not say how many there are, but perhaps how long they are."""
     datatype: Any = text.datatype  # MLServer keeps the value of its enumeration
     if datatype != "BYTES" or unread_tensor(text.data) is not None:
         return False
     elements = text.data.root
-    return isinstance(elements, list) and len(elements) == 1 and prod(text.shape) != 1
+    return isinstance(elements, list) and len(elements) != prod(text.shape)
 
 
 def merge(requests: Sequence[types.InferenceRequest]) -> types.InferenceRequest:

@@ -87,7 +87,7 @@ class MLServerRuntime(AsyncRuntime):
                 if protocol == CUSTOM:
                     await self._custom_routes.answer(wire_row, self._put)
                     return
-                received = receive(_open_inference_row(wire_row), self._declares, length_as_shape=True)
+                received = receive(_open_inference_row(wire_row), self._declares, any_text_shape=True)
                 request = self._as_model_request(received, lower_case_headers(headers))
                 if pseudo_header(wire_row, ":endpoint") in _STREAMS:
                     await self._stream(job_id, received, request, inputs)
@@ -168,7 +168,7 @@ class MLServerRuntime(AsyncRuntime):
             yield request
             while (body := await inputs.take()) is not None:  # decoded when the model takes it, not before
                 self._connection.send([TAKEN, job_id, 1])
-                taken = self._as_model_request(receive_input(received, body, length_as_shape=True), headers)
+                taken = self._as_model_request(receive_input(received, body, any_text_shape=True), headers)
                 taken.id = request.id  # of a stream of requests MLServer's models see the first one's id only
                 yield taken
 
