@@ -12,7 +12,9 @@ import importlib
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from enum import IntEnum
+from functools import partial
+from typing import Any, Final, Self
 
 import msgpack
 
@@ -21,15 +23,31 @@ Encoder = Callable[[Any], Any]
 #: Restores the instance from these plain values.
 Decoder = Callable[[Any], Any]
 
-_TUPLE, _SET, _FROZENSET, _INTEGER, _BYTEARRAY, _COMPLEX, _DEQUE, _ORDERED, _CUSTOM, _ARRAY, _TENSOR = range(1, 12)
 
+class _Kind(IntEnum):
+    """The extension types; the content of all but `INTEGER` and `BYTEARRAY` is msgpack."""
+
+    TUPLE = 1
+    SET = 2
+    FROZENSET = 3
+    INTEGER = 4  # of more than 64 bits
+    BYTEARRAY = 5
+    COMPLEX = 6
+    DEQUE = 7
+    PAIRS = 8  # of a dict whose keys are not all scalars, or an OrderedDict
+    CUSTOM = 9
+    ARRAY = 10
+    TENSOR = 11
+
+
+_SEQUENCES: Final[Mapping[type, _Kind]] = {tuple: _Kind.TUPLE, set: _Kind.SET, frozenset: _Kind.FROZENSET}
 _SCALARS = frozenset((int, float, str, bool, bytes, type(None)))
 _MAX_DEPTH = 200
 
 
 def _large_integer(value: Any) -> msgpack.ExtType:
     """Encode an integer of more than 64 bits, the only scalar that msgpack cannot write itself."""
-    return msgpack.ExtType(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    return msgpack.ExtType(_Kind.INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
 _pack = msgpack.Packer(default=_large_integer).pack
@@ -37,16 +55,6 @@ _pack = msgpack.Packer(default=_large_integer).pack
 
 class StateError(ValueError):
     """A state that cannot be written as bytes, or bytes that cannot be read as a state."""
-
-
-class _Marked:
-    """An extension value that was read and not looked into yet."""
-
-    __slots__ = ("code", "data")
-
-    def __init__(self, code: int, data: bytes) -> None:
-        self.code = code
-        self.data = data
 
 
 def _name_of(cls: type) -> str:
@@ -149,14 +157,14 @@ class StateEncoding:
         Raises StateError: the bytes are no encoded state, or hold an instance of a class without a decoder.
         """
         try:
-            tree, arrays, tensors = msgpack.unpackb(data, strict_map_key=False, ext_hook=_Marked)
-            return self._value(tree, _Tensors.read(arrays, tensors))
+            files = _parts(data, msgpack.ExtType)
+            files.skip()  # the tree, which needs the entries of the files behind it
+            tensors = _Tensors.read(files.unpack(), files.unpack())
+            return _parts(data, partial(self._restored, tensors)).unpack()
         except StateError:
             raise
         except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
             raise StateError(f"stored bytes are no state: {error or type(error).__name__}") from error
-
-    # Writing
 
     def _plain(self, value: Any, tensors: _Tensors, place: str, depth: int) -> Any:
         """Return the form of ``value`` that msgpack can write; C code checks containers that hold only scalars."""
@@ -167,105 +175,82 @@ class StateEncoding:
             raise StateError(f"the state is nested more than {_MAX_DEPTH} deep, or contains itself: {place[:80]}…")
         if kind is list:
             return self._plain_items(value, tensors, place, depth)
-        if kind is dict:
-            return self._plain_map(value, tensors, place, depth)
-        if kind is tuple or kind is set or kind is frozenset:
-            code = _TUPLE if kind is tuple else _SET if kind is set else _FROZENSET
-            return msgpack.ExtType(code, _pack(self._plain_items(list(value), tensors, place, depth)))
-        return self._special(value, kind, tensors, place, depth)
+        if kind is dict and _SCALARS.issuperset(map(type, value)):
+            if _SCALARS.issuperset(map(type, value.values())):
+                return value
+            return {key: self._plain(item, tensors, f"{place}[{key!r}]", depth + 1) for key, item in value.items()}
+        if kind in _SEQUENCES:
+            return msgpack.ExtType(_SEQUENCES[kind], _pack(self._plain_items(list(value), tensors, place, depth)))
+        if kind is bytearray:
+            return msgpack.ExtType(_Kind.BYTEARRAY, bytes(value))
+        code, content = self._marked(value, kind, tensors, place, depth)
+        return msgpack.ExtType(code, _pack(content))
 
     def _plain_items(self, items: list[Any], tensors: _Tensors, place: str, depth: int) -> list[Any]:
         if _SCALARS.issuperset(map(type, items)):
             return items
         return [self._plain(item, tensors, f"{place}[{index}]", depth + 1) for index, item in enumerate(items)]
 
-    def _plain_map(self, items: Mapping[Any, Any], tensors: _Tensors, place: str, depth: int) -> Any:
-        if not _SCALARS.issuperset(map(type, items)):
-            # msgpack could write other keys, but would not read those that are lists and dicts for it.
-            pairs = [item for pair in items.items() for item in pair]
-            return msgpack.ExtType(_ORDERED, _pack([False, self._plain_items(pairs, tensors, place, depth)]))
-        if _SCALARS.issuperset(map(type, items.values())):
-            return items
-        return {key: self._plain(item, tensors, f"{place}[{key!r}]", depth + 1) for key, item in items.items()}
-
-    def _special(self, value: Any, kind: type, tensors: _Tensors, place: str, depth: int) -> Any:
+    def _marked(self, value: Any, kind: type, tensors: _Tensors, place: str, depth: int) -> tuple[int, Any]:
+        """Return the extension type, and its content, of a value that msgpack cannot distinguish or does not know."""
+        if (
+            kind is dict or kind is OrderedDict
+        ):  # msgpack could write keys that are no scalars, but not read all of them
+            pairs = [item for pair in value.items() for item in pair]
+            return _Kind.PAIRS, [kind is OrderedDict, self._plain_items(pairs, tensors, place, depth)]
         if kind in self._encoders:
             name, encode = self._encoders[kind]
-            plain = self._plain(encode(value), tensors, f"{place} ({kind.__name__})", depth + 1)
-            return msgpack.ExtType(_CUSTOM, _pack([name, plain]))
-        if kind is bytearray:
-            return msgpack.ExtType(_BYTEARRAY, bytes(value))
+            return _Kind.CUSTOM, [name, self._plain(encode(value), tensors, f"{place} ({kind.__name__})", depth + 1)]
         if kind is complex:
-            return msgpack.ExtType(_COMPLEX, _pack([value.real, value.imag]))
+            return _Kind.COMPLEX, [value.real, value.imag]
         if kind is deque:
-            items = self._plain_items(list(value), tensors, place, depth)
-            return msgpack.ExtType(_DEQUE, _pack([value.maxlen, items]))
-        if kind is OrderedDict:
-            pairs = [item for pair in value.items() for item in pair]
-            return msgpack.ExtType(_ORDERED, _pack([True, self._plain_items(pairs, tensors, place, depth)]))
-        return self._tensor(value, tensors, place)
-
-    def _tensor(self, value: Any, tensors: _Tensors, place: str) -> Any:
+            return _Kind.DEQUE, [value.maxlen, self._plain_items(list(value), tensors, place, depth)]
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
-            return msgpack.ExtType(_TENSOR, _pack([tensors.add_tensor(value, place), value.device.type]))
+            return _Kind.TENSOR, [tensors.add_tensor(value, place), value.device.type]
         if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
-            return msgpack.ExtType(_ARRAY, _pack([tensors.add_array(value, place), isinstance(value, numpy.generic)]))
+            return _Kind.ARRAY, [tensors.add_array(value, place), isinstance(value, numpy.generic)]
         raise StateError(
-            f"{place} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be stored: keep plain"
-            " values, numpy arrays and torch tensors, or pass encoders={the class: (encode, decode)} to SequenceCache"
+            f"{place} is a {kind.__module__}.{kind.__qualname__}, which cannot be stored: keep plain values, numpy"
+            " arrays and torch tensors, or pass encoders={the class: (encode, decode)} to SequenceCache"
         )
 
-    # Reading
-
-    def _value(self, plain: Any, tensors: _Tensors) -> Any:
-        kind = type(plain)
-        if kind is list:
-            return [self._value(item, tensors) for item in plain]
-        if kind is dict:
-            return {  # a key is marked if it is an integer of more than 64 bits
-                self._value(key, tensors) if type(key) is _Marked else key: self._value(item, tensors)
-                for key, item in plain.items()
-            }
-        if kind is not _Marked:
-            return plain
-        if plain.code == _BYTEARRAY:
-            return bytearray(plain.data)
-        if plain.code == _INTEGER:
-            return int.from_bytes(plain.data, "big", signed=True)
-        content = msgpack.unpackb(plain.data, strict_map_key=False, ext_hook=_Marked)
-        if plain.code in {_ARRAY, _TENSOR}:
-            number, detail = content
-            if plain.code == _TENSOR:
-                return self._placed(tensors.tensors[number], detail)
-            return tensors.arrays[number][()] if detail else tensors.arrays[number]
-        return self._container(plain.code, content, tensors)
-
-    def _container(self, code: int, content: Any, tensors: _Tensors) -> Any:
+    def _restored(self, tensors: _Tensors, code: int, data: bytes) -> Any:
+        """Return the value of an extension type."""
+        if code == _Kind.BYTEARRAY:
+            return bytearray(data)
+        if code == _Kind.INTEGER:
+            return int.from_bytes(data, "big", signed=True)
+        content = msgpack.unpackb(data, strict_map_key=False, ext_hook=partial(self._restored, tensors))
+        for kind, own in _SEQUENCES.items():
+            if code == own:
+                return kind(content)
+        first, second = content
         match code:
-            case 1 | 2 | 3:
-                values = (self._value(item, tensors) for item in content)
-                return tuple(values) if code == _TUPLE else set(values) if code == _SET else frozenset(values)
-            case 6:
-                return complex(*content)
-            case 7:
-                return deque((self._value(item, tensors) for item in content[1]), content[0])
-            case 8:
-                ordered, flat = content
-                keys_and_values = [self._value(item, tensors) for item in flat]
-                pairs = zip(keys_and_values[::2], keys_and_values[1::2], strict=True)
-                return OrderedDict(pairs) if ordered else dict(pairs)
-            case 9:
-                name, inner = content
-                if name not in self._decoders:
-                    known = ", ".join(self._decoders) or "none"
-                    raise StateError(
-                        f"the state holds a {name}, for which there is no decoder here; there are: {known}"
-                    )
-                return self._decoders[name](self._value(inner, tensors))
+            case _Kind.COMPLEX:
+                return complex(first, second)
+            case _Kind.DEQUE:
+                return deque(second, first)
+            case _Kind.PAIRS:
+                pairs = zip(second[::2], second[1::2], strict=True)
+                return OrderedDict(pairs) if first else dict(pairs)
+            case _Kind.CUSTOM if first in self._decoders:
+                return self._decoders[first](second)
+            case _Kind.CUSTOM:
+                known = ", ".join(self._decoders) or "none"
+                raise StateError(f"the state holds a {first}, for which there is no decoder here; there are: {known}")
+            case _Kind.ARRAY:
+                return tensors.arrays[first][()] if second else tensors.arrays[first]
+            case _Kind.TENSOR:
+                on_device = second != "cpu" and self._gpu_id is not None
+                return tensors.tensors[first].to(f"{second}:{self._gpu_id}") if on_device else tensors.tensors[first]
         raise StateError(f"stored bytes hold a value of unknown kind {code}")
 
-    def _placed(self, tensor: Any, device: str) -> Any:
-        if device == "cpu" or self._gpu_id is None:
-            return tensor
-        return tensor.to(f"{device}:{self._gpu_id}")
+
+def _parts(data: bytes, ext_hook: Callable[[int, bytes], Any]) -> Any:
+    """Return an unpacker of the three parts of an encoded state."""
+    parts = msgpack.Unpacker(max_buffer_size=len(data), strict_map_key=False, ext_hook=ext_hook)
+    parts.feed(data)
+    if parts.read_array_header() != 3:
+        raise ValueError("they have another number of parts")
+    return parts
