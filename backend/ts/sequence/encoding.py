@@ -40,7 +40,7 @@ class _Kind(IntEnum):
     TENSOR = 11
 
 
-_SEQUENCES: Final[Mapping[type, _Kind]] = {tuple: _Kind.TUPLE, set: _Kind.SET, frozenset: _Kind.FROZENSET}
+_SEQUENCES: Final[Mapping[type, int]] = {tuple: int(_Kind.TUPLE), set: int(_Kind.SET), frozenset: int(_Kind.FROZENSET)}
 _SCALARS = frozenset((int, float, str, bool, bytes, type(None)))
 _MAX_DEPTH = 200
 
