@@ -16,7 +16,7 @@ _MOST_UNSENT: Final = 2
 #: Steps that are measured at a time.
 _MEASURED_STEPS: Final = 16
 #: The threads pay if steps leave them this time to work in, and if there is this much to do (seconds per step).
-SHORTEST_STEP: Final = 0.5e-3
+SHORTEST_RUN: Final = 0.5e-3
 _LEAST_TRANSFER: Final = 0.2e-3
 
 
@@ -98,7 +98,7 @@ class Overlap:
 
     def pays(self, seconds: float, transfer: float) -> bool:
         """Note a step: how long the handler took, and how long its rows and answers took on the connection."""
-        if seconds < SHORTEST_STEP:
+        if seconds < SHORTEST_RUN:
             return False
         self._steps += 1
         self._transfer += transfer

@@ -6,9 +6,9 @@ and a row whose response the handler leaves unchanged costs no dictionary.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ts.protocol.response_head import headers_problem, reason_problem, status_problem
 
@@ -24,10 +24,8 @@ ResponseHead = tuple[int, str, Sequence[tuple[str, str]]]
 _UNTOUCHED: ResponseHead = (200, "", ())
 
 
-class PartSender(Protocol):
-    """Sends one part of a streamed response for rows of the batch that is running."""
-
-    def __call__(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None: ...
+#: Sends one part of a streamed response for rows of the batch that is running: results, rows, error message, status.
+PartSender = Callable[[Any, Mapping[int, str], str, int], None]
 
 
 class RequestProcessor:
@@ -257,7 +255,8 @@ class Context:
 
     def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
         """Set the status of every row's response."""
-        for processor in self._processors():
+        processors = self.request_processor
+        for processor in processors.values() if isinstance(processors, Mapping) else processors:
             processor.report_status(code, reason_phrase=phrase)
 
     def get_response_status(self, idx: int) -> tuple[int | None, str | None]:
@@ -281,10 +280,6 @@ class Context:
     _request_processor = property(
         attrgetter("request_processor"), lambda self, value: setattr(self, "request_processor", value)
     )
-
-    def _processors(self) -> Iterator[RequestProcessor]:
-        processors = self.request_processor
-        return iter(processors.values() if isinstance(processors, Mapping) else processors)
 
 
 def _text(raw: bytes) -> str:

@@ -24,7 +24,7 @@ from ts.runtimes.errors import HandlerFailed
 from ts.runtimes.result_bodies import error_row
 
 if TYPE_CHECKING:
-    from ts.runtimes.handler_spans import JobSpans
+    from ts.runtimes.handler_spans import Spans
 
 logger = logging.getLogger(__name__)
 
@@ -33,15 +33,14 @@ class AsyncRuntime(ABC):
     """Runs the jobs of an asynchronous model; the main loop calls `run_job` once per job, in a task of its own.
 
     Attributes:
+        declares: The declarations of the loaded model, see `ts.protocol.messages.Loaded`.
         spans_jobs: Whether the main loop makes a trace span for each job; otherwise the runtime traces its calls.
     """
 
     spans_jobs = True
 
-    @property
-    def declares(self) -> Mapping[str, Any]:
-        """The declarations of the loaded model, see `ts.protocol.messages.Loaded`."""
-        return {}
+    def __init__(self, declares: Mapping[str, Any]) -> None:
+        self.declares = declares
 
     @abstractmethod
     async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
@@ -70,7 +69,7 @@ class AsyncRuntime(ABC):
         """Release the model's resources; the main loop calls this after the last answer, before the process ends."""
 
 
-def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, spans: "JobSpans | None" = None) -> None:
+def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, spans: "Spans | None" = None) -> None:
     """Run jobs in the loop of ``runner``, each in a trace span of ``spans``, until the frontend stops the worker.
 
     Raises FrameError, ValueError: the frontend sent bytes that are no frame, or a message of an unknown kind.
@@ -81,7 +80,7 @@ def run(connection: Connection, runtime: AsyncRuntime, runner: asyncio.Runner, s
 
 class _Jobs:
     def __init__(
-        self, connection: Connection, runtime: AsyncRuntime, loop: asyncio.AbstractEventLoop, spans: "JobSpans | None"
+        self, connection: Connection, runtime: AsyncRuntime, loop: asyncio.AbstractEventLoop, spans: "Spans | None"
     ) -> None:
         self._connection = connection
         self._runtime = runtime

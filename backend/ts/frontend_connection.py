@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ts.connection_threads import SHORTEST_STEP, ConnectionThreads, Overlap
+from ts.connection_threads import SHORTEST_RUN, ConnectionThreads, Overlap
 from ts.protocol.frames import Buffer, FrameBuffer, encode
 from ts.protocol.messages import CANCEL, HELLO, METRICS, ResultRow, encode_results
 from ts.worker_socket import connect, unread
@@ -44,6 +44,8 @@ class Connection:
 
     Attributes:
         cancelled: Ids of jobs that the frontend has cancelled and that this worker may not have answered yet.
+        is_plain: Whether one thread may send while another receives. Over TLS it may not, and one buffer is sent
+            at a time.
     """
 
     def __init__(self, address: str, channel: str, token: str, rank: int = 0) -> None:
@@ -51,8 +53,7 @@ class Connection:
         self._messages: deque[list[Any]] = deque()
         self._buffer = FrameBuffer()
         self._socket = connect(address)
-        #: A TLS socket sends one buffer at a time, and must not be read while another thread writes it.
-        self._is_plain = type(self._socket) is socket.socket
+        self.is_plain = type(self._socket) is socket.socket
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._threads: ConnectionThreads | None = None
@@ -90,11 +91,6 @@ class Connection:
         """Whether messages wait that were not received."""
         return bool(self._messages or (self._threads is None and self._poll.poll(_NO_WAIT)))
 
-    @property
-    def sends_meanwhile(self) -> bool:
-        """Whether another thread may send while this one receives."""
-        return self._is_plain
-
     def send(self, message: list[Any]) -> None:
         """Send one message that holds no large bodies. Raises FrontendGone: the frontend closed the connection."""
         self._write(encode(message))
@@ -117,13 +113,13 @@ class Connection:
         step()
         seconds = time.perf_counter() - began
         transfer, self._transfer_seconds = self._transfer_seconds, 0.0
-        is_measured = seconds >= SHORTEST_STEP and self._threads is None
+        is_measured = seconds >= SHORTEST_RUN and self._threads is None
         if is_measured and self._overlap.pays(seconds - (transfer - transferred), transfer):
             self.overlap()
 
     def overlap(self) -> None:
         """Read and write in threads from now on, while the thread that calls this one runs the handler."""
-        if self._threads is None and self._is_plain:
+        if self._threads is None and self.is_plain:
             self._threads = ConnectionThreads(self._poll.poll, self._read, self._write_now)
 
     def flush(self) -> None:
@@ -151,7 +147,7 @@ class Connection:
 
     def _read(self) -> None:
         self._receive_bytes()
-        while not self._is_plain and unread(self._socket):
+        while not self.is_plain and unread(self._socket):
             self._receive_bytes()
         for message in self._buffer.messages():
             if message[0] == CANCEL:
@@ -186,7 +182,7 @@ class Connection:
         try:
             if len(buffers) == 1:
                 self._socket.sendall(buffers[0])
-            elif self._is_plain:
+            elif self.is_plain:
                 self._write_many([memoryview(buffer) for buffer in buffers])
             else:
                 self._socket.sendall(b"".join(buffers))

@@ -104,7 +104,10 @@ class WarmParent:
             ends.close()
             return False
         if pid == 0:
-            self._leave()
+            self._orders.close()
+            for ended, (_, status) in self._workers.items():
+                os.close(ended)
+                os.close(status)
             _start(order, ends, self._arguments, parent)
             return True
         ended = os.pidfd_open(pid)
@@ -112,12 +115,6 @@ class WarmParent:
         self._poll.register(ended, select.POLLIN)
         ends.close()
         return False
-
-    def _leave(self) -> None:
-        self._orders.close()
-        for ended, (_, status) in self._workers.items():
-            os.close(ended)
-            os.close(status)
 
     def _reap(self, ended: int) -> None:
         pid, status = self._workers.pop(ended)

@@ -64,7 +64,10 @@ def main(arguments: list[str]) -> int:
     gain_no_privileges()  # the server sets this for the workers it starts, but a user may have started this one by hand
     # Ctrl-C in a terminal signals every process of the group; the frontend handles it and stops its workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    configure_output()
+    # Write every line that the handler prints or logs to the model log immediately.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
+    write_records(logging.getLogger())
     token = os.environ.pop(messages.TOKEN_VARIABLE, "")
     connection = (Connection if rank == 0 else FollowerConnection)(address, messages.JOBS_CHANNEL, token, rank)
     start_heartbeat(address, token, rank)
@@ -97,13 +100,6 @@ def _answer_pings(connection: Connection) -> None:
         # The main thread sees the end of its own connection as soon as it looks there; usually it is gone before this.
         time.sleep(_GRACE_SECONDS)
         os._exit(1)
-
-
-def configure_output() -> None:
-    """Write every line that the handler prints or logs to the model log immediately."""
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
-    write_records(logging.getLogger())
 
 
 def load(connection: Connection) -> Callable[[], None] | None:
@@ -172,9 +168,9 @@ def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], 
     runtime: event_loop.AsyncRuntime = module.load(load, connection, runner)
     spans = None
     if runtime.spans_jobs and (traces := os.environ.get(TRACES_VARIABLE)):
-        from ts.runtimes.handler_spans import JobSpans
+        from ts.runtimes.handler_spans import Spans
 
-        spans = JobSpans(traces, load["model_name"])
+        spans = Spans(traces, load["model_name"])
     return partial(event_loop.run, connection, runtime, runner, spans), runtime.declares
 
 

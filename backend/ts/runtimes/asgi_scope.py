@@ -61,21 +61,17 @@ def response_sender(take: TakePart) -> Callable[[Message], Awaitable[None]]:
     async def send(message: Message) -> None:
         nonlocal status, headers
         if message["type"] == "http.response.start":
-            status, headers = message["status"], texts_of(message.get("headers", ()))
+            status = message["status"]
+            headers = [
+                (name.decode("latin-1").lower(), value.decode("latin-1"))
+                for name, value in message.get("headers", ())
+                if name.lower() not in _FRAMING
+            ]
         elif message["type"] == "http.response.body":
             take(bool(message.get("more_body")), status, headers, message.get("body", b""))
             await asyncio.sleep(0)  # a body that never waits must not hold up the others
 
     return send
-
-
-def texts_of(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """Return the headers of a response as text, without those of its framing."""
-    return [
-        (name.decode("latin-1").lower(), value.decode("latin-1"))
-        for name, value in headers
-        if name.lower() not in _FRAMING
-    ]
 
 
 def receive_once(body: bytes) -> Callable[[], Awaitable[Message]]:

@@ -9,8 +9,7 @@ import copy
 import inspect
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from ts.event_loop import AsyncRuntime
 from ts.frontend_connection import Connection
@@ -65,14 +64,11 @@ class AsyncHandler(AsyncRuntime):
     def __init__(
         self, service: Service, connection: Connection, handler: TorchServeHandler, max_response_size: int
     ) -> None:
+        super().__init__(handler.declares)
         self._handler = handler
         self._service = service
         self._connection = connection
         self._max_response_size = max_response_size
-
-    @property
-    def declares(self) -> Mapping[str, Any]:
-        return self._handler.declares
 
     async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
         for row in self._handler.read_rows([wire_row]):

@@ -87,7 +87,8 @@ class CallValues:
         if self.streams:  # an iterator, or a generator, of its first argument
             result = next(iter(typing.get_args(result)), Any)
         self._result = _checked(_type_of(result, batched, f"{name}: the result"))
-        self._takes = _media_type(types[self._single]) if self._single else _JSON
+        only = types[self._single] if self._single else None
+        self._takes = _TEXT if only is str else _BYTES if only in _RAW else _JSON
 
     # Requests
 
@@ -189,12 +190,6 @@ def _checked(kind: Any) -> Any:
     """Return a type as pydantic is to check it."""
     maker = _maker_of(kind)
     return kind if maker is None else Annotated[kind, BeforeValidator(maker), WithJsonSchema(_NUMBERS)]
-
-
-def _media_type(kind: Any) -> str:
-    if kind is str:
-        return _TEXT
-    return _BYTES if kind in _RAW else _JSON
 
 
 def _value(given: Any, kind: Any) -> Any:

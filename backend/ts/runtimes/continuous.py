@@ -7,7 +7,7 @@ response. A row without a callable ends with this step. ``docs/handlers.md`` has
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ts import device_loss
@@ -53,18 +53,15 @@ class ContinuousHandler(TorchServeHandler):
             self.update_store()
             return
         live = self._without_withdrawn(self.drop_cancelled(self._live))
-        self._forget_cancellations()
+        # The jobs of the cancellations that the step before knew of have arrived and been answered since.
+        self._connection.cancelled.difference_update(self._known_cancelled)
+        self._known_cancelled = set(self._connection.cancelled)
         self._live = []
         if live:
             self._live = self._without_withdrawn(self._run(live))
             for row in self._live:
                 row.data = {}
                 row.processor.reset_response()
-
-    def _forget_cancellations(self) -> None:
-        """Forget the cancellations that the step before knew of: their jobs have arrived and been answered since."""
-        self._connection.cancelled.difference_update(self._known_cancelled)
-        self._known_cancelled = set(self._connection.cancelled)
 
     def _without_withdrawn(self, rows: list[Row]) -> list[Row]:
         """Return the rows whose sequence was not rolled back; notify the handler of the others' end."""
@@ -78,10 +75,10 @@ class ContinuousHandler(TorchServeHandler):
         batch = self.new_batch(live)
         results = batch.run()
         if results is not None:
-            criteria = self.context.stopping_criteria
+            criteria = self._service.context.stopping_criteria
             for index, (row, value) in enumerate(zip(live, results, strict=True)):
                 try:
-                    stream_next = _stream_next(row, _criterion(criteria, index, row.job_id), value)
+                    stream_next = _stream_next(criteria, index, row, value)
                 except Exception as error:
                     device_loss.note_loss(error)
                     about, text = {"request_id": row.job_id}, "The stopping criterion of request %s failed."
@@ -94,20 +91,15 @@ class ContinuousHandler(TorchServeHandler):
         return unfinished
 
 
-def _criterion(criteria: Any, index: int, job_id: str) -> Callable[[Any], bool | None] | None:
-    if not criteria:
-        return None
-    found: Callable[[Any], bool | None] | None
-    if isinstance(criteria, Mapping):
-        found = criteria.get(index, criteria.get(job_id))
-    else:
-        found = criteria[index] if index < len(criteria) else None
-    return found
-
-
-def _stream_next(row: Row, criterion: Callable[[Any], bool | None] | None, value: Any) -> str | None:
+def _stream_next(criteria: Any, index: int, row: Row, value: Any) -> str | None:
     """Return the value of the response header ``ts_stream_next`` for this step; None for a response of one part."""
-    stop = None if criterion is None or row.done else criterion(value)
+    stop = None
+    if criteria and not row.done:
+        if isinstance(criteria, Mapping):
+            criterion = criteria.get(index, criteria.get(row.job_id))
+        else:
+            criterion = criteria[index] if index < len(criteria) else None
+        stop = None if criterion is None else criterion(value)
     if stop is None:
         return "false" if row.streaming else None
     return "false" if stop else "true"

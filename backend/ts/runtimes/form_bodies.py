@@ -49,7 +49,6 @@ class _MultipartReader:
         self._value = bytearray()
         self._complete = False
         callbacks: MultipartCallbacks = {
-            "on_part_begin": self._on_part_begin,
             "on_header_field": lambda data, start, end: self._header_name.extend(data[start:end]),
             "on_header_value": lambda data, start, end: self._header_value.extend(data[start:end]),
             "on_header_end": self._on_header_end,
@@ -65,10 +64,6 @@ class _MultipartReader:
         if not self._complete:
             raise FormParserError("the body ends before its last boundary")
         return self._parts
-
-    def _on_part_begin(self) -> None:
-        self._headers = {}
-        self._value = bytearray()
 
     def _on_header_end(self) -> None:
         self._headers[bytes(self._header_name).lower()] = bytes(self._header_value)
@@ -86,6 +81,7 @@ class _MultipartReader:
             type_ = declared.partition(";")[0].strip() or _DEFAULT_FILE_TYPE
         # The header parser gives UTF-8 names back as the latin-1 text it read them as.
         self._parts.append((name.decode("utf-8", "replace"), type_, bytes(self._value)))
+        self._headers, self._value = {}, bytearray()
 
     def _on_end(self) -> None:
         self._complete = True

@@ -21,38 +21,41 @@ if TYPE_CHECKING:
     Task = asyncio.Task[None]
 
 
-def traced(entry_point: EntryPoint, destination: str) -> EntryPoint:
+def traced(entry_point: EntryPoint, destination: str, model_name: str) -> EntryPoint:
     """Return the entry point of a handler with a span around each row of each call."""
-    spans_of = _Spans(destination)
+    spans = Spans(destination, model_name)
     if inspect.iscoroutinefunction(inspect.unwrap(entry_point)):
 
         @functools.wraps(entry_point)
         async def call_async(data: Any, context: Context) -> Any:
-            with spans_of.call(context):
+            with spans.call(context):
                 return await entry_point(data, context)
 
         return call_async
 
     @functools.wraps(entry_point)
     def call(data: Any, context: Context) -> Any:
-        with spans_of.call(context):
+        with spans.call(context):
             return entry_point(data, context)
 
     return call
 
 
-class JobSpans:
-    """Spans around the tasks that are jobs of a model."""
+class Spans:
+    """Spans around calls of a handler, or around the tasks that are jobs of a model."""
 
     def __init__(self, destination: str, model_name: str) -> None:
-        self._spans = _Spans(destination)
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._tracer = provider_of(destination, "torchserve-py-worker").get_tracer("ts")
+        self._propagator = TraceContextTextMapPropagator()
         self._model_name = model_name
 
     def start_task(self, wire_row: InferRow, start: "Callable[[], Task]") -> "Task":
         """Start the task of a job; its span is the current one there, and ends with it."""
         from opentelemetry.trace import use_span
 
-        span = self._spans.of(RequestProcessor(None, wire_row[1]))
+        span = self._of(RequestProcessor(None, wire_row[1]))
         if span is None:
             return start()
         span.set_attributes({"request.id": wire_row[0], "model.name": self._model_name, "batch.size": 1})
@@ -60,14 +63,6 @@ class JobSpans:
             task = start()
         task.add_done_callback(lambda task: span.end())
         return task
-
-
-class _Spans:
-    def __init__(self, destination: str) -> None:
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        self._tracer = provider_of(destination, "torchserve-py-worker").get_tracer("ts")
-        self._propagator = TraceContextTextMapPropagator()
 
     @contextmanager
     def call(self, context: Context) -> Iterator[None]:
@@ -92,13 +87,13 @@ class _Spans:
     def _begin(self, context: Context) -> Iterator[Any]:
         processors = context.request_processor or []
         for index, processor in enumerate(processors):
-            span = self.of(processor)
+            span = self._of(processor)
             if span is not None:
-                request_id, name = (context.request_ids or {}).get(index, ""), context.model_name or ""
-                span.set_attributes({"request.id": request_id, "model.name": name, "batch.size": len(processors)})
+                about = {"request.id": (context.request_ids or {}).get(index, ""), "model.name": self._model_name}
+                span.set_attributes({**about, "batch.size": len(processors)})
                 yield span
 
-    def of(self, processor: RequestProcessor) -> Any:
+    def _of(self, processor: RequestProcessor) -> Any:
         from opentelemetry.context import Context as TraceContext
 
         carrier = {name: value for name in HEADERS if (value := processor.get_request_property(name))}

@@ -76,7 +76,7 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
     if traces := os.environ.get(TRACES_VARIABLE):
         from ts.runtimes.handler_spans import traced  # OpenTelemetry is heavy, and most servers have no traces
 
-        service.entry_point = traced(service.entry_point, traces)
+        service.entry_point = traced(service.entry_point, traces, load["model_name"])
     if context.sequence_cache is not None or (cache is not None and cache["durable"]):
         from ts.sequence.opening import open_steps
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ts.batch_claims import BatchClaims
-from ts.context import Context
 from ts.frontend_connection import Connection
 from ts.protocol.messages import (
     NO_HISTORIES,
@@ -117,7 +116,7 @@ class TorchServeHandler:
             for row, value in zip(rows, results, strict=True):
                 batch.answer(row, value, "false" if row.streaming else None)
         connection = self._connection
-        is_followed = self._service.steps is not None and connection.sends_meanwhile
+        is_followed = self._service.steps is not None and connection.is_plain
         batch.finish(meanwhile=is_followed and bool(self._frames or connection.has_more))
 
     def new_batch(self, rows: list[Row]) -> Batch:
@@ -130,11 +129,6 @@ class TorchServeHandler:
         config = self._service.context.model_yaml_config
         declared = {key: config[key] for key in DECLARATIONS if config.get(key)}
         return declared | ({"function": self._service.declared} if self._service.declared else {})
-
-    @property
-    def context(self) -> Context:
-        """The model's context."""
-        return self._service.context
 
     def read_rows(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:
         """Return the rows to run; answer those that were cancelled, cannot be parsed, or were applied before."""
@@ -173,7 +167,7 @@ class TorchServeHandler:
         if self._open_inference_rows is None:
             from ts.runtimes.open_inference_rows import OpenInferenceRows
 
-            self._open_inference_rows = OpenInferenceRows(self.context, self.declares, self._service.envelope)
+            self._open_inference_rows = OpenInferenceRows(self._service.context, self.declares, self._service.envelope)
         return self._open_inference_rows.read(wire_row)
 
     def drop_cancelled(self, rows: list[Row]) -> list[Row]:

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from statistics import median
 from typing import Any, Final
 
-from ts.connection_threads import SHORTEST_STEP
+from ts.connection_threads import SHORTEST_RUN
 from ts.sequence.stores.store import Store
 
 #: Commits that are shorter (seconds) cost less than passing them to the thread.
@@ -19,9 +19,9 @@ _LEAST_COMMIT: Final = 0.1e-3
 _MOST_WAIT: Final = 0.9
 #: A commit beside a handler may take so many times as long as one alone: the handler may let no other thread run.
 _MOST_DELAY: Final = 2
-#: How many steps are measured at a time: at first, and at most. Each time that the thread turns out not to pay, the
-#: number is doubled.
-_MEASURED_STEPS: Final = 16
+#: How many runs of the handler are measured at a time: at first, and at most. The number is doubled each time that the
+#: thread turns out not to pay.
+_MEASURED_RUNS: Final = 16
 _MOST_MEASURED: Final = 1024
 
 
@@ -86,19 +86,19 @@ class CommitOverlap:
     def __init__(self) -> None:
         self.pays = False
         self._wait_alone, self._commit_alone = 0.0, 0.0
-        self._to_measure = _MEASURED_STEPS
+        self._to_measure = _MEASURED_RUNS
         self._since: float | None = None
-        self._steps: list[float] = []
+        self._runs: list[float] = []
         self._waits: list[float] = []
         self._commits: list[float] = []
 
     def ran(self, began: float, ended: float, *, is_followed: bool) -> None:
         """Note when the handler has run, and whether another batch waited then."""
         if self._since is not None:
-            self._steps.append(ended - began)
+            self._runs.append(ended - began)
             self._waits.append(began - self._since)
-            if self._commits and len(self._steps) >= self._to_measure:
-                self._decide(median(self._steps), median(self._waits), median(self._commits))
+            if self._commits and len(self._runs) >= self._to_measure:
+                self._decide(median(self._runs), median(self._waits), median(self._commits))
         self._since = ended if is_followed else None
 
     def committed(self, seconds: float) -> None:
@@ -106,12 +106,12 @@ class CommitOverlap:
         if self._since is not None:
             self._commits.append(seconds)
 
-    def _decide(self, step: float, wait: float, commit: float) -> None:
+    def _decide(self, run: float, wait: float, commit: float) -> None:
         if not self.pays:
             self._wait_alone, self._commit_alone = wait, commit
-            self.pays = step >= SHORTEST_STEP and commit >= _LEAST_COMMIT
-        elif step < SHORTEST_STEP or wait > _MOST_WAIT * self._wait_alone or commit > _MOST_DELAY * self._commit_alone:
+            self.pays = run >= SHORTEST_RUN and commit >= _LEAST_COMMIT
+        elif run < SHORTEST_RUN or wait > _MOST_WAIT * self._wait_alone or commit > _MOST_DELAY * self._commit_alone:
             self.pays = False
             self._to_measure = min(2 * self._to_measure, _MOST_MEASURED)
-        for measured in (self._steps, self._waits, self._commits):
+        for measured in (self._runs, self._waits, self._commits):
             measured.clear()

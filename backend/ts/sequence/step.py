@@ -128,9 +128,9 @@ class Step:
         return packed
 
 
-def kept_answer(job_id: str, answer: bytes) -> ResultRow:
+def answer_of(job_id: str, kept: bytes) -> ResultRow:
     """Return the result row of a kept answer, for a repeated step."""
-    status, reason, headers, body, error, _ = msgpack.unpackb(answer)
+    status, reason, headers, body, error, _ = msgpack.unpackb(kept)
     return job_id, False, status, reason, headers, body, error
 
 

@@ -4,7 +4,7 @@ import logging
 from typing import Final
 
 from ts.protocol.messages import CAUSE_HEADER, ResultRow
-from ts.sequence.step import Step, kept_answer
+from ts.sequence.step import Step, answer_of
 from ts.sequence.stores.store import Store, StoreError
 
 logger = logging.getLogger(__name__)
@@ -48,11 +48,11 @@ def look_up(store: Store, step: Step, incarnation: int | None = None, otherwise:
         otherwise: The answer if the store has none for the step; None means ``outcome_unknown``.
     """
     try:
-        answer = store.find(step.sequence_id, step.request_id, incarnation)
+        kept = store.find(step.sequence_id, step.request_id, incarnation)
     except StoreError as error:
         logger.error("The sequence store cannot tell whether a step was applied: %s", error)
         return unknown(step)
-    return kept_answer(step.row.job_id, answer) if answer is not None else otherwise or unknown(step)
+    return answer_of(step.row.job_id, kept) if kept is not None else otherwise or unknown(step)
 
 
 def unknown(step: Step) -> ResultRow:

@@ -76,17 +76,12 @@ class AdaptiveBatcher:
         try:
             return await waiting.answer
         finally:
-            self._forget(key, waiting)
-
-    def _forget(self, key: Hashable, waiting: _Waiting) -> None:
-        """Make room for another request in the place of one that was cancelled before its batch began."""
-        gathering = self._gathering.get(key)
-        if gathering is None or waiting not in gathering.members:
-            return
-        gathering.members.remove(waiting)
-        if not gathering.members:
-            gathering.timer.cancel()
-            del self._gathering[key]
+            gathering = self._gathering.get(key)
+            if gathering is not None and waiting in gathering.members:  # it was cancelled before its batch began
+                gathering.members.remove(waiting)
+                if not gathering.members:
+                    gathering.timer.cancel()
+                    del self._gathering[key]
 
     def _start(self, key: Hashable) -> None:
         members, timer = self._gathering.pop(key)

@@ -26,7 +26,16 @@ def model_request(request: InferenceRequest, headers: Mapping[str, str]) -> type
     members: dict[str, Any] = {
         "id": request.id or "",
         "parameters": {**request.parameters, "headers": headers},
-        "inputs": [_model_input(tensor) for tensor in request.inputs],
+        "inputs": [
+            {
+                "name": tensor.name,
+                "shape": tensor.shape,
+                "datatype": tensor.datatype,
+                "parameters": tensor.parameters or None,
+                "data": _model_data(tensor),
+            }
+            for tensor in request.inputs
+        ],
     }
     if request.outputs is not None:
         members["outputs"] = [{"name": each.name, "parameters": each.parameters or None} for each in request.outputs]
@@ -59,16 +68,6 @@ def parameters_of(parametrised: Any) -> dict[str, Any]:
     # The dump of pydantic would do, but takes several times as long.
     members = {**parameters.__dict__, **(parameters.__pydantic_extra__ or {})}
     return {name: value for name, value in members.items() if value is not None and not name.startswith("_")}
-
-
-def _model_input(tensor: Tensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "shape": tensor.shape,
-        "datatype": tensor.datatype,
-        "parameters": tensor.parameters or None,
-        "data": _model_data(tensor),
-    }
 
 
 def _model_data(tensor: Tensor) -> types.TensorData | list[Any]:

@@ -23,6 +23,7 @@ from mlserver import MLModel, ModelSettings, Settings, types
 from mlserver.context import model_context
 from mlserver.logging import configure_logger
 from mlserver.settings import ModelParameters
+from pydantic import ValidationError
 
 from ts.runtimes.mlserver import reported_metrics, unread_data
 from ts.runtimes.mlserver.conversion import parameters_of
@@ -93,15 +94,11 @@ def _read(path: Path, read: Any) -> Any:
     try:
         return read()
     except (OSError, TypeError, ValueError) as error:
-        raise LoadError(f"{path.name}: {_first_problem(error)}") from error
-
-
-def _first_problem(error: Exception) -> str:
-    problems = getattr(error, "errors", None)
-    if not callable(problems):
-        return str(error)
-    first = problems()[0]
-    return f"{'.'.join(str(each) for each in first['loc'])} is {first['input']!r}: {first['msg']}"
+        text = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            text = f"{'.'.join(str(each) for each in first['loc'])} is {first['input']!r}: {first['msg']}"
+        raise LoadError(f"{path.name}: {text}") from error
 
 
 async def declarations(model: MLModel) -> dict[str, Any]:

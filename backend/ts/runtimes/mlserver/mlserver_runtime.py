@@ -56,6 +56,7 @@ class MLServerRuntime(AsyncRuntime):
         cache_size: int,
         max_response_size: int,
     ) -> None:
+        super().__init__({**declares, "response_cache": cache_size > 0})
         self._model = model
         self._connection = connection
         self._outbox = Outbox(connection, max_response_size, take_records)
@@ -64,18 +65,13 @@ class MLServerRuntime(AsyncRuntime):
         self._cache_size = cache_size
         #: The newest responses by `key_of` the request.
         self._cache: dict[bytes, types.InferenceResponse] = {}
-        self._declares = {**declares, "response_cache": cache_size > 0}
         if self._custom_routes.declared:
-            self._declares["routes"] = self._custom_routes.declared
+            self.declares = {**self.declares, "routes": self._custom_routes.declared}
         self._has_predict = type(model).predict is not MLModel.predict or "predict" in vars(model)
         self._batcher = None
         settings = model.settings
         if settings.max_batch_size > 1 and settings.max_batch_time > 0 and self._has_predict:
             self._batcher = AdaptiveBatcher(self._call_predict, settings.max_batch_size, settings.max_batch_time)
-
-    @property
-    def declares(self) -> Mapping[str, Any]:
-        return self._declares
 
     async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
         job_id, headers, _, _, protocol, _ = wire_row
@@ -87,7 +83,7 @@ class MLServerRuntime(AsyncRuntime):
                 if protocol == CUSTOM:
                     await self._custom_routes.answer(wire_row, self._put)
                     return
-                received = receive(_open_inference_row(wire_row), self._declares, any_text_shape=True)
+                received = receive(_open_inference_row(wire_row), self.declares, any_text_shape=True)
                 request = self._as_model_request(received, lower_case_headers(headers))
                 if pseudo_header(wire_row, ":endpoint") in _STREAMS:
                     await self._stream(job_id, received, request, inputs)
@@ -132,7 +128,7 @@ class MLServerRuntime(AsyncRuntime):
         return received.encode(self._as_wire_response(response, request))
 
     async def _predict(self, request: types.InferenceRequest) -> types.InferenceResponse:
-        if not self._has_predict and self._declares["decoupled"]:
+        if not self._has_predict and self.declares["decoupled"]:
             return await self._only_response(request)
         if self._batcher is not None:
             return await self._batcher.predict(request)
@@ -217,19 +213,11 @@ def _open_inference_row(row: InferRow) -> InferRow:
         return row
     if protocol is not None:
         raise Failure(501, f"An MLServer model cannot be asked by the protocol {protocol!r}.")
-    if isinstance(body, list):
-        body = _only_body(body)
+    if isinstance(body, list):  # of parameters, one of which is the request
+        by_name = {name.decode() if isinstance(name, bytes) else name: value for name, _, value in body}
+        body = next((by_name[name] for name in _BODY_NAMES if name in by_name), b"")
+        body = body.encode() if isinstance(body, str) else body
     return (job_id, headers, content_type, body, OPEN_INFERENCE_REST, more_input)
-
-
-def _only_body(parameters: list[Any]) -> Any:
-    """Return the request among the parameters of a row: the one without a name, ``body`` or ``data``."""
-    by_name = {name.decode() if isinstance(name, bytes) else name: value for name, _, value in parameters}
-    for name in _BODY_NAMES:
-        if name in by_name:
-            value = by_name[name]
-            return value.encode() if isinstance(value, str) else value
-    return b""
 
 
 async def _only(request: types.InferenceRequest) -> AsyncIterator[types.InferenceRequest]:

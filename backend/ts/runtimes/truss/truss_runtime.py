@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -34,26 +34,12 @@ class TrussRuntime(AsyncRuntime):
     """Runs the jobs of one loaded Truss."""
 
     def __init__(self, model: ServedModel, connection: Connection) -> None:
+        super().__init__(_declarations(model))
         self._model = model
         self._connection = connection
         self._outbox = Outbox(connection, model.max_response_size)
         self._clients: dict[str, Client] = {}
         self._collecting: asyncio.Task[bytes] | None = None
-
-    @property
-    def declares(self) -> Mapping[str, Any]:
-        description = self._model.description
-        predict = description.endpoints.get(PREDICT)
-        transport = self._model.config.runtime["transport"]
-        return {
-            "platform": "truss",
-            "decoupled": predict is not None and predict.streams,
-            "endpoints": description.names,
-            "schema": description.schema,
-            "hot_reload": self._model.hot_reload is not None,
-            "has_health_check": description.is_healthy is not None,
-            "websocket": {key: transport[key] for key in ("ping_interval_seconds", "ping_timeout_seconds")},
-        }
 
     async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
         job_id = wire_row[0]
@@ -80,6 +66,7 @@ class TrussRuntime(AsyncRuntime):
         answer, description = hot_reload.reload()
         if description is not None:
             self._model.description = description
+            self.declares = _declarations(self._model)
             self._connection.send([DECLARES, self.declares])
         return answer
 
@@ -121,6 +108,21 @@ class TrussRuntime(AsyncRuntime):
 
     async def close(self) -> None:
         self._model.close()
+
+
+def _declarations(model: ServedModel) -> dict[str, Any]:
+    description = model.description
+    predict = description.endpoints.get(PREDICT)
+    transport = model.config.runtime["transport"]
+    return {
+        "platform": "truss",
+        "decoupled": predict is not None and predict.streams,
+        "endpoints": description.names,
+        "schema": description.schema,
+        "hot_reload": model.hot_reload is not None,
+        "has_health_check": description.is_healthy is not None,
+        "websocket": {key: transport[key] for key in ("ping_interval_seconds", "ping_timeout_seconds")},
+    }
 
 
 def _form_of(row: InferRow, model: ServedModel) -> Form:

@@ -232,7 +232,7 @@ class FileStore(Store):
                     "SELECT token, incarnation FROM sequences WHERE number = ?", (number,)
                 ).fetchone() or (None, None)
                 token, incarnation = found[0], changed[number][_INCARNATION] if number in changed else found[1]
-                slot, request_id, _ = commit.answers[0]
+                slot, request_id, _ = commit.kept[0]
                 entry = self._kept(number, journaled).get(slot * SLOT + number)
                 if entry is not None and entry[1:3] == (commit.lease.incarnation, request_id):
                     settled.append(incarnation == commit.lease.incarnation or None)

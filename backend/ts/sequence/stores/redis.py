@@ -136,9 +136,9 @@ class RedisStore(Store):
                 lease.further_steps,
                 closed,
                 False if state is None else state,
-                answers,
+                kept,
             )
-            for lease, state, closed, answers in commits
+            for lease, state, closed, kept in commits
         ]
         limits = (self._lease, self._lifetime, self._open_for, self._remembered)
         ids = [each.lease.sequence_id for each in commits]
@@ -157,7 +157,7 @@ class RedisStore(Store):
         for commit, (lease, _) in zip(commits, acquired, strict=True):
             if lease is not None and lease.incarnation <= commit.lease.incarnation:
                 same = lease.incarnation == commit.lease.incarnation
-                settled.append(same and lease.has_applied(commit.answers[0][1]))
+                settled.append(same and lease.has_applied(commit.kept[0][1]))
             else:  # another server has the sequence, or has had it meanwhile
                 settled.append(None)
         over = [lease for lease, _ in acquired if lease is not None and lease.closed]

@@ -150,14 +150,14 @@ class Acquired(NamedTuple):
 class Commit(NamedTuple):
     """A change of one sequence: its new state (None: it has none), and the answers to the steps that produced it.
 
-    ``answers`` are triples of the answer's slot, the step's request id and the answer. A reason in ``closed`` ends the
+    ``kept`` are triples of the answer's slot, the step's request id and the answer. A reason in ``closed`` ends the
     sequence and releases its lease.
     """
 
     lease: Lease
     state: bytes | None
     closed: str
-    answers: Sequence[tuple[int, str, bytes]]
+    kept: Sequence[tuple[int, str, bytes]]
 
 
 class Store(Protocol):

@@ -154,7 +154,7 @@ def test_a_commit_is_left_to_the_thread_only_if_another_message_waits(held: Any)
 
 def test_nothing_is_left_to_the_thread_over_tls(held: Any) -> None:
     worker, _ = held()
-    worker.connection._is_plain = False
+    worker.connection.is_plain = False
     admit(worker, step("j2", "s", "1"), step("k2", "t", "1"))
     worker.runtime.step()
     assert [row[5] for row in worker.peer.result_rows()] == [b"6"]

@@ -158,7 +158,7 @@ class Watched:
 
     def do_commit(self, commits: Sequence[Commit]) -> Any:
         world = self._world
-        outcome, _, go = world.plans[commits[0].answers[0][1]]
+        outcome, _, go = world.plans[commits[0].kept[0][1]]
         self._is_silent = outcome.endswith("silence")
         is_meanwhile = threading.current_thread() is not threading.main_thread()
         if is_meanwhile:
@@ -206,7 +206,7 @@ class Watched:
 class FakeConnection:
     """Takes answers; further messages always wait."""
 
-    has_more = sends_meanwhile = True
+    has_more = is_plain = True
 
     def __init__(self, world: World) -> None:
         self.cancelled: set[str] = set()
