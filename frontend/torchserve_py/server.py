@@ -154,12 +154,8 @@ class Server:
             task.cancel()
         await self._snapshots.stopping()
         await self._workflows.close()
-        closing = [self._registry.close()]
-        if self._doors is not None:
-            closing.append(self._doors.close())
-        if self._grpc_doors is not None:
-            closing.append(self._grpc_doors.close())
-        await asyncio.gather(*closing)
+        opened = (self._registry, self._doors, self._grpc_doors)
+        await asyncio.gather(*(each.close() for each in opened if each is not None))
         await self._worker_listener.close()
         self._flush_line_logs()
         await asyncio.to_thread(wait_until_written, _LAST_LINES_LIMIT)

@@ -35,9 +35,11 @@ def packed_handler(handler: str, runtime: str) -> tuple[str, Path | None]:
     path, colon, function = handler.partition(":")
     if not Path(path).name or (colon and not function):
         raise PackError(f'Handler "{handler}" must be a built-in name, a Python file, or <module>:<function>.')
-    file = Path(path + _suffix(runtime)) if not path.endswith(_suffix(runtime)) else Path(path)
+    file = Path(path.removesuffix(_suffix(runtime)) + _suffix(runtime))
     if not file.is_file():
-        raise FileNotFoundError(f"Handler file does not exist: {file}{_suggestion(path, built_in)}")
+        close = difflib.get_close_matches(path, built_in, n=1, cutoff=0.8)
+        suggestion = f" (did you mean the built-in {close[0]}?)" if close else ""
+        raise FileNotFoundError(f"Handler file does not exist: {file}{suggestion}")
     return Path(path).name + colon + function, file
 
 
@@ -45,8 +47,3 @@ def _suffix(runtime: str) -> str:
     if runtime != "LSP":
         return ".py"
     return ".dylib" if sys.platform == "darwin" else ".so"
-
-
-def _suggestion(name: str, built_in: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(name, built_in, n=1, cutoff=0.8)
-    return f" (did you mean the built-in {close[0]}?)" if close else ""

@@ -64,11 +64,6 @@ class Manifest(ModelEntry):
     raw: Mapping[str, Any]
     runtime: str
 
-    @property
-    def undated(self) -> tuple[str, ...]:
-        """The keys about the archive's making that are missing: TorchServe warns of each."""
-        return tuple(key for key in ("createdOn", "archiverVersion") if self.raw.get(key) is None)
-
     def to_json(self) -> str:
         """The text of the file, the same for the same manifest."""
         return json.dumps(self.raw, indent=2, ensure_ascii=False) + "\n"

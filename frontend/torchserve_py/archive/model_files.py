@@ -132,8 +132,10 @@ def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> Mode
             manifest = _describe_folder(root, model_name=name, handler=handler, loads_weights=False)
         elif (root / MANIFEST_PATH).is_file():
             manifest = read(root / MANIFEST_PATH)
-            for key in manifest.undated:
-                logger.warning("%s: %s is missing in %s; was it made by torch-model-archiver?", url, key, MANIFEST_PATH)
+            for key in ("createdOn", "archiverVersion"):  # as TorchServe warns
+                if manifest.raw.get(key) is None:
+                    text = "%s: %s is missing in %s; was it made by torch-model-archiver?"
+                    logger.warning(text, url, key, MANIFEST_PATH)
             if not (handler or manifest.handler):
                 contract = contract_of(names)
         else:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
+from torchserve_py.core.serving import RegisterRequest
 from torchserve_py.doors.failures import Failure, bad_request, failure_of, failure_of_job
 from torchserve_py.doors.management_calls import page_of
 from torchserve_py.doors.management_door import PAGE
@@ -23,7 +24,7 @@ from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.workflows.execution import WorkflowParts
-from torchserve_py.workflows.registry import Workflow, WorkflowRequest
+from torchserve_py.workflows.registry import Workflow
 
 _LIST: Final = Operation("listWorkflows", "List the workflows", (200, 400, 500), PAGE, gives={JSON: OBJECT})
 _REGISTER: Final = Operation(
@@ -71,7 +72,7 @@ class WorkflowManagementDoor(Door):
         given = await of_query_or_json(request, self.max_body, _REGISTER)
         if not given.get("url"):
             raise bad_request("Parameter url is required.")
-        wanted = WorkflowRequest(name=given.pop("workflow_name", None), **given)
+        wanted = RegisterRequest(model_name=given.pop("workflow_name", None), **given)
         workflow = await self.context.workflows.register(wanted)
         return json_answer({"status": f"Workflow {workflow.name} has been registered and scaled successfully."})
 

@@ -23,18 +23,17 @@ def report(resolution: Resolution) -> Iterator[str]:
 
 
 def _table(resolution: Resolution) -> Iterator[str]:
-    rows = [(name, *_cells(name, resolution)) for name in SOURCES]
+    rows = []
+    for name in SOURCES:
+        effective = resolution.effective.get(name)
+        if effective is None:
+            rows.append((name, "(missing or wrong, see below)", ""))
+        else:
+            rows.append((name, shown(name, effective.value), effective.origin))
     name_width = max(len(name) for name, _, _ in rows)
     value_width = max(len(value) for _, value, _ in rows if len(value) <= _WIDEST_COLUMN)
     for name, value, origin in rows:
         yield f"{name:{name_width}}  {value:{value_width}}  {origin}".rstrip()
-
-
-def _cells(name: str, resolution: Resolution) -> tuple[str, str]:
-    effective = resolution.effective.get(name)
-    if effective is None:
-        return "(missing or wrong, see below)", ""
-    return shown(name, effective.value), effective.origin
 
 
 def documented(name: str) -> str:

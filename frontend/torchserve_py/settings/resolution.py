@@ -45,18 +45,14 @@ class _Given(NamedTuple):
 
 
 class Resolution:
-    """What all sources say; relative paths start from ``cwd``. All mistakes are collected.
-
-    Attributes:
-        effective: Setting name -> value and origin. A setting whose value is wrong or missing is absent; all are
-            absent when the file or a flag cannot be read.
-        warnings: What the user should know although the server can start.
-        errors: Why it cannot start, one line per mistake.
-    """
+    """What all sources say; relative paths start from ``cwd``. All mistakes are collected."""
 
     def __init__(self, flags: Flags, environ: Mapping[str, str], cwd: Path) -> None:
+        #: By setting; those are absent whose value is wrong or missing, and all when the file or a flag cannot be read.
         self.effective: dict[str, Effective] = {}
+        #: What the user should know although the server can start.
         self.warnings: list[str] = []
+        #: Why the server cannot start, one line per mistake.
         self.errors: list[str] = []
         self._flags = flags
         self._environ = environ

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchserve_py.archive.cancellation import run_in_daemon_thread
 from torchserve_py.archive.errors import ArchiveError
@@ -31,17 +31,6 @@ logger = logging.getLogger(__name__)
 
 #: How long cancelled registrations may clean up when the server stops (seconds).
 _CLOSE_LIMIT = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkflowRequest:
-    """A registration call; None = not given. Timeouts are in seconds and count for every model of the workflow."""
-
-    url: str
-    name: str | None = None
-    response_timeout: int | None = None
-    startup_timeout: int | None = None
-    s3_sse_kms: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,9 +78,10 @@ class WorkflowRegistry:
         run.task.add_done_callback(self._running.discard)
         return run.parts
 
-    async def register(self, request: WorkflowRequest) -> Workflow:
+    async def register(self, request: RegisterRequest) -> Workflow:
         """Register a workflow and start the workers of all its nodes; continue even if the caller is cancelled.
 
+        The request's `model_name` is the name of the workflow; its timeouts count for every model of the workflow.
         Raises WorkflowError: the workflow cannot be served, and all that was done for it is undone; ArchiveError: the
         archive could not be downloaded; ShuttingDown: the server takes no new work.
         """
@@ -126,7 +116,7 @@ class WorkflowRegistry:
 
     # Changes
 
-    async def _register(self, request: WorkflowRequest) -> Workflow:
+    async def _register(self, request: RegisterRequest) -> Workflow:
         settings = self._settings
         if is_url(request.url):
             self._check_downloads(request.url)
@@ -139,7 +129,7 @@ class WorkflowRegistry:
             ),
             lambda files: files.remove(downloaded=True),
         )
-        name = request.name or files.name
+        name = request.model_name or files.name
         try:
             with self._reserved(name):
                 workflow = Workflow(name, request.url, files, await self._register_nodes(name, files, request))
@@ -162,7 +152,7 @@ class WorkflowRegistry:
             self._coming.discard(name)
 
     async def _register_nodes(
-        self, workflow: str, files: WorkflowFiles, request: WorkflowRequest
+        self, workflow: str, files: WorkflowFiles, request: RegisterRequest
     ) -> dict[str, RunnableNode]:
         """Register every node as a model; after a failure unregister those that were registered."""
         nodes = files.spec.nodes.values()
@@ -223,19 +213,17 @@ class WorkflowRegistry:
             )
 
 
-def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: WorkflowRequest) -> RegisterRequest:
+def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: RegisterRequest) -> RegisterRequest:
     """Return the registration of a node. As in TorchServe, the maximum of workers is started."""
     settings = node.settings
-    return RegisterRequest(
+    return replace(
+        request,
         url=str(files.folder) if node.url is None else node.url,
         model_name=f"{workflow}__{node.name}",
         handler=f"{files.handler}:{node.name}" if node.url is None else None,
         batch_size=settings.batch_size,
         max_batch_delay=settings.max_batch_delay_ms,
         initial_workers=settings.max_workers,
-        response_timeout=request.response_timeout,
-        startup_timeout=request.startup_timeout,
-        s3_sse_kms=request.s3_sse_kms,
         in_workflow=True,
     )
 

@@ -78,14 +78,7 @@ class SpecFile(ClosedSchema):
 
 
 class Dag:
-    """A directed graph with one start node and no cycles, made of the children of each node.
-
-    Attributes:
-        parents: The parents of each node, whose answers the node gets; parents come before their children.
-        leaves: The nodes whose answers form the answer of the workflow.
-
-    Raises InvalidDag: the edges are no such graph.
-    """
+    """A directed graph with one start node and no cycles, made of the children of each node. Raises InvalidDag."""
 
     def __init__(self, edges: Mapping[str, Sequence[str]]) -> None:
         self.edges = edges
@@ -98,7 +91,9 @@ class Dag:
         if len(starts) != 1:
             found = ", ".join(starts) or ("every node is a child of another" if parents else "there is no node")
             raise InvalidDag("DAG should have only one start node", found)
+        #: The nodes whose answers each node gets; parents come before their children.
         self.parents: Mapping[str, tuple[str, ...]] = {node: tuple(parents[node]) for node in _in_order(parents)}
+        #: The nodes whose answers form the answer of the workflow.
         self.leaves = tuple(node for node in self.parents if not edges.get(node))
 
 

@@ -38,7 +38,6 @@ def test_every_key_is_read() -> None:
     assert manifest.config_file == "model-config.yaml"
     assert manifest.envelope == "json"
     assert manifest.runtime == "python3"
-    assert manifest.undated == ()
 
 
 def test_unknown_keys_are_kept_for_the_handler() -> None:
@@ -52,7 +51,6 @@ def test_what_is_missing_has_torchserves_defaults() -> None:
     assert (manifest.model_name, manifest.handler, manifest.config_file) == (None, None, None)
     assert manifest.model_version == "1.0"
     assert manifest.runtime == "python"
-    assert manifest.undated == ("createdOn", "archiverVersion")
 
 
 def test_a_number_as_version_is_read_as_text() -> None:

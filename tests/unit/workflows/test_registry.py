@@ -11,7 +11,7 @@ from torchserve_py.core.serving import RegisterRequest, RegisterResult
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.settings.table import Settings
 from torchserve_py.workflows.errors import RegistrationFailed, WorkflowConflict, WorkflowNotFound
-from torchserve_py.workflows.registry import WorkflowRegistry, WorkflowRequest
+from torchserve_py.workflows.registry import WorkflowRegistry
 from torchserve_py.workflows.torch_workflow_archiver import PackOptions, pack
 
 SPEC = "models: {m: {url: m.mar, max-workers: 3, batch-size: 4}}\ndag: {pre: [m]}\n"
@@ -69,7 +69,7 @@ def unpacked(tmp_path: Path) -> list[Path]:
 
 
 async def test_nodes_are_models(registry: WorkflowRegistry, models: FakeModels, tmp_path: Path) -> None:
-    workflow = await registry.register(WorkflowRequest(url="w.war", response_timeout=7))
+    workflow = await registry.register(RegisterRequest(url="w.war", response_timeout=7))
     function, model = sorted(models.requests, key=lambda request: request.handler or "~")
     (folder,) = unpacked(tmp_path)
     assert model == RegisterRequest(
@@ -100,12 +100,12 @@ async def test_a_name_is_taken_as_soon_as_somebody_registers_it(
     registry: WorkflowRegistry, models: FakeModels, tmp_path: Path
 ) -> None:
     models.gate.clear()
-    first = asyncio.create_task(registry.register(WorkflowRequest(url="w.war")))
+    first = asyncio.create_task(registry.register(RegisterRequest(url="w.war")))
     async with asyncio.timeout(30):
         while not models.requests:
             await asyncio.sleep(0)
         with pytest.raises(WorkflowConflict):
-            await registry.register(WorkflowRequest(url="w.war"))
+            await registry.register(RegisterRequest(url="w.war"))
     with pytest.raises(WorkflowNotFound):
         registry.get("w")
     models.gate.set()
@@ -118,13 +118,13 @@ async def test_an_error_that_nobody_foresaw_leaves_nothing(
 ) -> None:
     models.broken = "w__m"
     with pytest.raises(RegistrationFailed, match=r"m: .*No space left on device"):
-        await registry.register(WorkflowRequest(url="w.war"))
+        await registry.register(RegisterRequest(url="w.war"))
     assert (registry.workflows(), models.names, unpacked(tmp_path)) == ([], set(), [])
 
 
 async def test_a_registration_goes_on_when_its_caller_hangs_up(registry: WorkflowRegistry, models: FakeModels) -> None:
     models.gate.clear()
-    caller = asyncio.create_task(registry.register(WorkflowRequest(url="w.war")))
+    caller = asyncio.create_task(registry.register(RegisterRequest(url="w.war")))
     async with asyncio.timeout(30):
         while not models.requests:
             await asyncio.sleep(0)
@@ -138,7 +138,7 @@ async def test_a_registration_goes_on_when_its_caller_hangs_up(registry: Workflo
 
 async def test_closing_calls_a_registration_off(registry: WorkflowRegistry, models: FakeModels, tmp_path: Path) -> None:
     models.gate.clear()
-    caller = asyncio.create_task(registry.register(WorkflowRequest(url="w.war")))
+    caller = asyncio.create_task(registry.register(RegisterRequest(url="w.war")))
     async with asyncio.timeout(30):
         while not models.requests:
             await asyncio.sleep(0)
@@ -147,11 +147,11 @@ async def test_closing_calls_a_registration_off(registry: WorkflowRegistry, mode
             await caller
     assert unpacked(tmp_path) == []
     with pytest.raises(ShuttingDown):
-        await registry.register(WorkflowRequest(url="w.war"))
+        await registry.register(RegisterRequest(url="w.war"))
 
 
 async def test_nothing_new_is_accepted_while_the_server_drains(registry: WorkflowRegistry) -> None:
-    await registry.register(WorkflowRequest(url="w.war"))
+    await registry.register(RegisterRequest(url="w.war"))
     assert await registry.drain(30)
     with pytest.raises(ShuttingDown):
         registry.submit(registry.get("w"), InferenceRequest((), b""))
