@@ -42,16 +42,12 @@ class Part(NamedTuple):
 
 
 class _Step:
-    """A step whose answer the caller has not had as a whole; what there was of a stream is known by length and digest.
-
-    Attributes:
-        arrived: What the caller can take: parts of the answer, or the failure.
-        is_answered: Whether nothing follows what has arrived.
-    """
+    """A step without a whole answer; what the caller has had of a stream is known by length and digest."""
 
     def __init__(self, body: bytes, *, end: bool) -> None:
         self.body = body
         self.end = end
+        #: What the caller can take: parts of the answer, or the failure; and whether nothing follows.
         self.arrived = deque[Part | StepFailed]()
         self.is_answered = False
         self._seen, self._digest = 0, hashlib.sha256()
@@ -79,18 +75,15 @@ class _Step:
 
 
 class SessionProgress:
-    """The steps of a session.
-
-    Attributes:
-        window: How many steps may be without an answer.
-        has_ended: Whether a step was answered that the caller has marked as the last.
-        due: The numbers of steps to be sent again a moment later.
-    """
+    """The steps of a session."""
 
     def __init__(self) -> None:
         self.sequence = ""
+        #: How many steps may be without an answer.
         self.window = 1
+        #: Whether a step was answered that the caller has marked as the last.
         self.has_ended = False
+        #: The numbers of steps to be sent again a moment later.
         self.due: list[int] = []
         self._token: str | None = None
         self._after = self._sent = 0

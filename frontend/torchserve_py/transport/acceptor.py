@@ -28,14 +28,8 @@ _DEFER_SECONDS: Final = 5
 class Acceptor:
     """Accepts connections until it is closed.
 
-    Args:
-        listening: A socket that listens.
-        admission: The limit of connections.
-        make: Makes the protocol of a connection.
-        refuse: Makes the answer to a client beyond the limit; unused with TLS, since no handshake has taken place.
-        context: The TLS context; None for a listener without TLS.
-        plain: Makes the protocol of a connection without TLS to a listener with TLS.
-        most_handshakes: How many handshakes may be under way; a further one ends the oldest. None: no limit.
+    ``make`` makes the protocol of a connection; with TLS, ``plain`` that of a connection without. ``refuse`` makes the
+    answer to a client beyond the limit, unless there is TLS. A handshake beyond ``most_handshakes`` ends the oldest.
     """
 
     def __init__(

@@ -20,11 +20,7 @@ Client = str | int
 
 
 class ConnectionBudget:
-    """How many connections all listeners together may hold.
-
-    Args:
-        total: The most connections at once.
-    """
+    """How many connections all listeners together may hold."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -56,13 +52,9 @@ class Place:
 
 
 class Admission:
-    """How many connections one listener may hold.
+    """How many connections one listener may hold: in all, and from one address (for IPv6 one /64 network).
 
-    Args:
-        budget: The budget of the process.
-        total: The most connections of this listener.
-        per_client: The most connections from one address (for IPv6 one /64 network); None for no limit.
-        is_reserved: Whether the listener may use the budget's reserve.
+    ``is_reserved``: whether the listener may use the budget's reserve.
     """
 
     def __init__(
@@ -76,13 +68,9 @@ class Admission:
         self._clients: Counter[Client] = Counter()
 
     def enter(self, peer: object) -> Place | str:
-        """Count a connection that has been accepted.
+        """Count a connection from ``peer``, as `socket.socket.getpeername` returns it, and return its place.
 
-        Args:
-            peer: The client, as `socket.socket.getpeername` returns it.
-
-        Returns:
-            The connection's place; or, if it exceeds a limit and is not counted, the message for its client.
+        A connection that exceeds a limit is not counted; return the message for its client.
         """
         client = client_of(peer)
         if self._open >= self._total:

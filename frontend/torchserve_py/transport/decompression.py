@@ -37,14 +37,9 @@ class Decompressor:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def decompress(self, data: bytes, window: int, largest: int, take: Callable[[int, int], None]) -> bytes:
-        """Return compressed data decompressed.
+        """Return up to ``largest`` bytes of decompressed data; ``window`` is one of the windows above.
 
-        Args:
-            data: The compressed data.
-            window: One of the windows above.
-            largest: The most bytes of decompressed data.
-            take: Called before each piece is kept, with its size and the total so far; an exception ends the work.
-
+        ``take`` is called before each piece is kept, with its size and the total so far; an exception ends the work.
         Raises zlib.error: the data cannot be decompressed, is cut short, or something follows behind its end.
         """
         stream = zlib.decompressobj(window)

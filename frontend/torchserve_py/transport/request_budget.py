@@ -19,11 +19,7 @@ class NoRoomError(Exception):
 
 
 class RequestBudget:
-    """The room that all requests of a server share.
-
-    Args:
-        room: How many bytes they may hold together.
-    """
+    """The room that all requests of a server share (bytes)."""
 
     __slots__ = ("held", "room")
 

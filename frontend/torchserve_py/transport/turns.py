@@ -20,11 +20,7 @@ _MOST: Final = 100
 
 
 class Turns:
-    """Limits the work of connections in each turn of an event loop, and runs deferred work in order.
-
-    Args:
-        loop: The event loop.
-    """
+    """Limits the work of connections in each turn of an event loop, and runs deferred work in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -33,19 +33,16 @@ _AUTHORIZATION: Final = "authorization"
 class GrpcMethod(NamedTuple):
     """How the calls of one method are answered.
 
-    Attributes:
-        serve: Gets the request and the call; returns the response (a message, or its JSON), `LATER`, or a coroutine
-            that runs in a task. For a two-way call the coroutine reads requests from the call and writes responses.
-        dialect: Makes a status of what ``serve`` raises.
-        token: The key that a call must carry while token authorization is on.
-        read: Makes a request of a message; None for the message class of the definition.
-        is_raw: Whether requests and responses are passed as the bytes that they are on the wire.
+    ``serve`` gets the request and the call; it returns the response (a message, or its JSON), `LATER`, or a coroutine
+    that runs in a task. For a two-way call the coroutine reads requests from the call and writes responses.
     """
 
     serve: Callable[[Any, Any], Any]
     dialect: GrpcDialect
     token: TokenType
+    #: Makes a request of a message; None for the message class of the definition.
     read: Callable[[bytes], Any] | None = None
+    #: Whether requests and responses are passed as the bytes that they are on the wire.
     is_raw: bool = False
 
 

@@ -30,25 +30,20 @@ REQUEST_ERRORS: Final = (DoorError, ModelError)
 
 
 class CarriedRequest(ABC):
-    """A request of a two-way call, as its API has read it.
-
-    Attributes:
-        size: The request's size in bytes.
-        model: The model that the request names; None if there is no such model.
-        sequence: The key of the request's sequence among those of the call; None if the request belongs to none.
-        exchange: The request as a job, after `submit`.
-        refusal: Why the request is no job; one of `REQUEST_ERRORS`.
-        is_ordered: Whether the response waits for those to earlier ordered requests of the call, unless it is a stream.
-        turn: Whether the response need not wait any more.
-    """
+    """A request of a two-way call, as its API has read it; ``size`` is in bytes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
+        #: The model that the request names; None if there is no such model.
         self.model: ServedModel | None = None
+        #: The key of the request's sequence among those of the call; None if the request belongs to none.
         self.sequence: Hashable = None
+        #: The request as a job, after `submit`, or why it is none: one of `REQUEST_ERRORS`.
         self.exchange: GrpcExchange | None = None
         self.refusal: Exception | None = None
+        #: Whether the response waits for those to earlier ordered requests of the call, unless it is a stream.
         self.is_ordered = False
+        #: Whether the response need not wait any more.
         self.turn = asyncio.Event()
 
     @abstractmethod
@@ -61,22 +56,19 @@ class CarriedRequest(ABC):
 
 
 class _OpenSequence:
-    """The requests of one sequence that have not been answered in full.
-
-    Attributes:
-        waiting: Requests that were read and not submitted.
-        unanswered: How many requests were submitted and have no part of their response yet.
-        held: How many requests were read and not answered in full.
-        last: The task that answers the request which was submitted last.
-        interleaves: Whether responses need not come in the order of the requests.
-    """
+    """The requests of one sequence that have not been answered in full."""
 
     def __init__(self, model: ServedModel | None) -> None:
         stateful = model if model is not None and model.is_stateful else None
+        #: Requests that were read and not submitted.
         self.waiting: deque[CarriedRequest] = deque()
+        #: How many requests were submitted and have no part of their response yet.
         self.unanswered = 0
+        #: How many requests were read and not answered in full.
         self.held = 0
+        #: The task that answers the request which was submitted last.
         self.last: asyncio.Task[None] | None = None
+        #: Whether responses need not come in the order of the requests.
         self.interleaves = stateful is not None and stateful.config.continuous
         self._limit = MAX_REQUESTS if stateful is None else stateful.config.max_sequence_job_queue_size
 

@@ -62,15 +62,11 @@ class Terms(NamedTuple):
         once: bool = True,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> StepExchange:
-        """Submit a step.
+        """Submit a step; by its number a repetition of the step is recognized.
 
-        Args:
-            step: What the client sent; by its number a repetition of the step is recognized.
-            send: Sends a part of the answer, and waits for a client that reads slowly.
-            starts: Whether it is the sequence's first step.
-            only_ask: Whether only to ask for the answer that the step had before, without running it.
-            once: Whether the step is refused if the sequence has ended, instead of beginning it anew.
-            headers: Further headers that the handler gets.
+        ``send`` sends a part of the answer, and waits for a client that reads slowly. With ``only_ask`` the step does
+        not run, and has the answer that it had before. ``once``: the step is refused if the sequence has ended, instead
+        of beginning it anew. The handler gets ``headers`` as well.
         """
         sequence = self.headers.of_step(sequence_id, starts, step.ends, step.number)._replace(once=once)
         inference = self.request._replace(

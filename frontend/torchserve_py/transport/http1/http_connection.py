@@ -40,12 +40,7 @@ _WORTH_RECEIVING: Final = 32 * 1024
 
 
 class HttpConnection(ClientTransport):
-    """The server's end of one connection.
-
-    Args:
-        server: The listener's connections.
-        place: The connection's place in the admission limits, given back when the connection has ended.
-    """
+    """The server's end of one connection; ``place`` is given back when the connection has ended."""
 
     def __init__(self, server: HttpServer, place: Place | None = None) -> None:
         self._place = place

@@ -12,19 +12,15 @@ from torchserve_py.transport.request_budget import RequestBudget
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits for clients (seconds).
+    """Time limits for clients (seconds)."""
 
-    Attributes:
-        head_seconds: For a head, from its first byte.
-        stall_seconds: Between two bytes of a body that the client sends, and of an answer that it reads.
-        idle_seconds: Between two requests. Longer than common proxies keep their connections (up to 600 s), so that
-            a proxy never reuses a closed connection.
-        linger_seconds: For reading and dropping the rest of a refused body, so that the client sees the refusal.
-    """
-
+    #: For a head, from its first byte.
     head_seconds: float
+    #: Between two bytes of a body that the client sends, and of an answer that it reads.
     stall_seconds: float
+    #: Between two requests; longer than common proxies keep their connections, who must not reuse a closed one.
     idle_seconds: float = 620.0
+    #: For reading and dropping what a client still sends, so that it sees the answer.
     linger_seconds: float = 1.0
 
 
@@ -39,13 +35,7 @@ class Application(Protocol):
 
 
 class HttpServer:
-    """Knows and closes the connections of a listener.
-
-    Args:
-        application: Answers the requests of all connections.
-        limits: Time limits for clients.
-        budget: Limits the bytes of bodies that the server holds; None for a budget of this listener's own.
-    """
+    """Knows and closes the connections of a listener; without ``budget`` it has one of its own."""
 
     def __init__(self, application: Application, limits: Limits, budget: RequestBudget | None = None) -> None:
         self.application = application
@@ -57,11 +47,7 @@ class HttpServer:
         self._all_closed: asyncio.Future[None] | None = None
 
     async def close(self, grace: float) -> None:
-        """Close idle connections, and each other connection once its request is answered.
-
-        Args:
-            grace: Seconds after which unanswered requests are given up and unread output is dropped.
-        """
+        """Close each connection once its request is answered; after ``grace`` seconds give up what is left."""
         for connection in tuple(self.connections):
             connection.go_away()
         if self.connections:

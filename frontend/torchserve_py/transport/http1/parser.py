@@ -93,29 +93,17 @@ def _key(name: str) -> bytes:
 
 
 class Head(NamedTuple):
-    """The head of a request.
-
-    Attributes:
-        method: ``GET``, …
-        target: The target as it was sent: a path with its query, or an absolute URL.
-        version: The HTTP version: (1, 1) or (1, 0).
-        headers: The headers by name.
-        raw_headers: The headers as they were sent, in order.
-        keep_alive: Whether the client lets the connection stay open after the answer.
-        length: Bytes of the body; None if it is sent in chunks.
-        expects_continue: Whether the client sends the body only after ``100 Continue``.
-        upgrades: Whether the client asks for a WebSocket. (Upgrades to other protocols are ignored.)
-    """
+    """The head of a request."""
 
     method: str
-    target: str
-    version: tuple[int, int]
+    target: str  # as it was sent: a path with its query, or an absolute URL
+    version: tuple[int, int]  # (1, 1) or (1, 0)
     headers: Headers
-    raw_headers: tuple[tuple[bytes, bytes], ...]
-    keep_alive: bool
-    length: int | None
-    expects_continue: bool
-    upgrades: bool
+    raw_headers: tuple[tuple[bytes, bytes], ...]  # as they were sent, in order
+    keep_alive: bool  # whether the client lets the connection stay open after the answer
+    length: int | None  # bytes of the body; None if it is sent in chunks
+    expects_continue: bool  # whether the client sends the body only after ``100 Continue``
+    upgrades: bool  # whether the client asks for a WebSocket; upgrades to other protocols are ignored
 
 
 class RequestParser:

@@ -163,15 +163,10 @@ class Request:
     # The answer.
 
     def respond(self, status: int, lines: str, body: Buffer, *, reason: str = "") -> None:
-        """Send a whole response; the connection handles a slow reader.
+        """Send a whole response, for whose head see `response_head`; the connection handles a slow reader.
 
-        Args:
-            status: 200 to 599.
-            lines: The headers, made by `response.header_line`.
-            body: The body; it is not sent where HTTP allows no body (HEAD, 204, 304).
-            reason: The reason phrase; empty for the standard phrase of the status.
-
-        Raises BadResponse: the status or the reason is not one that HTTP allows; nothing was sent.
+        The body is not sent where HTTP allows none (HEAD, 204, 304). Raises BadResponse: the status or the reason is
+        not one that HTTP allows; nothing was sent.
         """
         if status in NO_BODY:
             framing, body = "", b""
@@ -207,9 +202,7 @@ class Request:
     def send(self, pieces: Iterable[Sequence[bytes | bytearray]], *, last: bool = False) -> None:
         """Send pieces of a streamed body, each as a chunk; send nothing where the response has no body.
 
-        Args:
-            pieces: Each piece as the parts that it is joined from; an empty piece is left out.
-            last: Whether these pieces complete the response.
+        Each piece is the parts that it is joined from; an empty one is left out. ``last`` pieces complete the response.
         """
         if self.is_answered:
             return

@@ -47,14 +47,9 @@ def _beginning(name: str) -> str:
 def response_head(status: int, reason: str, keep_alive: bool, framing: str, lines: str) -> bytes:
     """Return the bytes before a body.
 
-    Args:
-        status: 200 to 599.
-        reason: The reason phrase; empty for the standard phrase of the status.
-        keep_alive: Whether the connection stays open.
-        framing: The header lines that tell where the body ends.
-        lines: All other headers, made by `header_line`.
-
-    Raises BadResponse: the status or the reason phrase is not one that HTTP allows.
+    An empty ``reason`` stands for the standard phrase of the status. ``framing`` are the header lines that tell where
+    the body ends, ``lines`` all others, made by `header_line`. Raises BadResponse: HTTP does not allow the status (200
+    to 599) or the reason.
     """
     opening = _opening(status, keep_alive) if not reason else _custom_opening(status, reason, keep_alive)
     return f"{opening}date: {_date(int(time.time()))}\r\n{framing}{lines}\r\n".encode("utf-8", "surrogateescape")

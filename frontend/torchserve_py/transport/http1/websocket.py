@@ -52,10 +52,7 @@ class Message:
 class WebSocket:
     """A WebSocket, from the client's handshake to the end of its connection.
 
-    Args:
-        request: The handshake.
-        max_message_size: Bytes allowed in a message.
-        compress: Whether messages are compressed if the client asks for it, which takes 300 kB for each connection.
+    With ``compress`` messages are compressed if the client asks for it, which takes 300 kB for each connection.
     """
 
     def __init__(self, request: Request, max_message_size: int, *, compress: bool = True) -> None:
@@ -121,9 +118,7 @@ class WebSocket:
     async def send(self, data: bytes, *, is_text: bool) -> None:
         """Send a message, and wait until the client has read most of the output; do nothing once the socket closes.
 
-        Raises:
-            ReaderStalled: The client does not read; its connection is reset.
-            ConnectionError: The client has disconnected.
+        Raises ReaderStalled, ConnectionError: as `Pace.drained` does.
         """
         if not self.is_open:
             return
@@ -140,12 +135,8 @@ class WebSocket:
     async def close(self, code: int, reason: bytes, limit: float) -> None:
         """Close the socket, and wait until the client closes it, too; after ``limit`` seconds drop the connection.
 
-        What the client has sent and nobody has received yet is dropped.
-
-        Args:
-            code: The close code; a code that must not be sent becomes 1011, an internal error.
-            reason: The reason; it is cut off after 123 bytes.
-            limit: Seconds.
+        What the client has sent and nobody has received yet is dropped. A code that must not be sent becomes 1011, an
+        internal error; the reason is cut off after 123 bytes.
         """
         if self._connection is None:
             return

@@ -26,12 +26,7 @@ FrameHandler = Callable[[int, int, bytes], None]
 
 
 class FrameReader:
-    """Splits a client's bytes into frames.
-
-    Args:
-        handlers: The handlers of frames by kind; HEADERS include their CONTINUATION frames, without padding.
-        patience: Limits frames that ask for nothing.
-    """
+    """Splits a client's bytes into frames, for handlers by kind; HEADERS include their CONTINUATION frames."""
 
     def __init__(self, handlers: Mapping[int, FrameHandler], patience: Patience) -> None:
         #: Whether the client has said that it speaks HTTP/2.
@@ -60,10 +55,8 @@ class FrameReader:
     def feed(self, data: bytes, until: float = math.inf) -> bool:
         """Hand over the frames that are complete with ``data``: one, and more until the time ``until`` (`monotonic`).
 
-        Returns:
-            Whether all complete frames were handed over; if not, call `feed` without data in a later turn.
-
-        Raises ConnectionFailed: the frames violate the protocol, or a handler raised it.
+        Return whether all were handed over; if not, call `feed` without data in a later turn. Raises ConnectionFailed:
+        the frames violate the protocol, or a handler raised it.
         """
         if self._rest:
             data = self._rest + data

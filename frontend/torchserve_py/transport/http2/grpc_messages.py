@@ -43,12 +43,7 @@ class Compressed(bytes):
 
 
 class MessageReader:
-    """Splits a stream's bytes into messages. Bytes count in the server's budget until they are released.
-
-    Args:
-        limit: The size limit of messages.
-        budget: The budget of the server.
-    """
+    """Splits a stream's bytes into messages. Bytes count in the server's budget until they are released."""
 
     __slots__ = ("_budget", "_chunks", "_held", "_limit", "_needed", "arrived", "completed")
 

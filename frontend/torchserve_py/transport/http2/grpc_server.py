@@ -37,14 +37,9 @@ class Age(NamedTuple):
 
 
 class GrpcServer:
-    """Serves methods.
+    """Serves methods, by path (``/package.Service/Method``).
 
-    Args:
-        methods: The methods by path (``/package.Service/Method``).
-        limits: Limits of what the server holds for clients.
-        age: The maximum age of connections.
-        admission: Limits the number of connections; None for the limit of the process.
-        budget: Limits the bytes of requests that are held; None for one of its own.
+    Without ``admission`` the limit of the process limits connections; without ``budget`` the server has one of its own.
     """
 
     def __init__(

@@ -36,10 +36,9 @@ class HeaderDecoder:
         self._fields_size = 0
 
     def decode(self, block: bytes) -> RequestHead | Trailers | None:
-        """What a block says; None if it is malformed.
+        """Return what a block says; None if it is malformed.
 
-        Raises:
-            ConnectionFailed: It cannot be decoded, or is too large. The connection cannot go on, as the table is lost.
+        Raises ConnectionFailed: the block cannot be decoded, or is too large; the table is lost.
         """
         if block in self._kept:
             return self._kept[block]

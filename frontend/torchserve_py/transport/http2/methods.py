@@ -43,22 +43,19 @@ def _unexpected(error: Exception) -> Denied:
 class Method(NamedTuple):
     """A method.
 
-    Attributes:
-        serve: The handler: gets the request and the call. It returns a response (None for no message), `LATER`, or what
-            runs in a task: an awaitable that gives a response, or an asynchronous iterator of responses.
-        limit: The size limit of messages.
-        read: Makes a request of the bytes of a message; None for a handler that gets the bytes.
-        write: Makes bytes of a response; None for responses that are bytes.
-        takes_stream: Whether a call has any number of requests. The handler gets the call, to iterate over.
-        admit: Gets the metadata of a call and the client's address as gRPC writes it, when the head has arrived and
-            before anything else of the call is kept; returns None to let the call pass.
-        refuse: Returns the status of a call whose handler raises.
+    The handler, ``serve``, gets the request and the call. It returns a response (None for no message), `LATER`, or what
+    runs in a task: an awaitable that gives a response, or an asynchronous iterator of responses.
     """
 
     serve: Callable[[Any, Call], Any]
     limit: MessageLimit
+    #: Makes a request of the bytes of a message, and bytes of a response; None for handlers of bytes.
     read: Callable[[bytes], Any] | None = None
     write: Callable[[Any], bytes] | None = None
+    #: Whether a call has any number of requests; then the handler gets the call, to iterate over, as its request.
     takes_stream: bool = False
+    #: Gets the metadata of a call and the client's address as gRPC writes it, before anything else of the call is kept;
+    #: returns None to let the call pass.
     admit: Callable[[Metadata, str], Denied | None] | None = None
+    #: Returns the status of a call whose handler raises.
     refuse: Callable[[Exception], Denied] = _unexpected

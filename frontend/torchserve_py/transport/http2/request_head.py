@@ -28,25 +28,15 @@ Field = tuple[str, str]
 
 
 class RequestHead(NamedTuple):
-    """The head of a call.
+    """The head of a call."""
 
-    Attributes:
-        http_status: 200; another status, which is the whole answer, if the request is no gRPC call.
-        path: ``/package.Service/Method``.
-        timeout: Seconds that the client waits; None for no limit.
-        encoding: The compression of compressed messages.
-        content_length: The bytes of data that the client has announced, or None.
-        metadata: The application's metadata.
-        size: The size of all headers, as RFC 9113 (6.5.2) counts.
-    """
-
-    http_status: int
-    path: str
-    timeout: float | None
-    encoding: str
-    content_length: int | None
+    http_status: int  # 200; another status, which is the whole answer, if the request is no gRPC call
+    path: str  # ``/package.Service/Method``
+    timeout: float | None  # seconds that the client waits; None for no limit
+    encoding: str  # the compression of compressed messages
+    content_length: int | None  # the bytes of data that the client has announced, or None
     metadata: Metadata
-    size: int
+    size: int  # of all headers, as RFC 9113 (6.5.2) counts
 
 
 class Trailers:

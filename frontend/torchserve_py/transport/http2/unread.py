@@ -30,12 +30,7 @@ class UnreadOfAll:
 
 
 class Unread:
-    """The unread bytes of one client.
-
-    Args:
-        of_all: The count of all clients, which includes this one until `leave`.
-        give_up: Ends the connection at once, and releases its bytes before it returns.
-    """
+    """The unread bytes of one client; ``give_up`` ends its connection and releases its bytes before it returns."""
 
     __slots__ = ("_of_all", "give_up", "held")
 
