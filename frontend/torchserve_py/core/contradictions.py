@@ -32,7 +32,8 @@ _Contradiction: TypeAlias = tuple[tuple[str, ...], str]
 
 def contradictions(config: ModelConfig, contract: Contract) -> Iterator[_Contradiction]:
     """Yield the keys and the message for settings that contradict each other or that do not fit the contract."""
-    yield from _contract_contradictions(config, contract)
+    for name, value, why in _asked_in_vain(config, contract):
+        yield (name,), f"{name} is {value} but the model's contract is {contract.name}: {why}; leave {name} out"
     yield from _worker_contradictions(config)
     yield from _parallel_contradictions(config)
     yield from _batching_contradictions(config)
@@ -160,12 +161,6 @@ def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
             )
     together = bool(config.parallel_type or config.torchrun)
     yield from _cache_contradictions(config.cache, stateful=bool(config.sequence_batching), parallel=together)
-
-
-def _contract_contradictions(config: ModelConfig, contract: Contract) -> Iterator[_Contradiction]:
-    """Yield the key and the message for each setting that the contract does not support."""
-    for name, value, why in _asked_in_vain(config, contract):
-        yield (name,), f"{name} is {value} but the model's contract is {contract.name}: {why}; leave {name} out"
 
 
 def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[str, object, str]]:

@@ -32,21 +32,17 @@ class EffectiveConfig(ServedConfig):
         alone = self.parallel_type == "custom" and (self.torchrun is None or self.async_communication)
         return 0 if alone else self.parallel_level
 
-    @property
-    def _max_sequences(self) -> int:
-        """Sequences that exceed the present workers' batches wait where that brings more workers."""
-        most = 0 if self.scaling is None else self.max_workers * self.batch_size
-        return max(self.max_num_sequence, most)
-
     def policy(self, *, ahead: bool = False) -> Policy:
         """Return the settings that the scheduler needs; ``ahead``: whether workers can be sent batches ahead."""
         sequences = None
         if self.stateful:
+            # Sequences that exceed the present workers' batches wait where that brings more workers.
+            most = 0 if self.scaling is None else self.max_workers * self.batch_size
             sequences = SequencePolicy(
                 max_idle=self.sequence_max_idle_ms / 1000,
                 timeout=self.sequence_timeout_ms / 1000 or None,
                 queue_size=self.max_sequence_job_queue_size,
-                max_sequences=self._max_sequences,
+                max_sequences=max(self.max_num_sequence, most),
                 restart_expired=self.restart_expired_sequences,
                 durable=self.cache.durable,
             )

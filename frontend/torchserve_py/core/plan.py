@@ -91,7 +91,13 @@ def plan_of(
         raise InvalidModel(str(error)) from error
     handler = request.handler or manifest.handler
     if not handler and CONTRACTS[files.contract].handlers:
-        handler = _default_handler(settings, name)
+        handler = settings.default_service_handler
+        if not handler:
+            raise InvalidModel(
+                f"No handler is known for model {name}: name one in the manifest, in the registration, or as"
+                " default_service_handler in config.properties. A folder has handler.py, the config.yaml of a Truss or"
+                " the model-settings.json of MLServer."
+            )
     return Plan(
         name,
         version,
@@ -106,16 +112,6 @@ def plan_of(
         configured.requirements,
         configured.requirements_file or manifest.requirements_file,
     )
-
-
-def _default_handler(settings: Settings, model_name: str) -> str:
-    if not settings.default_service_handler:
-        raise InvalidModel(
-            f"No handler is known for model {model_name}: name one in the manifest, in the registration, or as"
-            " default_service_handler in config.properties. A folder has handler.py, the config.yaml of a Truss or"
-            " the model-settings.json of MLServer."
-        )
-    return settings.default_service_handler
 
 
 def check_names(name: str, version: str) -> None:

@@ -101,12 +101,11 @@ class ModelRegistry(ServedModels):
             self.on_change()
             return RegisterResult(model.name, model.version, 0, wanted, pending=True)
         try:
-            await asyncio.shield(self._changes.start(scaling))
-        except WorkerFailed as failure:
+            await self._complete(scaling, model.name, model.version)
+        except WorkersFailed:
             if model in self._all():  # another call may have unregistered it meanwhile
                 await self._remove(model)
-            raise WorkersFailed(model.name, model.version, failure.status) from failure
-        self.on_change()
+            raise
         pool = model.pool
         return RegisterResult(
             model.name, model.version, pool.ready_count, wanted, pending=False, loads_on_demand=pool.loads_on_demand
@@ -133,12 +132,7 @@ class ModelRegistry(ServedModels):
             self._changes.start(_unattended(scaling))
             self.on_change()
             return ScaleResult(pending=True, workers=model.pool.ready_count, wanted=min_workers)
-        try:
-            await asyncio.shield(self._changes.start(scaling))
-        except WorkerFailed as failure:
-            raise WorkersFailed(name, version, failure.status) from failure
-        finally:
-            self.on_change()
+        await self._complete(scaling, name, version)
         return ScaleResult(pending=False, workers=model.pool.ready_count, wanted=min_workers)
 
     def set_default(self, name: str, version: str) -> None:
@@ -305,6 +299,15 @@ class ModelRegistry(ServedModels):
             self._metrics.forget(model.name, model.version)
         logger.info("Model %s version %s is unregistered", model.name, model.version)
         return gone
+
+    async def _complete(self, scaling: Coroutine[Any, Any, None], name: str, version: str | None) -> None:
+        """Complete a scaling, with its caller or without. Raises WorkersFailed: a worker failed to get ready."""
+        try:
+            await asyncio.shield(self._changes.start(scaling))
+        except WorkerFailed as failure:
+            raise WorkersFailed(name, version, failure.status) from failure
+        finally:
+            self.on_change()
 
     async def _end_workers(self, model: Model) -> bool:
         """End what is left of a model that is not served; return whether all of its workers are gone."""

@@ -80,17 +80,14 @@ class InferenceJob(Job):
         request = self.request
         return self.id, request.headers, request.content_type, request.body, request.protocol, request.more_input
 
-    @property
-    def has_history(self) -> bool:
-        """Whether the job is the first of its sequence for its worker, was sent to a worker before, or only asks."""
-        return self.opens or self.was_sent_before or self.request.only_ask
-
-    def history(self, moment_of: Callable[[float], float]) -> History:
-        """Return what the worker of a stored sequence has to know of the time before.
+    def history(self, moment_of: Callable[[float], float]) -> History | None:
+        """Return what the worker of a stored sequence has to know of the time before, if there is anything.
 
         Args:
             moment_of: Makes monotonic seconds of the scheduler's.
         """
+        if not (self.opens or self.was_sent_before or self.request.only_ask):
+            return None
         asks_after = Cause.not_applied.value if self.request.only_ask else self.asks_after
         return History(moment_of(self.active_since), self.was_sent_before, asks_after)
 
@@ -106,7 +103,7 @@ def encode_batch(
     """
     histories = NO_HISTORIES
     if moment_of is not None:
-        histories = {job.id: job.history(moment_of) for job in jobs if job.has_history}
+        histories = {job.id: history for job in jobs if (history := job.history(moment_of)) is not None}
     try:
         return encode_infer([job.row for job in jobs], histories, ahead)
     except _UNSENDABLE:

@@ -36,13 +36,10 @@ class JobFailed(Exception):
 
 
 class ReaderEvents(Protocol):
-    """Takes what the reader of a response does; the dispatcher implements this, and `WorkflowRun`."""
+    """Takes what the reader of a response does: it has taken a part that was waiting, or has left before the end."""
 
-    def was_read(self, parts: Parts) -> None:
-        """Note that the reader has taken a part that was waiting."""
-
-    def gave_up(self, parts: Parts) -> None:
-        """Note that the reader has left before the end of the job."""
+    def was_read(self, parts: Parts) -> None: ...
+    def gave_up(self, parts: Parts) -> None: ...
 
 
 class Parts:
@@ -53,11 +50,11 @@ class Parts:
 
     __slots__ = (
         "_buffer",
-        "_buffered_bytes",
         "_failure",
         "_reader",
         "_then",
         "_waiter",
+        "buffered_bytes",
         "ended",
         "inputs",
         "job_id",
@@ -73,7 +70,8 @@ class Parts:
         self.inputs: Inputs | None = None
         self._reader = reader
         self._buffer: deque[Part] | None = None
-        self._buffered_bytes = 0
+        #: The size of the parts that have arrived and were not read yet.
+        self.buffered_bytes = 0
         self._failure: Cause | None = None
         self._waiter: asyncio.Future[Part] | None = None
         self._then: Callable[[Part | Cause], None] | None = None
@@ -115,13 +113,13 @@ class Parts:
         while self._buffer and size < limit:
             arrived.append(self._buffer.popleft())
             size += len(arrived[-1].body)
-        self._buffered_bytes -= size
+        self.buffered_bytes -= size
         self._reader.was_read(self)
         return arrived
 
     def _take(self, buffer: deque[Part]) -> Part:
         part = buffer.popleft()
-        self._buffered_bytes -= len(part.body)
+        self.buffered_bytes -= len(part.body)
         self._reader.was_read(self)
         return part
 
@@ -140,11 +138,6 @@ class Parts:
         if not self.ended:
             self._reader.gave_up(self)
 
-    @property
-    def buffered_bytes(self) -> int:
-        """The size of the parts that have arrived and were not read yet."""
-        return self._buffered_bytes
-
     def deliver(self, part: Part) -> None:
         """Hand over the next part; called by the dispatcher."""
         self.ended = not part.more
@@ -158,7 +151,7 @@ class Parts:
         if self._buffer is None:
             self._buffer = deque()
         self._buffer.append(part)
-        self._buffered_bytes += len(part.body)
+        self.buffered_bytes += len(part.body)
 
     def fail(self, cause: Cause) -> None:
         """End the job without an answer; parts that have arrived can still be read. Called by the dispatcher."""

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from queue import SimpleQueue
@@ -40,26 +41,18 @@ class Line(NamedTuple):
     more: Mapping[str, Any]
 
 
+@dataclass(eq=False)
 class Batch(Generic[T]):
     """The message of a record that stands for many lines, one for each entry; see `LineLog`."""
 
-    def __init__(
-        self,
-        entries: Sequence[tuple[float, T]],
-        text_of: Callable[[T], str],
-        more_of: Callable[[T], Mapping[str, Any]],
-    ) -> None:
-        self._entries = entries
-        self._text_of = text_of
-        self._more_of = more_of
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    entries: Sequence[tuple[float, T]]
+    text_of: Callable[[T], str]
+    more_of: Callable[[T], Mapping[str, Any]]
 
     @property
     def lines(self) -> list[Line]:
         """The lines in order."""
-        return [Line(at, self._text_of(entry), self._more_of(entry)) for at, entry in self._entries]
+        return [Line(at, self.text_of(entry), self.more_of(entry)) for at, entry in self.entries]
 
     def text(self, head: str) -> str:
         """Return all lines: local time (``2024-05-30T21:46:03,625``), ``head`` and text."""
@@ -70,9 +63,9 @@ class Batch(Generic[T]):
 
     @cached_property
     def _without_heads(self) -> str:
-        text_of, lines = self._text_of, list[str]()
+        text_of, lines = self.text_of, list[str]()
         second, clock, tick, stamp = -1, "", -1, ""
-        for at, entry in self._entries:
+        for at, entry in self.entries:
             if int(at * 1000) != tick:
                 tick = int(at * 1000)
                 if tick // 1000 != second:
@@ -130,7 +123,7 @@ class _Writer:
     def put(self, target: logging.Logger, batch: Batch[Any]) -> None:
         """Queue a batch; drop it if too many wait."""
         if self._batches.qsize() >= _MOST_BATCHES:
-            self._dropped += len(batch)
+            self._dropped += len(batch.entries)
             return
         self._start()
         self._batches.put((target, batch))

@@ -203,7 +203,9 @@ class Scheduler:
         if self._closed is None:
             self._closed = cause
             self._assignment.take_all_back(now)
-            self._shared.effects += self._cancel_in_flight()
+            for worker in self._workers.values():
+                if ids := [job.id for job in worker.in_flight.values() if job.state is not CANCELLED]:
+                    self._shared.effects.append(Cancel(worker.id, ids))
             for job in list(self._shared.jobs.values()):
                 self._shared.leave(job, self._final_cause(job, cause))
             self._unbatched.close(EndReason.drained, now)
@@ -292,14 +294,6 @@ class Scheduler:
             self._sequences.returned(job, now)
         self._assignment.answered(worker, now)
 
-    def _cancel_in_flight(self) -> list[Cancel]:
-        """Return the effects that cancel every job in flight that is not cancelled yet."""
-        job_ids = {
-            worker.id: [job.id for job in worker.in_flight.values() if job.state is not CANCELLED]
-            for worker in self._workers.values()
-        }
-        return [Cancel(worker_id, ids) for worker_id, ids in job_ids.items() if ids]
-
     def _withdraw(self, job: Job, cause: Cause, now: float) -> None:
         """End a job that waits, unless it has begun meanwhile."""
         self._assignment.take_back_job(job, now)
@@ -314,7 +308,8 @@ class Scheduler:
             return self._closed
         if job.expires_at is not None and job.expires_at <= now:
             return Cause.client_timeout
-        if self._draining and (self._durable or not self._continues_sequence(job)):
+        continues = self._sequences is not None and not job.unbatched and job.sequence_id in self._sequences.open
+        if self._draining and (self._durable or not continues):
             return self._draining
         if not self._wanted_workers and not self._any_worker():
             if self._sequences is not None and not job.unbatched:
@@ -364,6 +359,3 @@ class Scheduler:
 
     def _source_of(self, job: Job) -> Source:
         return self._unbatched if job.unbatched else self._source
-
-    def _continues_sequence(self, job: Job) -> bool:
-        return self._sequences is not None and not job.unbatched and job.sequence_id in self._sequences.open

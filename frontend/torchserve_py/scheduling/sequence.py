@@ -95,10 +95,6 @@ class Sequence:
         idle_at_the_earliest = now + self.lane.max_idle
         return min(idle_at_the_earliest, self.ends_at) if self.ends_at > now else idle_at_the_earliest
 
-    def over_at(self, now: float) -> float:
-        """Since when the sequence is over, if it closes now."""
-        return min(now, self.idle_since + self.lane.max_idle, self.ends_at) if self.state is IDLE else now
-
     def expiry(self) -> EndReason:
         """Which of its two deadlines an idle sequence reaches first."""
         return EndReason.timeout if self.ends_at <= self.idle_since + self.lane.max_idle else EndReason.idle

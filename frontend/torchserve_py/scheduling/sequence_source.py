@@ -307,7 +307,8 @@ class Sequences:
         """
         if reason is EndReason.suspended or (reason is EndReason.ended and not sequence.has_state):
             self._suspended.remember(sequence, now)
-        over_at = sequence.over_at(now)
+        due = sequence.due(now) if sequence.state is IDLE else None
+        over_at = now if due is None else min(now, due)
         sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "close"]
         del self.open[sequence.id]
         lane = sequence.lane

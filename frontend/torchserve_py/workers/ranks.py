@@ -4,8 +4,6 @@ Rank 0 answers. The others get the model to load and, if ``every_rank``, the sam
 send metrics. Without any one of them the worker is lost.
 """
 
-from collections.abc import Sequence
-
 from torchserve_py.workers.connection import Connection
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import HEARTBEAT_CHANNEL, JOBS_CHANNEL, Hello
@@ -20,7 +18,8 @@ class Ranks:
         self._jobs: dict[int, Connection] = {}
         self._pongs: dict[Connection, float] = {}
         self._heartbeats: dict[int, Connection] = {}
-        self._pids: dict[int, int] = {}
+        #: The ids of the processes that have connected by rank, as far as the kernel tells them.
+        self.pids: dict[int, int] = {}
         self._receivers: tuple[Connection, ...] = ()
 
     def attach(self, connection: Connection, hello: Hello) -> None:
@@ -31,7 +30,7 @@ class Ranks:
             raise ValueError(f"channel {channel!r} of rank {rank} is unknown or connected already")
         channels[channel][rank] = connection
         if connection.peer_pid is not None:
-            self._pids[rank] = connection.peer_pid
+            self.pids[rank] = connection.peer_pid
         if channel == JOBS_CHANNEL and (self.every_rank or rank == 0):
             self._receivers = (*self._receivers, connection)
 
@@ -44,16 +43,6 @@ class Ranks:
     def answering(self) -> Connection | None:
         """The connection that results come from: that of rank 0."""
         return self._jobs.get(0)
-
-    @property
-    def pids(self) -> Sequence[int]:
-        """The ids of the processes that have connected, as far as the kernel tells them."""
-        return list(self._pids.values())
-
-    @property
-    def answering_pid(self) -> int | None:
-        """The process id of rank 0; None before it has connected, and where the kernel does not tell it."""
-        return self._pids.get(0)
 
     def send_request(self, buffers: list[Buffer]) -> None:
         """Send a frame to all that get requests."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchserve_py.scheduling.effects import Cause
@@ -30,20 +31,18 @@ logger = logging.getLogger(__name__)
 _CHECKS_PER_LIMIT = 5
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Watches one worker, and pings its ``ranks``; ``independent`` tells whether its jobs run independently."""
 
-    def __init__(
-        self, worker: Worker, ranks: Ranks, limits: WorkerLimits, events: WorkerEvents, *, independent: bool
-    ) -> None:
-        self._worker = worker
-        self._ranks = ranks
-        self._response = limits.response
-        self._heartbeat = limits.heartbeat
-        self._events = events
-        self._independent = independent
+    worker: Worker
+    ranks: Ranks
+    limits: WorkerLimits
+    events: WorkerEvents
+    independent: bool
+
+    def __post_init__(self) -> None:
         self._last_heard = 0.0
-        self._paused = False
         #: When the worker was taken out, because stuck jobs hold places for nothing.
         self._taken_out_at: float | None = None
 
@@ -53,59 +52,52 @@ class Watchdog:
         """A message came."""
         self._last_heard = now
 
-    def pause(self) -> None:
-        """Nothing is received from now on, so no silence counts."""
-        self._paused = True
-
     def resume(self, now: float) -> None:
-        """Messages are received again: what could not be heard until now was no silence."""
-        self._paused = False
+        """Messages are received again: what could not be heard while the worker was paused was no silence."""
         self._last_heard = now
-        for job in self._worker.in_flight.values():
+        for job in self.worker.in_flight.values():
             if job.heard_at is not None:
                 job.heard_at = now
 
     async def run(self) -> None:
         """Check until the worker has ended."""
         beat = 0
-        while not self._worker.ended.done():
-            await asyncio.sleep(min(1.0, self._response / _CHECKS_PER_LIMIT, self._heartbeat / _CHECKS_PER_LIMIT))
+        while not self.worker.ended.done():
+            await asyncio.sleep(min(1.0, min(self.limits.response, self.limits.heartbeat) / _CHECKS_PER_LIMIT))
             now = time.monotonic()
-            if not self._paused:
+            if not self.worker.paused:
                 self.check(now)
-            if self._ranks.silence(now) > self._heartbeat:
-                self._worker.kill(f"it answered no ping for {self._heartbeat:g} s")
+            if self.ranks.silence(now) > self.limits.heartbeat:
+                self.worker.kill(f"it answered no ping for {self.limits.heartbeat:g} s")
             else:
                 beat += 1
-                self._ranks.ping(encode([PING, beat]))
+                self.ranks.ping(encode([PING, beat]))
 
     def check(self, now: float) -> None:
         """End what is overdue, and the worker if it is silent."""
-        if self._independent:
+        if self.independent:
             self._check_jobs(now)
-        sent_or_heard = [job.heard_at for job in self._worker.in_flight.values() if job.heard_at is not None]
+        sent_or_heard = [job.heard_at for job in self.worker.in_flight.values() if job.heard_at is not None]
         # Where single jobs are ended first, a worker that lives answers their cancellation.
-        limit = self._response * (2 if self._independent else 1)
+        limit = self.limits.response * (2 if self.independent else 1)
         if sent_or_heard and now - max(self._last_heard, min(sent_or_heard)) > limit:
-            self._worker.loss_cause = Cause.response_timeout
-            self._worker.kill(f"it gave no response for {limit:g} s")
+            self.worker.loss_cause = Cause.response_timeout
+            self.worker.kill(f"it gave no response for {limit:g} s")
 
     def _check_jobs(self, now: float) -> None:
-        in_flight = self._worker.in_flight
-        silent = [job for job in in_flight.values() if job.heard_at is not None and now - job.heard_at > self._response]
+        in_flight, limit = self.worker.in_flight, self.limits.response
+        silent = [job for job in in_flight.values() if job.heard_at is not None and now - job.heard_at > limit]
         stuck = [job for job in silent if job.overdue]
         overdue = [job for job in silent if not job.overdue]
         if overdue:
-            logger.warning("Worker %s said nothing about %d jobs for too long", self._worker.label, len(overdue))
+            logger.warning("Worker %s said nothing about %d jobs for too long", self.worker.label, len(overdue))
         for job in overdue:
             job.overdue, job.heard_at = True, now
-            self._events.cancel(job, Cause.response_timeout)
+            self.events.cancel(job, Cause.response_timeout)
         if stuck and self._taken_out_at is None:
             self._taken_out_at = now
             text = "Worker %s gets no more jobs and will be replaced: it does not drop %d jobs that are over"
-            logger.warning(text, self._worker.label, len(stuck))
-            self._events.take_out(self._worker)
-        if self._taken_out_at is not None and (
-            len(in_flight) == len(stuck) or now - self._taken_out_at > self._response
-        ):
-            self._worker.kill("it did not drop jobs that were over")
+            logger.warning(text, self.worker.label, len(stuck))
+            self.events.take_out(self.worker)
+        if self._taken_out_at is not None and (len(in_flight) == len(stuck) or now - self._taken_out_at > limit):
+            self.worker.kill("it did not drop jobs that were over")

@@ -100,7 +100,8 @@ class Worker:
         #: The connection that results come from.
         self._jobs: Connection | None = None
         self._startup = Startup(label, self._ranks.count, self.ended)
-        self._paused = False
+        #: Whether nothing is received from it, because its readers are slow.
+        self.paused = False
         self._questions = Questions(self._ranks.send_request, self.ended)
         self._watchdog = Watchdog(self, self._ranks, limits, events, independent=load["asynchronous"])
         self._kill_reason = ""
@@ -122,7 +123,7 @@ class Worker:
     def pid(self) -> int:
         """The id of the process that answers (a launcher's until that has connected), -1 before there is one."""
         launched = self._process.pid if self._process is not None else -1
-        return self._ranks.answering_pid or launched
+        return self._ranks.pids.get(0) or launched
 
     async def start(self) -> None:
         """Launch the process and load the model.
@@ -201,7 +202,7 @@ class Worker:
         for job in jobs:
             if not job.request.more_input:  # it lasts as long as its client likes
                 job.heard_at = now
-        if self._paused:  # what slow readers hold back must not hold back the new jobs
+        if self.paused:  # what slow readers hold back must not hold back the new jobs
             self.resume()
 
     def cancel(self, job_ids: Sequence[str]) -> None:
@@ -227,15 +228,14 @@ class Worker:
 
     def pause(self) -> None:
         """Take no results for now, so that the worker is slowed down to the pace of its readers."""
-        if not self._paused and self._jobs is not None:
-            self._paused = True
-            self._watchdog.pause()
+        if not self.paused and self._jobs is not None:
+            self.paused = True
             self._jobs.pause()
 
     def resume(self) -> None:
         """Take results again."""
-        if self._paused and self._jobs is not None:
-            self._paused = False
+        if self.paused and self._jobs is not None:
+            self.paused = False
             self._watchdog.resume(time.monotonic())
             self._jobs.resume()
 
@@ -258,17 +258,13 @@ class Worker:
             if self.state is WorkerState.STARTING:
                 self.state = WorkerState.LOADING
             if self.state is WorkerState.LOADING:
-                connection.send(encode([LOAD, self._load_of(hello["rank"])]))
+                gpu_id = self._load["gpu_id"]  # each process has its own of the worker's devices
+                own: Load = {**self._load, "gpu_id": None if gpu_id is None else gpu_id + hello["rank"]}
+                connection.send(encode([LOAD, own]))
         if self._process is not None and connection.peer_pid is not None:
             self._process.adopt(connection.peer_pid)
         if self._ranks.complete:
             self._startup.connected()
-
-    def _load_of(self, rank: int) -> Load:
-        """What one of the processes loads: each has its own of the worker's devices."""
-        if self._ranks.count == 1 or self._load["gpu_id"] is None:
-            return self._load
-        return {**self._load, "gpu_id": self._load["gpu_id"] + rank}
 
     def _received(self, connection: Connection, message: list[Any]) -> None:
         kind, now = message[0], time.monotonic()
@@ -328,7 +324,7 @@ class Worker:
             if not self._kill_reason:
                 raise
             raise WorkerFailed(500, f"worker {self.label} was not started because {self._kill_reason}") from None
-        for pid in self._ranks.pids:
+        for pid in self._ranks.pids.values():
             self._process.adopt(pid)
         self._reaper = asyncio.create_task(self._reap(self._process))
         if self._kill_reason:  # it was to be stopped while it was being launched

@@ -83,7 +83,6 @@ def test_every_part_starts_the_time_anew_and_the_last_ends_it() -> None:
 def test_the_time_in_which_nobody_listened_does_not_count() -> None:
     watch = Watch()
     watch.sent("a", at=0.0)
-    watch.watchdog.pause()
     watch.watchdog.resume(100.0)
     assert watch.check(109.0) == ([], 0, "")
     assert watch.check(110.1) == (["a"], 0, "")
