@@ -39,17 +39,12 @@ class InvalidModelConfig(ValueError):
 
 
 class ModelConfig(ModelConfigFile):
-    """One `model-config.yaml`, read and checked. None = the key is not in the file.
+    """One `model-config.yaml`, read and checked. None = the key is not in the file."""
 
-    Attributes:
-        source: The file's name.
-        raw: The whole file, as the handler gets it in `context.model_yaml_config`.
-        warnings: Settings that are allowed but probably unintended, one line each.
-    """
-
-    source: str = "model-config.yaml"
+    source: str = "model-config.yaml"  # the file's name
+    #: The whole file, as the handler gets it in `context.model_yaml_config`.
     raw: Mapping[Any, Any] = Field(default_factory=dict, repr=False)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # settings that are allowed but probably unintended, one line each
 
     @property
     def cache(self) -> CacheConfig | None:

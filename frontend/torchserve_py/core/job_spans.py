@@ -23,10 +23,7 @@ def destination_of(traces: str) -> str:
 
 
 class Tracing:
-    """Makes spans.
-
-    Args:
-        destination: As `destination_of` gives it.
+    """Makes spans, which go where `destination_of` says.
 
     Raises TracingError: OpenTelemetry's packages are not installed, or the file cannot be written.
     """

@@ -222,8 +222,7 @@ class Model:
     async def end(self, cause: Cause, limit: float) -> bool:
         """Answer every job with ``cause``, end every sequence, and stop the workers within ``limit`` seconds.
 
-        Returns:
-            Whether all workers are gone; False if one survives even SIGKILL.
+        Return whether all workers are gone; False if one survives even SIGKILL.
         """
         if self._autoscaler is not None:
             self._autoscaler.close()

@@ -77,16 +77,9 @@ class SequenceOrder(StrEnum):
 async def page_of_sequences(
     live: Iterable[scheduled.Sequence], text: str, order: SequenceOrder, limit: int, now: Callable[[], float]
 ) -> SequencePage:
-    """Return at most ``limit`` of the open sequences whose ids hold ``text``.
+    """Return at most ``limit`` of the open sequences, which are ``live``, oldest first, whose ids hold ``text``.
 
-    Other work of the event loop goes on between two thousand sequences.
-
-    Args:
-        live: The open sequences, oldest first.
-        text: A part of the id; empty for all.
-        order: Which come first.
-        limit: The most sequences to return.
-        now: The clock of the scheduler.
+    Other work of the event loop goes on between two thousand sequences. ``now`` is the clock of the scheduler.
     """
     every = list(live)
     found: list[scheduled.Sequence] = []

@@ -57,15 +57,8 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a model version.
 
-    Args:
-        files: The model's files.
-        configured: The configuration in these files, as read by `contracts.configuration_of`.
-        at_startup: Whether the server loads the model when it starts.
-
-    Raises:
-        BadParameter: The registration asks for something impossible.
-        InvalidModel: The model cannot be served as it is.
-        NotEnoughDevices: One worker needs more devices than there are.
+    Raises BadParameter: the registration asks for something impossible; InvalidModel: the model cannot be served as it
+    is; NotEnoughDevices: one worker needs more devices than there are.
     """
     manifest = files.manifest
     is_remote = settings.worker_launcher == "ray"

@@ -56,13 +56,8 @@ def resolve(
     """Return the effective configuration of one model version.
 
     Args:
-        yaml: The model's configuration file.
         models_json: The entry of this name and version in the `models` JSON (without values if it has no entry).
-        settings: The server's defaults.
-        model_name: The name of the model, for error messages.
         at_startup: Whether the server loads the model at its start; then it gets workers even if no place says so.
-        manifest_runtime: The `runtime` of the model's manifest.
-        contract: The contract of the model's code.
 
     Raises BadParameter: A setting of the registration is invalid.
         InvalidModelConfig: `yaml` is invalid on this hardware.

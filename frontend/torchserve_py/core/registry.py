@@ -230,8 +230,7 @@ class ModelRegistry(ServedModels):
     async def _take_over(self, model: Model, saved: SavedModel | None) -> None:
         """Start the workers of a model that is not served yet; then serve it in place of the one with its version.
 
-        Args:
-            saved: The saved form that it was loaded from, which tells whether it becomes the default version.
+        ``saved``, which the model was loaded from, tells whether it becomes the default version.
         """
         self._unserved.add(model)
         # Steps of stored sequences wait until the workers of the earlier model have given up its sequences.
@@ -275,11 +274,7 @@ class ModelRegistry(ServedModels):
     def _remove(self, model: Model, *, finishes_in: float = 0.0) -> Awaitable[bool]:
         """Take a model out of service at once, so that no other call removes it too; end it in the background.
 
-        Args:
-            finishes_in: Seconds within which accepted jobs may finish.
-
-        Returns:
-            An awaitable: whether the model's workers are gone.
+        Accepted jobs may finish within ``finishes_in`` seconds. Return an awaitable: whether the workers are gone.
         """
         versions = self._names[model.name]
         if len(versions.models) == 1:

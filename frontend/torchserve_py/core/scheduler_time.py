@@ -72,11 +72,7 @@ class RunningTime:
 
 
 class Alarm:
-    """Rings once, no later than the moment that was named last, though perhaps earlier.
-
-    Args:
-        ring: Called at the deadline.
-    """
+    """Rings once, no later than the moment that was named last, though perhaps earlier."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring

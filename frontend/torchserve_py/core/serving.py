@@ -250,13 +250,9 @@ class Serving(Protocol):
 
         A model that is already served under this name and version goes on until then, and finishes its accepted jobs.
 
-        Args:
-            model: What to register, or a model as it was saved, which becomes the default version if it was.
+        A model as it was saved becomes the default version if it was.
 
-        Raises:
-            ArchiveError: The archive could not be fetched or read.
-            ModelError: The model cannot be served, or its workers did not start (then nothing has changed), or the
-                server is shutting down.
+        Raises as `register` does; if the workers did not start, nothing has changed.
         """
 
     async def scale(
@@ -274,9 +270,8 @@ class Serving(Protocol):
     async def unregister(self, name: str, version: str | None = None) -> None:
         """Stop serving a version of a model (the default one when None), answer its jobs and remove its files.
 
-        Raises:
-            DefaultVersionInUse: It is the default version, and there are others.
-            UnregisterTimeout: A worker could not be stopped in time; the model is unregistered all the same.
+        Raises DefaultVersionInUse: it is the default version, and there are others; UnregisterTimeout: a worker could
+        not be stopped in time, and the model is unregistered all the same.
         """
 
     async def unload(self, name: str, version: str | None = None) -> None:
@@ -293,8 +288,4 @@ class Serving(Protocol):
         """Return the served models, each so that `load` serves it again; nodes of workflows are left out."""
 
     async def stored(self, known: Collection[str] = ()) -> Mapping[str, Sequence[str]]:
-        """Return the locations of the models in the model store by name, without those that are served.
-
-        Args:
-            known: Further locations to leave out.
-        """
+        """Return the locations of the models in the model store by name, without those served or ``known``."""

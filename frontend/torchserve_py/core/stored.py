@@ -21,22 +21,14 @@ _Stamp = tuple[tuple[str, int, int], ...]
 
 
 class StoredModels:
-    """Lists the models in the model store; unchanged models are not read again.
-
-    Args:
-        store: The model store.
-    """
+    """Lists the models in the model store; unchanged models are not read again."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
         self._names: dict[Path, tuple[_Stamp, str]] = {}
 
     def by_name(self, served: Collection[str]) -> dict[str, list[str]]:
-        """Return the locations of the models that are not served, by name. Blocks.
-
-        Args:
-            served: The locations that the served models were registered with.
-        """
+        """Return the locations of the models that were not registered as ``served``, by name. Blocks."""
         try:
             specs = expand_model_specs([_ALL], self._store)
         except OSError:  # the store was removed, or is not readable

@@ -55,23 +55,19 @@ class _Unread:
 
 @dataclass(slots=True, eq=False)
 class InferenceJob(Job):
-    """A job with its request, its reader and the times that the watchdog of its worker compares.
+    """A job with its request, its reader and the times that the watchdog of its worker compares."""
 
-    request   what was submitted
-    on_end    called with the job's id, and whether the job failed, once it has its outcome
-    parts     what the reader holds; None once the job has its outcome
-    heard_at  when the job was sent or last answered (monotonic seconds); None while it may last as long as its client
-              likes, because it takes several inputs
-    refusal   the answer to a job that no worker can be sent
-    overdue   whether the worker said nothing about the job for too long, and was told to drop it
-    """
-
-    request: InferenceRequest = field(kw_only=True)
+    request: InferenceRequest = field(kw_only=True)  # what was submitted
+    #: Called with the job's id, and whether the job failed, once it has its outcome.
     on_end: Callable[[str, bool], None] | None = None
 
+    #: What the reader holds; None once the job has its outcome.
     parts: Parts | None = field(default=None, init=False, repr=False)
+    #: When the job was sent or last answered (monotonic seconds); None while it may last as long as its client likes,
+    #: because it takes several inputs.
     heard_at: float | None = field(default=None, init=False)
-    refusal: Part | None = field(default=None, init=False)
+    refusal: Part | None = field(default=None, init=False)  # the answer to a job that no worker can be sent
+    #: Whether the worker said nothing about the job for too long, and was told to drop it.
     overdue: bool = field(default=False, init=False)
 
     @property

@@ -5,52 +5,37 @@ from typing import Any, NamedTuple
 
 
 class SequenceRequest(NamedTuple):
-    """The sequence that a request belongs to.
+    """The sequence that a request belongs to."""
 
-    Attributes:
-        id: Its id, generated if the client named none.
-        starts: Whether a sequence that is over may be opened anew.
-        ends: Whether the sequence ends with this request.
-        headers: The pairs that tell the handler so.
-        once: Whether the request is refused if the sequence has ended, instead of beginning it anew.
-    """
-
-    id: str
-    starts: bool
-    ends: bool
-    headers: tuple[tuple[str, str], ...]
-    once: bool = False
+    id: str  # its id, generated if the client named none
+    starts: bool  # whether a sequence that is over may be opened anew
+    ends: bool  # whether the sequence ends with this request
+    headers: tuple[tuple[str, str], ...]  # the pairs that tell the handler so
+    once: bool = False  # whether the request is refused if the sequence has ended, instead of beginning it anew
 
 
 class InferenceRequest(NamedTuple):
-    """One request. (A named tuple: to make a frozen dataclass takes four times as long, and each request makes one.)
+    """One request. (A named tuple: to make a frozen dataclass takes four times as long, and each request makes one.)"""
 
-    Attributes:
-        headers: Pairs of name and value, ``bytes`` as received or ``str`` as set by the server; later ones win.
-            Those of the sequence are among them.
-        body: The raw body, or the parameters as ``(name, content type, value)`` triples.
-        content_type: The media type of a raw body.
-        protocol: The protocol that the body is in and the response is to be in, one of those that
-            `ts.protocol.messages` names; None for TorchServe's own forms.
-        sequence: The sequence that it belongs to, if it names one; a model that keeps none takes no notice.
-        by_default: Whether the client named no version; the request is counted under TorchServe's ``default`` then.
-        priority: Of the requests that wait, those with 1 go first, then those with 2 and so on, and those with 0 last.
-        expires_in: How many seconds the request may wait for a worker, if its client has said so; the model's own limit
-            holds as well.
-        unbatched: Whether the request must not share a batch and belongs to no sequence.
-        more_input: Whether further inputs follow, by `torchserve_py.jobs.parts.Parts.send_input`.
-        only_ask: Whether the request must not run, but asks for the kept answer to an earlier one with its request id.
-            Only for a model whose sequences are stored.
-    """
-
+    #: Pairs of name and value, ``bytes`` as received or ``str`` as set by the server; later ones win. Those of the
+    #: sequence are among them.
     headers: Sequence[tuple[Any, Any]]
-    body: Any
-    content_type: str | None = None
+    body: Any  # the raw body, or the parameters as ``(name, content type, value)`` triples
+    content_type: str | None = None  # the media type of a raw body
+    #: The protocol that the body is in and the response is to be in, one of those that `ts.protocol.messages` names;
+    #: None for TorchServe's own forms.
     protocol: str | None = None
+    #: The sequence that it belongs to, if it names one; a model that keeps none takes no notice.
     sequence: SequenceRequest | None = None
+    #: Whether the client named no version; the request is counted under TorchServe's ``default`` then.
     by_default: bool = False
+    #: Of the requests that wait, those with 1 go first, then those with 2 and so on, and those with 0 last.
     priority: int = 0
+    #: How many seconds the request may wait for a worker, if its client has said so; the model's own limit holds as
+    #: well.
     expires_in: float | None = None
-    unbatched: bool = False
-    more_input: bool = False
+    unbatched: bool = False  # whether the request must not share a batch and belongs to no sequence
+    more_input: bool = False  # whether further inputs follow, by `torchserve_py.jobs.parts.Parts.send_input`
+    #: Whether the request must not run, but asks for the kept answer to an earlier one with its request id. Only for a
+    #: model whose sequences are stored.
     only_ask: bool = False

@@ -43,8 +43,6 @@ def note(
             of a Unix socket.
         method: For example ``POST``; ``gRPC`` for a gRPC call.
         target: The target with its query; the full name of the method for a gRPC call.
-        protocol: For example ``HTTP/1.1``.
-        status: The status of HTTP, or of gRPC.
         seconds: From the arrival of the request to the end of the answer.
         ids: ``request_id`` and ``sequence_id``, for lines in JSON.
         route: The pattern of the target's path, for lines in JSON; empty where the target has none.

@@ -13,6 +13,7 @@ from torchserve_py.metrics.catalog import COUNTER, CUSTOM_BOUNDS, GAUGE, HISTOGR
 from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Instrument, Updatable, number
 
 I_co = TypeVar("I_co", bound=Instrument, covariant=True)
+U = TypeVar("U", Counter, Gauge, Histogram)
 
 _NOT_IN_METRIC_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
 _NOT_IN_LABEL_NAMES = re.compile(r"[^a-zA-Z0-9_]")
@@ -116,17 +117,9 @@ class ServerFamilies:
         """The family of a metric that is listed; None for any other."""
         return self._families[name] if name in self.declared else None
 
-    def counter(self, name: str) -> Family[Counter]:
-        """The family of a counter."""
-        return cast("Family[Counter]", self._families[name])
-
-    def gauge(self, name: str) -> Family[Gauge]:
-        """The family of a gauge."""
-        return cast("Family[Gauge]", self._families[name])
-
-    def histogram(self, name: str) -> Family[Histogram]:
-        """The family of a histogram."""
-        return cast("Family[Histogram]", self._families[name])
+    def child(self, kind: type[U], name: str, labels: Mapping[str, str]) -> U:
+        """The instrument of a metric with these labels; see `Family.child`."""
+        return cast("Family[U]", self._families[name]).child(labels)
 
     def remove(self, labels: Mapping[str, str]) -> None:
         """Forgets the instruments with these labels."""

@@ -35,18 +35,14 @@ class MetricsConfigError(ValueError):
 
 @dataclass(frozen=True)
 class MetricsPlan:
-    """Which metrics there are and where they go; without a file everything is shown, and handlers may add metrics.
+    """Which metrics there are and where they go; without a file everything is shown, and handlers may add metrics."""
 
-    server            the metrics of the server that are shown, by name
-    model             the metrics that handlers find in their cache, by name
-    accepts_unlisted  whether handlers may add metrics
-    mode              `prometheus`, or `log` or `legacy`, which write metrics to log files
-    """
-
+    #: The metrics of the server that are shown, by name.
     server: Mapping[str, Declaration] = field(default_factory=lambda: SERVER_METRICS)
+    #: The metrics that handlers find in their cache, by name.
     model: Mapping[str, Declaration] = field(default_factory=lambda: MODEL_METRICS)
-    accepts_unlisted: bool = True
-    mode: str = "prometheus"
+    accepts_unlisted: bool = True  # whether handlers may add metrics
+    mode: str = "prometheus"  # `prometheus`, or `log` or `legacy`, which write metrics to log files
 
 
 class Metric(ClosedSchema):

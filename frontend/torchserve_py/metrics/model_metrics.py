@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from torchserve_py.metrics.families import ServerFamilies
-from torchserve_py.metrics.instruments import Gauge
+from torchserve_py.metrics.instruments import Counter, Gauge, Histogram
 from torchserve_py.scheduling.effects import Cause, EndReason
 from torchserve_py.scheduling.scaling import Reason
 
@@ -27,22 +27,16 @@ class Outcomes:
     """Outcomes and durations of jobs, in more detail than the metrics at `/metrics` have.
 
     Sums since the model was registered, added to on the hot path; times are seconds.
-
-    succeeded          jobs that were answered
-    succeeded_seconds  how long they took, from admission to the last part
-    running_seconds    how much of that time they spent in a worker
-    failures           jobs that were refused, failed, or were given up by their client, by cause
-    failed_seconds     how long they took
-    last_at            when the last job ended (monotonic); 0 if none has
-    executions         how often the handler answered so many jobs at once without an error, and how long that took
     """
 
-    succeeded: int = 0
-    succeeded_seconds: float = 0.0
-    running_seconds: float = 0.0
+    succeeded: int = 0  # jobs that were answered
+    succeeded_seconds: float = 0.0  # how long they took, from admission to the last part
+    running_seconds: float = 0.0  # how much of that time they spent in a worker
+    #: Jobs that were refused, failed, or were given up by their client, by cause.
     failures: dict[str, int] = field(default_factory=dict)
-    failed_seconds: float = 0.0
-    last_at: float = 0.0
+    failed_seconds: float = 0.0  # how long they took
+    last_at: float = 0.0  # when the last job ended (monotonic); 0 if none has
+    #: How often the handler answered so many jobs at once without an error, and how long that took.
     executions: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     @property
@@ -76,28 +70,16 @@ class RequestCounters:
     """TorchServe's three counters of requests, for one value of the label `model_version`."""
 
     def __init__(self, families: ServerFamilies, labels: Mapping[str, str]) -> None:
-        self.requests_total = families.counter("ts_inference_requests_total").child(labels)
-        self.inference_latency_microseconds = families.counter("ts_inference_latency_microseconds").child(labels)
-        self.queue_latency_microseconds = families.counter("ts_queue_latency_microseconds").child(labels)
+        self.requests_total = families.child(Counter, "ts_inference_requests_total", labels)
+        self.inference_latency_microseconds = families.child(Counter, "ts_inference_latency_microseconds", labels)
+        self.queue_latency_microseconds = families.child(Counter, "ts_queue_latency_microseconds", labels)
 
 
 class ModelMetrics:
-    """The instruments of one model version, bound to their labels once; made by `ServerMetrics.model`.
-
-    `queue_time` and `worker_thread_time` (of the whole server) are TorchServe's gauges of the last value, in
-    milliseconds.
-    """
+    """The instruments of one model version, bound to their labels once; made by `ServerMetrics.model`."""
 
     def __init__(
-        self,
-        families: ServerFamilies,
-        name: str,
-        version: str,
-        hostname: str,
-        *,
-        queue_time: Gauge,
-        worker_thread_time: Gauge,
-        record_prediction: RecordPrediction,
+        self, families: ServerFamilies, name: str, version: str, hostname: str, record_prediction: RecordPrediction
     ) -> None:
         labels = {"model_name": name, "model_version": version, "hostname": hostname}
         self._families = families
@@ -108,21 +90,24 @@ class ModelMetrics:
         #: Of requests that name the version, and of requests that name none.
         self.by_version = RequestCounters(families, labels)
         self.by_default = RequestCounters(families, {**labels, "model_version": DEFAULT_VERSION_LABEL})
-        self.queue_time = queue_time
-        self.worker_thread_time = worker_thread_time
-        self.queue_seconds = families.histogram("ts_queue_seconds").child(labels)
-        self.handler_seconds = families.histogram("ts_handler_seconds").child(labels)
-        self.request_seconds = families.histogram("ts_request_seconds").child(labels)
-        self.batch_size = families.histogram("ts_batch_size").child(labels)
+        #: TorchServe's gauges of the last value, in milliseconds, of the whole server.
+        of_host = {"Level": "Host", "Hostname": hostname}
+        self.queue_time = families.child(Gauge, "QueueTime", of_host)
+        self.worker_thread_time = families.child(Gauge, "WorkerThreadTime", of_host)
+        self.queue_seconds = families.child(Histogram, "ts_queue_seconds", labels)
+        self.handler_seconds = families.child(Histogram, "ts_handler_seconds", labels)
+        self.request_seconds = families.child(Histogram, "ts_request_seconds", labels)
+        self.batch_size = families.child(Histogram, "ts_batch_size", labels)
         self.outcomes = Outcomes()
-        self.open_sequences = families.gauge("ts_open_sequences").child(labels)
-        self.queue_depth = families.gauge("ts_queue_depth").child(labels)
-        self.worker_restarts = families.counter("ts_worker_restarts_total").child(labels)
-        self.workers_wanted = families.gauge("ts_workers_wanted").child(labels)
-        self.workers_ready = families.gauge("ts_workers_ready").child(labels)
-        scalings, closed = families.counter("ts_scaling_total"), families.counter("ts_sequences_closed_total")
-        self.scalings = {reason: scalings.child(self._labels_with(reason)) for reason in Reason}
-        self.sequences_closed = {reason: closed.child(self._labels_with(reason)) for reason in EndReason}
+        self.open_sequences = families.child(Gauge, "ts_open_sequences", labels)
+        self.queue_depth = families.child(Gauge, "ts_queue_depth", labels)
+        self.worker_restarts = families.child(Counter, "ts_worker_restarts_total", labels)
+        self.workers_wanted = families.child(Gauge, "ts_workers_wanted", labels)
+        self.workers_ready = families.child(Gauge, "ts_workers_ready", labels)
+        self.scalings = {each: families.child(Counter, "ts_scaling_total", self._labels_with(each)) for each in Reason}
+        self.sequences_closed = {
+            each: families.child(Counter, "ts_sequences_closed_total", self._labels_with(each)) for each in EndReason
+        }
 
     def observe_submission(self, *, by_default: bool = False) -> None:
         """A job was submitted. by_default: its request named no version."""
@@ -153,12 +138,12 @@ class ModelMetrics:
     def worker_load_time(self, worker_name: str, milliseconds: float) -> None:
         """The worker (`W-<id>-<model>_<version>`) took that long from its launch until it was ready."""
         self._workers.add(worker_name)
-        self._families.gauge("WorkerLoadTime").child(self._worker_labels(worker_name)).set(milliseconds)
+        self._families.child(Gauge, "WorkerLoadTime", self._worker_labels(worker_name)).set(milliseconds)
 
     def worker_gpu_memory(self, worker_name: str, size: int) -> None:
         """The worker has that many bytes on GPUs."""
         self._workers.add(worker_name)
-        self._families.gauge("ts_worker_gpu_memory_bytes").child(self._worker_labels(worker_name)).set(size)
+        self._families.child(Gauge, "ts_worker_gpu_memory_bytes", self._worker_labels(worker_name)).set(size)
 
     def forget_worker(self, worker_name: str) -> None:
         """The worker is gone for good, and its series with it."""

@@ -8,7 +8,7 @@ from typing import Any
 from torchserve_py.metrics.catalog import HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS
 from torchserve_py.metrics.families import ServerFamilies, expose
 from torchserve_py.metrics.handler_metrics import HandlerMetrics
-from torchserve_py.metrics.instruments import Counter
+from torchserve_py.metrics.instruments import Counter, Gauge
 from torchserve_py.metrics.metric_log import MODEL_LOGGER, SERVER_LOGGER, Changes, MetricLog
 from torchserve_py.metrics.metrics_file import MetricsPlan
 from torchserve_py.metrics.mlserver_metrics import MLServerMetrics
@@ -28,14 +28,11 @@ class ServerMetrics:
         self._plan = plan
         self._families = ServerFamilies(self._plan.server)
         of_host = {"Level": "Host", "Hostname": self._hostname}
-        self.requests_2xx = self._families.counter("Requests2XX").child(of_host)
-        self.requests_4xx = self._families.counter("Requests4XX").child(of_host)
-        self.requests_5xx = self._families.counter("Requests5XX").child(of_host)
-        self._queue_time = self._families.gauge("QueueTime").child(of_host)
-        self._worker_thread_time = self._families.gauge("WorkerThreadTime").child(of_host)
-        for each in HOST_GAUGES:
-            self._families.gauge(each.name).child(of_host)
-        self._http_requests = self._families.counter("ts_http_requests_total")
+        self.requests_2xx = self._families.child(Counter, "Requests2XX", of_host)
+        self.requests_4xx = self._families.child(Counter, "Requests4XX", of_host)
+        self.requests_5xx = self._families.child(Counter, "Requests5XX", of_host)
+        for name in ("QueueTime", "WorkerThreadTime", *(each.name for each in HOST_GAUGES)):
+            self._families.child(Gauge, name, of_host)
         self._of_http: dict[tuple[str, str, int], Counter] = {}
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._mlserver = MLServerMetrics()
@@ -56,15 +53,9 @@ class ServerMetrics:
         """The instruments of a model version; with `as_mlserver` MLServer's metrics show it, too."""
         metrics = self._models.get((name, version))
         if metrics is None:
-            metrics = self._models[name, version] = ModelMetrics(
-                self._families,
-                name,
-                version,
-                self._hostname,
-                queue_time=self._queue_time,
-                worker_thread_time=self._worker_thread_time,
-                record_prediction=self._handlers.register(name),
-            )
+            record_prediction = self._handlers.register(name)
+            metrics = ModelMetrics(self._families, name, version, self._hostname, record_prediction)
+            self._models[name, version] = metrics
         if as_mlserver:
             self._mlserver.show(name, version, metrics.outcomes)
         return metrics
@@ -94,7 +85,8 @@ class ServerMetrics:
         counter = self._of_http.get((method, route, status))
         if counter is None:
             labels = {"method": method, "route": route, "status": str(status), "hostname": self._hostname}
-            counter = self._of_http[method, route, status] = self._http_requests.child(labels)
+            counter = self._families.child(Counter, "ts_http_requests_total", labels)
+            self._of_http[method, route, status] = counter
         counter.value += 1
 
     def record(self, name: str, dimensions: Sequence[str], value: float, hostname: str | None = None) -> None:

@@ -34,22 +34,14 @@ TakeBack = Callable[[str], int]
 
 @dataclass(slots=True, eq=False)
 class Assignment:
-    """The workers that are up, and what each of them has.
+    """The workers that are up, and what each of them has."""
 
-    shared       what the scheduler and its sources share
-    source       where jobs wait, unless they are unbatched
-    unbatched    where unbatched jobs wait; they go before others
-    admission    how many jobs a worker takes
-    batch_size   jobs per batch
-    not_begun    takes jobs back from a worker; None if no batch is to be sent ahead
-    """
-
-    shared: SharedState
-    source: Source
-    unbatched: Fifo
-    admission: Admission
-    batch_size: int
-    not_begun: TakeBack | None
+    shared: SharedState  # what the scheduler and its sources share
+    source: Source  # where jobs wait, unless they are unbatched
+    unbatched: Fifo  # where unbatched jobs wait; they go before others
+    admission: Admission  # how many jobs a worker takes
+    batch_size: int  # jobs per batch
+    not_begun: TakeBack | None  # takes jobs back from a worker; None if no batch is to be sent ahead
     workers: dict[str, WorkerLoad] = field(default_factory=dict)
     _step_seconds: float = WORTH_SENDING_AHEAD
     _sent_ahead: int = 0

@@ -79,43 +79,32 @@ JOB_TRANSITIONS = Transitions[JobState, JobEvent](
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request. The job's owner sets the first group of fields, the scheduler keeps the second. Owners may add more.
-
-    once          whether the job is refused once its sequence has ended, instead of beginning it anew
-    unbatched     a describe: it travels in a batch of one and belongs to no sequence
-    priority      jobs of priority 1 go first, then those of 2 and so on; those of 0 go last
-    expires_at    when the client stops waiting (monotonic seconds): a job that was not sent by then is never sent. For
-                  a job that only asks: until when the scheduler looks for a worker that can tell
-    number        how many jobs were accepted before it
-    worker_id     the worker that the job was sent to last; empty before that
-    sends         how often the job was sent
-    ready_since   since when the job could be sent, if it is one of a sequence
-    opens         whether the job is the first of its sequence for its worker
-    active_since  for a job that opens: since when the sequence is known not to have been idle for too long
-    asks_after    why its worker was lost, if the job is sent only to ask whether that worker has applied it
-    timer         kept by `Deadlines`
-    """
+    """One request. Its owner sets the first group of fields, the scheduler keeps the second. Owners may add more."""
 
     id: str
     sequence_id: str | None = None
     starts_sequence: bool = False
     ends_sequence: bool = False
-    once: bool = False
-    unbatched: bool = False
-    priority: int = 0
+    once: bool = False  # whether the job is refused once its sequence has ended, instead of beginning it anew
+    unbatched: bool = False  # a describe: it travels in a batch of one and belongs to no sequence
+    priority: int = 0  # jobs of priority 1 go first, then those of 2 and so on; those of 0 go last
+    #: When the client stops waiting (monotonic seconds): a job that was not sent by then is never sent. For a job that
+    #: only asks: until when the scheduler looks for a worker that can tell.
     expires_at: float | None = None
 
     state: JobState = field(default=NEW, init=False)
-    number: int = field(default=0, init=False)
-    worker_id: str = field(default="", init=False)
+    number: int = field(default=0, init=False)  # how many jobs were accepted before it
+    worker_id: str = field(default="", init=False)  # the worker that the job was sent to last; empty before that
     submitted_at: float = field(default=0.0, init=False)
     sent_at: float = field(default=0.0, init=False)
-    sends: int = field(default=0, init=False)
-    ready_since: float = field(default=0.0, init=False)
-    opens: bool = field(default=False, init=False)
+    sends: int = field(default=0, init=False)  # how often the job was sent
+    ready_since: float = field(default=0.0, init=False)  # since when the job could be sent, if it is one of a sequence
+    opens: bool = field(default=False, init=False)  # whether the job is the first of its sequence for its worker
+    #: For a job that opens: since when the sequence is known not to have been idle for too long.
     active_since: float = field(default=0.0, init=False)
+    #: Why its worker was lost, if the job is sent only to ask whether that worker has applied it.
     asks_after: str = field(default="", init=False)
-    timer: int = field(default=0, init=False, repr=False)
+    timer: int = field(default=0, init=False, repr=False)  # kept by `Deadlines`
 
     def due(self, now: float) -> float | None:
         """When the job expires while it waits for a worker; None once it was sent to be run, since it may have run."""

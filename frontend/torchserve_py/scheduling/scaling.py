@@ -33,37 +33,24 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
-    """When to change the number of workers; all in seconds.
+    """When to change the number of workers; all in seconds."""
 
-    target_wait   how long a job may wait before workers are added (targetWaitMSec)
-    down_after    how long fewer workers must have been enough (downAfterSec)
-    idle_timeout  after how long without a job the last worker goes, if there may be none (idleTimeoutSec)
-    """
-
-    target_wait: float = 1.0
-    down_after: float = 60.0
+    target_wait: float = 1.0  # how long a job may wait before workers are added (targetWaitMSec)
+    down_after: float = 60.0  # how long fewer workers must have been enough (downAfterSec)
+    #: After how long without a job the last worker goes, if there may be none (idleTimeoutSec).
     idle_timeout: float = 300.0
 
 
 class Demand(NamedTuple):
-    """What the jobs of a model version ask of its workers at one moment.
+    """What the jobs of a model version ask of its workers at one moment."""
 
-    queued       jobs that wait
-    oldest_wait  how long (seconds) the oldest of those has waited that no worker has room for
-    busy         how many workers would be full of the jobs in flight
-    accepted     how many jobs were accepted so far
-    per_worker   how many jobs a worker takes at once
-    movable      the workers that could do without harm, those with the fewest jobs first
-    bound        how many workers have the only copy of the state of an open sequence
-    """
-
-    queued: int
-    oldest_wait: float
-    busy: float
-    accepted: int
-    per_worker: int
-    movable: tuple[str, ...]
-    bound: int
+    queued: int  # jobs that wait
+    oldest_wait: float  # how long (seconds) the oldest of those has waited that no worker has room for
+    busy: float  # how many workers would be full of the jobs in flight
+    accepted: int  # how many jobs were accepted so far
+    per_worker: int  # how many jobs a worker takes at once
+    movable: tuple[str, ...]  # the workers that could do without harm, those with the fewest jobs first
+    bound: int  # how many workers have the only copy of the state of an open sequence
 
 
 class WorkerCounts(NamedTuple):

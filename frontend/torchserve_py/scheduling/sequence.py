@@ -57,31 +57,22 @@ class Sequence:
 
     The jobs are in tuples, since a sequence that rests then has no container of its own: the collector looks at all of
     those of every open sequence.
-
-    lane          the lane of the worker that it is bound to, or that of the pending sequences
-    waiting       jobs that were not sent yet
-    ends_at       when the sequence reaches its time limit
-    active_since  since when the sequence is known not to have been idle for too long
-    successors    jobs for the next sequence of this id: they came when this one had reached its time limit and was busy
-    ending        why the sequence closes as soon as none of its jobs is in flight, if it does
-    has_state     whether a worker has had one of its jobs, and so state that can be lost
-    once          whether nothing begins it anew after its end, as the job said that was sent last
-    timer         kept by `Deadlines`
     """
 
     id: str
-    lane: SequenceLane
-    waiting: tuple[Job, ...]
-    ends_at: float
+    lane: SequenceLane  # the lane of the worker that it is bound to, or that of the pending sequences
+    waiting: tuple[Job, ...]  # jobs that were not sent yet
+    ends_at: float  # when the sequence reaches its time limit
     idle_since: float
-    active_since: float
+    active_since: float  # since when the sequence is known not to have been idle for too long
     state: SequenceState = PENDING
+    #: Jobs for the next sequence of this id: they came when this one had reached its time limit and was busy.
     successors: tuple[Job, ...] = ()
     in_flight: tuple[Job, ...] = ()
-    ending: EndReason | None = None
-    has_state: bool = False
-    once: bool = False
-    timer: int = 0
+    ending: EndReason | None = None  # why the sequence closes as soon as none of its jobs is in flight, if it does
+    has_state: bool = False  # whether a worker has had one of its jobs, and so state that can be lost
+    once: bool = False  # whether nothing begins it anew after its end, as the job said that was sent last
+    timer: int = 0  # kept by `Deadlines`
 
     def __repr__(self) -> str:
         return f"Sequence({self.id!r}, {self.state}, waiting={len(self.waiting)}, in_flight={len(self.in_flight)})"

@@ -31,16 +31,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one worker gets.
+    """What one worker gets."""
 
-    gpu_id   the first of its devices, as the worker counts them; None on a CPU
-    visible  what its environment must say in CUDA_VISIBLE_DEVICES; None = as inherited
-    devices  its devices, empty on a CPU
-    """
-
-    gpu_id: int | None
-    visible: str | None = None
-    devices: tuple[Device, ...] = ()
+    gpu_id: int | None  # the first of its devices, as the worker counts them; None on a CPU
+    visible: str | None = None  # what its environment must say in CUDA_VISIBLE_DEVICES; None = as inherited
+    devices: tuple[Device, ...] = ()  # its devices, empty on a CPU
 
     @property
     def environment(self) -> dict[str, str]:

@@ -27,22 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Torchrun:
-    """How torchrun starts the processes of one worker, its ranks.
+    """How torchrun starts the processes of one worker, its ranks."""
 
-    processes       how many
-    every_rank      whether all of them get the requests, or only rank 0
-    job_id          what tells this worker from all others (`--rdzv-id`)
-    log_dir         where torchrun keeps logs of its own
-    rdzv_backend    how the processes find each other
-    rdzv_endpoint   where they do; a free port of this machine unless given
-    """
-
-    processes: int
-    every_rank: bool
-    job_id: str
-    log_dir: Path
-    rdzv_backend: str = "c10d"
-    rdzv_endpoint: str = "localhost:0"
+    processes: int  # how many
+    every_rank: bool  # whether all of them get the requests, or only rank 0
+    job_id: str  # what tells this worker from all others (`--rdzv-id`)
+    log_dir: Path  # where torchrun keeps logs of its own
+    rdzv_backend: str = "c10d"  # how the processes find each other
+    rdzv_endpoint: str = "localhost:0"  # where they do; a free port of this machine unless given
 
     def wrap(self, python: str, command: Sequence[str]) -> list[str]:
         """Return the command line that runs ``command`` once per rank. Raises FileNotFoundError: torch is missing."""
@@ -63,16 +55,11 @@ class Torchrun:
 
 @dataclass(frozen=True)
 class CpuLauncher:
-    """How `torch.backends.xeon.run_cpu` binds one worker to its share of the cores.
+    """How `torch.backends.xeon.run_cpu` binds one worker to its share of the cores."""
 
-    arguments   further arguments of the launcher
-    index       which of the model's workers this is, from 0
-    count       how many workers the model has; the cores are shared by them
-    """
-
-    arguments: tuple[str, ...] = ()
-    index: int = 0
-    count: int = 1
+    arguments: tuple[str, ...] = ()  # further arguments of the launcher
+    index: int = 0  # which of the model's workers this is, from 0
+    count: int = 1  # how many workers the model has; the cores are shared by them
 
     def wrap(self, python: str, command: Sequence[str]) -> list[str]:
         """Return the command line that runs ``command`` on this worker's cores.
