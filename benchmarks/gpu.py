@@ -29,13 +29,12 @@ from benchmarks.loads import HttpLoad, LoadFailed
 from benchmarks.servers import Server, ServerFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
 sys.path.insert(0, str(ROOT / "frontend"))
 sys.path.insert(0, str(ROOT / "backend"))
 
-from torchserve_py.nvidia_smi import GpuUsage, read_usage
-from torchserve_py.nvml import open_nvml
+from torchserve_py.nvml import read_usage
 from ts.torch_handler.computing import Computing
 
 WAYS: tuple[dict[str, Any], ...] = (
@@ -159,14 +158,12 @@ def _served(net: torch.nn.Module, way: dict[str, Any], options: argparse.Namespa
 @contextmanager
 def _utilization() -> Iterator[list[float]]:
     """Sample the utilization of the busiest GPU meanwhile."""
-    nvml = open_nvml()
-    read: Callable[[], Sequence[GpuUsage]] = read_usage if nvml is None else nvml.read_usage
     samples: list[float] = []
     over = threading.Event()
 
     def sample() -> None:
         while not over.wait(1 / SAMPLES_PER_SECOND):
-            known = [usage.utilization for usage in read() if usage.utilization is not None]
+            known = [usage.utilization for usage in read_usage() if usage.utilization is not None]
             if known:
                 samples.append(max(known))
 

@@ -40,10 +40,6 @@ _HEALTH_PATHS: Final = ("/ping", "/live", "/ready", "/v2/health/live", "/v2/heal
 _PREDICT_PATHS: Final = ("/predictions/", "/v1/models/", "/v2/models/", "/invocations")
 
 
-class ContainerError(Exception):
-    """The platform asks for what this image cannot do."""
-
-
 @dataclass(frozen=True)
 class Start:
     """How to start the server."""
@@ -57,11 +53,11 @@ class Start:
 def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
     """Return how to start the server on the platform that the arguments, variables and folders tell.
 
-    Raises ContainerError: the platform asks for what this image cannot do.
+    Raises ValueError: the platform asks for what this image cannot do.
     """
     if list(arguments[:1]) == ["serve"]:
         if arguments[1:]:
-            raise ContainerError(f"serve takes no arguments, but it is followed by {' '.join(arguments[1:])!r}")
+            raise ValueError(f"serve takes no arguments, but it is followed by {' '.join(arguments[1:])!r}")
         return _sagemaker(environ)
     if environ.get("AIP_HTTP_PORT"):
         return _vertex(arguments, environ)
@@ -84,7 +80,7 @@ def _sagemaker(environ: Mapping[str, str]) -> Start:
 def _vertex(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
     storage = environ.get("AIP_STORAGE_URI", "")
     if storage:
-        raise ContainerError(
+        raise ValueError(
             f"AIP_STORAGE_URI is {storage!r}, but this image does not download models: copy them into its model_store,"
             " and upload the model without artifacts"
         )
@@ -123,20 +119,20 @@ def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Sta
 
 
 def _port(name: str, given: Mapping[str, str]) -> str:
-    """Return the port that a platform gives, 8080 if it gives none. Raises ContainerError: it is no port."""
+    """Return the port that a platform gives, 8080 if it gives none. Raises ValueError: it is no port."""
     port = given.get(name) or "8080"
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < _PORTS):
-        raise ContainerError(f"{name} is {port!r}, it must be a port, a number from 1 to {_PORTS - 1}")
+        raise ValueError(f"{name} is {port!r}, it must be a port, a number from 1 to {_PORTS - 1}")
     return port
 
 
 def _models_in(folder: Path, name: str) -> Iterator[str]:
     """Yield the flags for a folder with archives, or for one that is a model itself.
 
-    Raises ContainerError: there is no such folder, or it is empty.
+    Raises ValueError: there is no such folder, or it is empty.
     """
     if not folder.is_dir() or not any(folder.iterdir()):
-        raise ContainerError(f"{folder} has no model: an archive (.mar) or the files of one model are to lie there")
+        raise ValueError(f"{folder} has no model: an archive (.mar) or the files of one model are to lie there")
     if any(folder.glob("*.mar")):
         yield from ("--model-store", str(folder), "--models", "all")
     else:
@@ -162,7 +158,7 @@ def main() -> NoReturn:
         number, path = tempfile.mkstemp(prefix="container-", suffix=".properties")
         with open(number, "w") as file:
             file.write(text)
-    except (ContainerError, ValueError, OSError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"The server is not started: {error}.")
     os.execvp(_COMMAND[0], [*_COMMAND, "--ts-config", path, *start.flags])  # noqa: S606 - there is no shell to want
 

@@ -39,8 +39,6 @@ from torchserve_py.logs.setup import configure_logging
 from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan, read_metrics_config
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import SystemMetrics
-from torchserve_py.nvidia_smi import read_usage
-from torchserve_py.nvml import open_nvml
 from torchserve_py.pid_file import PidFile, default_path
 from torchserve_py.server_process import heeded_end_signals, release_end_signals
 from torchserve_py.settings.flags import parse_flags
@@ -96,11 +94,8 @@ class Server:
         self._workflows = WorkflowRegistry(settings, self._registry)
         self._snapshots = SnapshotWriter(settings, self._registry)
         self._registry.on_change = self._snapshots.changed
-        nvml = open_nvml()
         self._system_metrics = SystemMetrics(
             self._metrics,
-            read_usage if nvml is None else nvml.read_usage,
-            dict if nvml is None else nvml.memory_by_process,
             command=settings.system_metrics_cmd,
             command_limit=max(settings.metric_time_interval, _SHORTEST_COMMAND_LIMIT),
         )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.container import ContainerError, Start, configuration, how_to_start
+from torchserve_py.container import Start, configuration, how_to_start
 from torchserve_py.settings.properties import parse_properties
 
 
@@ -41,7 +41,7 @@ def test_archives_are_a_model_store(tmp_path: Path) -> None:
 
 
 def test_no_model_is_told_with_the_place(tmp_path: Path) -> None:
-    with pytest.raises(ContainerError, match=rf"{tmp_path}/x has no model"):
+    with pytest.raises(ValueError, match=rf"{tmp_path}/x has no model"):
         how_to_start(["serve"], {"SM_MODEL_DIR": str(tmp_path / "x")})
 
 
@@ -61,7 +61,7 @@ def test_vertex_gets_its_routes_and_does_not_repeat_those_that_are_there(tmp_pat
 
 
 def test_vertex_is_told_that_artifacts_are_not_downloaded() -> None:
-    with pytest.raises(ContainerError, match="'gs://bucket/model', but this image does not download models"):
+    with pytest.raises(ValueError, match="'gs://bucket/model', but this image does not download models"):
         how_to_start([], {"AIP_HTTP_PORT": "8080", "AIP_STORAGE_URI": "gs://bucket/model"})
 
 
@@ -94,7 +94,7 @@ def test_what_is_no_port_is_named(tmp_path: Path, name: str, port: str) -> None:
     environ = {"SM_MODEL_DIR": str(tmp_path), "AIP_HTTP_PORT": "", name: port}
     flags = [f"--model_dir={tmp_path}", f"{name}={port}"] if name.startswith("-") else []
     arguments = ["serve"] if name.startswith("SAGEMAKER") else flags
-    with pytest.raises(ContainerError, match=rf"{name} is .*, it must be a port"):
+    with pytest.raises(ValueError, match=rf"{name} is .*, it must be a port"):
         how_to_start(arguments, environ)
 
 
@@ -102,7 +102,7 @@ def test_arguments_are_obeyed_or_refused() -> None:
     arguments = ["--models", "one.mar"]
     assert list(how_to_start(arguments, {"AIP_HTTP_PORT": "9000"}).flags)[-2:] == arguments
     assert list(how_to_start([], {"AIP_HTTP_PORT": "9000"}).flags)[-2:] == ["--models", "all"]
-    with pytest.raises(ContainerError, match="serve takes no arguments"):
+    with pytest.raises(ValueError, match="serve takes no arguments"):
         how_to_start(["serve", *arguments], {"AIP_HTTP_PORT": "9000"})
 
 

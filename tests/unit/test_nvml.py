@@ -1,14 +1,14 @@
 """What is asked of NVML, and what happens where it, or a GPU, has no answer; the library is a stand-in."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from torchserve_py import nvidia_smi, nvml
 from torchserve_py.nvidia_smi import GpuUsage
-from torchserve_py.nvml import Nvml, open_nvml
 
 MEBIBYTE = 1 << 20
 
@@ -40,32 +40,49 @@ def library(**changes: Callable[..., Any]) -> Any:
     return SimpleNamespace(NVMLError=NVMLError, **functions)
 
 
-def test_the_usage_of_each_gpu() -> None:
+Install = Callable[[Any], None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    def install(library: Any) -> None:
+        monkeypatch.setitem(sys.modules, "pynvml", library)
+        nvml._library.cache_clear()
+
+    yield install
+    nvml._library.cache_clear()
+
+
+def test_the_usage_of_each_gpu(install: Install) -> None:
+    install(library())
     usage = (17.0, 3.0, 678.0, 81920.0)
-    assert Nvml(library()).read_usage() == (GpuUsage(0, *usage), GpuUsage(1, *usage))
+    assert nvml.read_usage() == (GpuUsage(0, *usage), GpuUsage(1, *usage))
 
 
-def test_the_memory_of_each_process_on_all_gpus() -> None:
-    assert Nvml(library()).memory_by_process() == {11: 7 * MEBIBYTE, 12: 0}
+def test_the_memory_of_each_process_on_all_gpus(install: Install) -> None:
+    install(library())
+    assert nvml.memory_by_process() == {11: 7 * MEBIBYTE, 12: 0}
 
 
-def test_a_gpu_that_does_not_tell_its_utilization_tells_its_memory() -> None:
-    first, _ = Nvml(library(nvmlDeviceGetUtilizationRates=failing)).read_usage()
+def test_a_gpu_that_does_not_tell_its_utilization_tells_its_memory(install: Install) -> None:
+    install(library(nvmlDeviceGetUtilizationRates=failing))
+    first, _ = nvml.read_usage()
     assert first == GpuUsage(0, None, None, 678.0, 81920.0)
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"])
-def test_without_an_answer_there_are_no_gpus(function: str) -> None:
-    nvml = Nvml(library(**{function: failing}))
+def test_without_an_answer_there_are_no_gpus(function: str, install: Install) -> None:
+    install(library(**{function: failing}))
     assert nvml.read_usage() == ()
     assert nvml.memory_by_process() == {}
 
 
-@pytest.mark.parametrize(
-    ("installed", "usable"), [(None, False), (library(nvmlInit=failing), False), (library(), True)]
-)
-def test_it_is_used_where_it_is_installed_and_the_host_has_a_driver(
-    installed: Any, usable: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("installed", [None, library(nvmlInit=failing)])
+def test_nvidia_smi_is_asked_where_nvml_is_not_installed_or_the_host_has_no_driver(
+    installed: Any, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", installed)
-    assert (open_nvml() is not None) is usable
+    install(installed)
+    usages = (GpuUsage(0, 1.0, 2.0, 3.0, 4.0),)
+    monkeypatch.setattr(nvidia_smi, "read_usage", lambda: usages)
+    assert nvml.read_usage() == usages
+    assert nvml.memory_by_process() == {}

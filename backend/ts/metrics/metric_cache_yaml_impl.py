@@ -3,9 +3,6 @@
 A worker does not read the file: the server reads it and sends the declared metrics to the worker.
 """
 
-from pathlib import Path
-from typing import Any
-
 from ts.metrics.metric_cache_errors import (
     MetricsCacheIOError,
     MetricsCacheKeyError,
@@ -15,6 +12,7 @@ from ts.metrics.metric_cache_errors import (
 )
 from ts.metrics.metric_type_enum import MetricTypes
 from ts.metrics.metrics_cache import MetricsCache
+from ts.utils.util import get_yaml_config
 
 
 class MetricsCacheYamlImpl(MetricsCache):
@@ -25,21 +23,19 @@ class MetricsCacheYamlImpl(MetricsCache):
     """
 
     def __init__(self, config_file_path: str) -> None:
-        import yaml
-
         super().__init__()
         if not config_file_path:
             raise MetricsCacheTypeError("no metrics configuration file is named")
         try:
-            self._parsed_file: Any = yaml.safe_load(Path(config_file_path).read_text(encoding="utf-8"))
+            self._parsed_file = get_yaml_config(config_file_path)
         except OSError as error:
             raise MetricsCacheIOError(f"{config_file_path} cannot be read: {error}") from error
-        except yaml.YAMLError as error:
-            raise MetricsCachePyYamlError(f"{config_file_path} is no YAML: {error}") from error
+        except ValueError as error:
+            raise MetricsCachePyYamlError(str(error)) from error
 
     def initialize_cache(self) -> None:
         """Make the metrics that the file declares. Raises MetricsCacheKeyError, MetricsCacheValueError: it is wrong."""
-        section = self._parsed_file.get("model_metrics") if isinstance(self._parsed_file, dict) else None
+        section = self._parsed_file.get("model_metrics")
         if section is None:
             raise MetricsCacheKeyError("the metrics configuration has no section 'model_metrics'")
         if not section:

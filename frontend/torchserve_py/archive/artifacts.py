@@ -60,15 +60,16 @@ class Artifacts:
         The contents of each of `external_package_dirs` go to the bundled packages, so that they are imported as before.
         Relative ones start from the folder of `config.yaml`. Raises PackError, FileNotFoundError.
         """
-        import yaml  # few archives need it
+        from torchserve_py.settings.schemas.yaml_mapping import (  # few archives need it
+            UnreadableYaml,
+            read_yaml_mapping,
+        )
 
         config_file = self._files[PurePosixPath(TRUSS_CONFIG)]
         try:
-            config = yaml.safe_load(config_file.read_bytes()) or {}
-        except (yaml.YAMLError, ValueError) as error:
-            raise PackError(f"{config_file} is not valid YAML: {' '.join(str(error).split())}") from error
-        if not isinstance(config, dict):
-            raise PackError(f"{config_file} must hold 'key: value' lines.")
+            config = read_yaml_mapping(config_file).values
+        except UnreadableYaml as error:
+            raise PackError(f"{config_file}: {error}") from error
         bundled = config.get("bundled_packages_dir") or _DEFAULT_PACKAGES_DIR
         for external in config.get("external_package_dirs") or ():
             self._add_folder(config_file.parent / external, PurePosixPath(bundled))

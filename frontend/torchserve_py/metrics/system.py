@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system_command import BUILT_IN_SCRIPT, Reading, SystemCommand
-from torchserve_py.nvidia_smi import GpuUsage, read_usage
+from torchserve_py.nvidia_smi import GpuUsage
+from torchserve_py.nvml import memory_by_process, read_usage
 
 _MEGABYTE = 1024**2
 _GIGABYTE = 1024**3
@@ -35,7 +36,7 @@ class SystemMetrics:
         self,
         metrics: ServerMetrics,
         read_gpus: Callable[[], Sequence[GpuUsage]] = read_usage,
-        read_gpu_memory: Callable[[], Mapping[int, int]] = dict,
+        read_gpu_memory: Callable[[], Mapping[int, int]] = memory_by_process,
         command: str | None = None,
         command_limit: float = 60,
     ) -> None:
