@@ -10,13 +10,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from torchserve_py.doors.failures import (
-    EXPECTED_ERRORS,
-    invalid_message,
-    method_not_allowed,
-    not_found,
-    request_timeout,
-)
+from torchserve_py.doors.failures import EXPECTED_ERRORS, method_not_allowed, no_request, not_found
 from torchserve_py.doors.pipeline import HttpDialect, HttpExchange, failure_answer
 from torchserve_py.doors.responses import Answer, Sent, allows_other_origins
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Reply, Route, Router
@@ -31,7 +25,6 @@ logger = logging.getLogger(__name__)
 _PREFLIGHT_HEADER: Final = "Access-Control-Request-Method"
 #: All methods that no route has are counted under one name, as clients may make them up.
 _OTHER: Final = "other"
-_REQUEST_TIMEOUT: Final = 408
 
 
 class Application:
@@ -61,8 +54,7 @@ class Application:
         """Return the response to bytes that never became a request."""
         if self.is_logged:
             access_log.note(peer, "UNKNOWN", "/", "HTTP/1.0", status, 0.0)
-        failure = request_timeout(message) if status == _REQUEST_TIMEOUT else invalid_message(message)
-        return self.responses.whole_failure(failure)
+        return self.responses.whole_failure(no_request(status, message))
 
 
 class Answering:

@@ -86,19 +86,16 @@ def unsupported(message: str) -> DoorError:
     return DoorError(Failure(501, "NotImplementedException", message))
 
 
-def request_timeout(message: str) -> Failure:
-    """Return the failure for a client that was too slow."""
-    return Failure(408, "RequestTimeoutException", message)
+def no_request(status: int, message: str) -> Failure:
+    """Return the failure for a client that was too slow (408), or whose bytes are no HTTP within the limits (400)."""
+    if status == 408:
+        return Failure(status, "RequestTimeoutException", message)
+    return Failure(status, "BadRequestException", f"Invalid HTTP message. {message}".rstrip())
 
 
 def too_many_connections(message: str) -> Failure:
     """Return the failure for a connection above the limit."""
     return Failure(503, UNAVAILABLE, message, "too_many_connections", overloaded=True)
-
-
-def invalid_message(detail: str = "") -> Failure:
-    """Return the failure for bytes that are not an HTTP request within the limits; ``detail`` names the limit."""
-    return Failure(400, "BadRequestException", f"Invalid HTTP message. {detail}".rstrip())
 
 
 _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
@@ -141,8 +138,8 @@ def _of_body(error: BodyError) -> Failure:
         message = f"The request body is larger than max_request_size ({error.limit} bytes)."
         return Failure(413, "BadRequestException", message)
     if isinstance(error, BodyTooSlow):
-        return request_timeout(str(error))
-    return invalid_message(f"The request body could not be read. {error}")
+        return no_request(408, str(error))
+    return no_request(400, f"The request body could not be read. {error}")
 
 
 def handler_failure(status: int, message: str) -> Failure:

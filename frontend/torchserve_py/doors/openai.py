@@ -14,15 +14,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.doors.open_inference.descriptions import model_ready
 from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, TEXT, Operation
 from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
-from torchserve_py.doors.requests import model_in, split_path
+from torchserve_py.doors.requests import inference_of, model_in, split_path
 from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE, Answer, json_answer
 from torchserve_py.doors.routing import READING, AfterBody, Door, DoorContext, PathValues, Route
-from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Part
 from torchserve_py.transport.http1.request import Request
 
@@ -102,12 +100,7 @@ class OpenAIDoor(Door):
                 raise DoorError(Failure(404, "ModelNotFoundException", message, "model_not_found"))
             (model,) = models.values()  # the name may be one that the handler knows, such as an adapter's
         headers = (("url_path", "/".join(split_path(request.target))), ("explain", "False"))
-        content_type = request.headers.get("Content-Type")
-        priority = priorities.of_request(request)
-        inference = InferenceRequest(
-            request.raw_headers + headers, body, content_type, by_default=True, priority=priority
-        )
-        return self.context.submit(request, DIALECT, model, inference)
+        return self.context.submit(request, DIALECT, model, inference_of(request, body, headers))
 
 
 class V1ModelsDoor(Door):

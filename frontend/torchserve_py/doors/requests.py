@@ -1,11 +1,13 @@
-"""What doors read from an HTTP request: segments of the path, the body, and pseudo headers for the model's code."""
+"""What doors read from an HTTP request: the path, the body, and what the model's code gets of it."""
 
 import zlib
 from typing import Final
 from urllib.parse import quote, unquote
 
 from torchserve_py.bounded_json import MAX_PARSED, UnreadableJson, read_member
+from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import bad_request
+from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.decompression import BARE_WINDOW, GZIP_WINDOW, ZLIB_WINDOW
 from torchserve_py.transport.http1.errors import BodyTooLarge
 from torchserve_py.transport.http1.request import Request
@@ -44,6 +46,23 @@ def content_type_of(request: Request) -> str:
     if content_type and not content_type.isascii():
         raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
     return content_type
+
+
+def inference_of(
+    request: Request, body: bytes, headers: tuple[tuple[str, str], ...] = (), protocol: str | None = None
+) -> InferenceRequest:
+    """Return what a request asks of the default version of a model; ``headers`` are told the model's code as well.
+
+    Raises DoorError: the header for the priority is invalid.
+    """
+    return InferenceRequest(
+        request.raw_headers + headers,
+        body,
+        request.headers.get("Content-Type"),
+        protocol,
+        by_default=True,
+        priority=priorities.of_request(request),
+    )
 
 
 def model_in(body: bytes) -> str | None:

@@ -17,12 +17,12 @@ from typing import Final
 from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.pipeline import HttpExchange
-from torchserve_py.doors.requests import content_type_of
+from torchserve_py.doors.requests import inference_of
 from torchserve_py.doors.responses import Answer, Headers
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.inference_request import SequenceRequest
 from torchserve_py.jobs.parts import Part
 from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import REQUEST_ID, ended_sequences
@@ -131,10 +131,7 @@ class SageMakerSessions:
             self._check_open(model, session_id)
             if model.is_durable:  # any worker may have it, and only a step ends what is stored
                 sequence = self._headers.request_of(session_id, None, True)
-                headers = (*request.raw_headers, *sequence.headers)
-                inference = InferenceRequest(
-                    headers, body, content_type_of(request), sequence=sequence, by_default=True
-                )
+                inference = inference_of(request, body, sequence.headers)._replace(sequence=sequence)
                 return self._context.submit(request, self._closing, model, inference)
             self._serving.release_sequence(model, session_id)
         return _closed(session_id)

@@ -11,14 +11,12 @@ from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 from torchserve_py.core.serving import ServedModel
-from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import bad_request, method_not_allowed
 from torchserve_py.doors.open_inference.rest_dialect import CUSTOM_DIALECT
 from torchserve_py.doors.path_templates import PathTemplate, read_template, shown
 from torchserve_py.doors.pipeline import HttpExchange
-from torchserve_py.doors.requests import request_line
+from torchserve_py.doors.requests import inference_of, request_line
 from torchserve_py.doors.routing import DoorContext, Reply
-from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
 from ts.protocol.messages import CUSTOM
 
@@ -115,15 +113,8 @@ class CustomRoutes:
             )
 
         def submit(body: bytes) -> HttpExchange:
-            inference = InferenceRequest(
-                request.raw_headers + request_line(request, found[model]),
-                body,
-                request.headers.get("Content-Type"),
-                CUSTOM,
-                by_default=True,
-                priority=priorities.of_request(request),
-                unbatched=model.is_stateful,
-            )
+            inference = inference_of(request, body, request_line(request, found[model]), CUSTOM)
+            inference = inference._replace(unbatched=model.is_stateful)
             return self._context.submit(request, CUSTOM_DIALECT, model, inference)
 
         return submit

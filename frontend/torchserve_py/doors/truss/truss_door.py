@@ -9,10 +9,9 @@ from typing import Final
 
 from torchserve_py.core.errors import ModelNotFound
 from torchserve_py.core.serving import ServedModel
-from torchserve_py.doors import priorities
 from torchserve_py.doors.failures import not_found
 from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
-from torchserve_py.doors.requests import model_in, request_line
+from torchserve_py.doors.requests import inference_of, model_in, request_line
 from torchserve_py.doors.responses import JSON_TYPE, Answer
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, Door, PathValues, Reply, Route
 from torchserve_py.doors.server_doors import METRICS_TYPE
@@ -27,7 +26,6 @@ from torchserve_py.doors.truss.truss_dialect import (
     truss_answer,
 )
 from torchserve_py.doors.truss.websocket import WebSocketDialect
-from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.websocket import WebSocket
 from ts.protocol.messages import TRUSS
@@ -230,15 +228,8 @@ class TrussDoor(Door):
     ) -> HttpExchange:
         """Run a request on a model; pseudo headers pass the request line to the worker."""
         is_socket = endpoint is Endpoint.websocket
-        inference = InferenceRequest(
-            request.raw_headers + request_line(request, endpoint.value, "ws" if is_socket else "http"),
-            body,
-            request.headers.get("Content-Type"),
-            TRUSS,
-            by_default=True,
-            priority=priorities.of_request(request),
-            more_input=is_socket,
-        )
+        line = request_line(request, endpoint.value, "ws" if is_socket else "http")
+        inference = inference_of(request, body, line, TRUSS)._replace(more_input=is_socket)
         return self.context.submit(request, dialect, model, inference)
 
     def _called(self, model: ServedModel) -> str:
