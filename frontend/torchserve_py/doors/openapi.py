@@ -39,7 +39,7 @@ OPEN_INFERENCE_ERROR: Final[Schema] = {"type": "object", "required": ["error"], 
 
 _VERSION: Final = "3.0.1"
 _DESCRIPTION: Final = "TorchServe is a flexible and easy to use tool for serving deep learning models"
-_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+_REASONS: Final[dict[int | str, str]] = {status.value: status.phrase for status in HTTPStatus}
 _PATH_PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _PATH_PARAMETERS: Final = {
     "model_name": "Name of the model",
@@ -63,7 +63,7 @@ class Parameter(NamedTuple):
     least: int | None = None
     most: int | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, place: str = "query") -> dict[str, Any]:
         """Return the Parameter Object."""
         schema: dict[str, Any] = {"type": self.type}
         if self.type == "array":
@@ -76,7 +76,8 @@ class Parameter(NamedTuple):
             schema["default"] = self.default
         if self.choices:
             schema["enum"] = list(self.choices)
-        return _parameter("query", self.name, self.description, self.required, schema)
+        named = {"name": self.name, "description": self.description, "required": self.required}
+        return {"in": place, **named, "schema": schema}
 
 
 class Operation(NamedTuple):
@@ -111,7 +112,7 @@ class Operation(NamedTuple):
     def as_json(self, path: str) -> dict[str, Any]:
         """Return the Operation Object."""
         in_path = [
-            _parameter("path", name, _PATH_PARAMETERS.get(name, name), True, TEXT)
+            Parameter(name, _PATH_PARAMETERS.get(name, name), required=True).as_json("path")
             for name in _PATH_PARAMETER.findall(path)
         ]
         operation: dict[str, Any] = {
@@ -131,12 +132,10 @@ class Operation(NamedTuple):
         return self._replace(id=f"version_{self.id}", description=self.description.replace(model, version))
 
     def _response(self, status: int | str) -> dict[str, Any]:
-        if not isinstance(status, int) or status >= 400:
-            description = _REASONS[status] if isinstance(status, int) else "Error"
-            return {"description": description, "content": _content({JSON: self.error})}
-        response: dict[str, Any] = {"description": _REASONS[status]}
-        if self.gives:
-            response["content"] = _content(self.gives)
+        content = self.gives if isinstance(status, int) and status < 400 else {JSON: self.error}
+        response: dict[str, Any] = {"description": _REASONS.get(status, "Error")}
+        if content:
+            response["content"] = _content(content)
         return response
 
 
@@ -175,10 +174,6 @@ def document(
     if schemas is not None:
         made["components"] = {"schemas": schemas}
     return made
-
-
-def _parameter(place: str, name: str, description: str, required: bool, schema: Schema) -> dict[str, Any]:
-    return {"in": place, "name": name, "description": description, "required": required, "schema": schema}
 
 
 def _content(content: Content) -> dict[str, Any]:

@@ -44,9 +44,8 @@ class HealthDoor(Door):
             yield Route(self.settings.health_route, self._ready, READING, token=None)
 
     def _ping(self, request: Request, values: PathValues) -> Answer:
-        if self.serving.healthy():
-            return json_answer({"status": "Healthy"})
-        return json_answer({"status": "Unhealthy"}, 500)
+        healthy = self.serving.healthy()
+        return json_answer({"status": "Healthy" if healthy else "Unhealthy"}, 200 if healthy else 500)
 
     def _live(self, request: Request, values: PathValues) -> Answer:
         return json_answer({"status": "Live"})

@@ -45,7 +45,7 @@ class Sampler:
         self.histories: dict[int, ModelHistory] = {}
         self._rows: dict[int, Row] = {}
         self._changed: dict[int, int] = {}
-        self._ticked = asyncio.get_running_loop().create_future()
+        self._ticked = asyncio.Event()
         #: Whether samples are taken.
         self.is_open = True
         self._task = asyncio.create_task(self._run(), name="console-sampler")
@@ -53,7 +53,7 @@ class Sampler:
     async def next(self) -> bool:
         """Wait for the next sample; return False if the server closes its doors instead."""
         if self.is_open:
-            await asyncio.shield(self._ticked)
+            await self._ticked.wait()
         return self.is_open
 
     def close(self) -> None:
@@ -88,9 +88,8 @@ class Sampler:
             self._wake()
 
     def _wake(self) -> None:
-        ticked, self._ticked = self._ticked, asyncio.get_running_loop().create_future()
-        if not ticked.done():
-            ticked.set_result(None)
+        self._ticked.set()
+        self._ticked.clear()
 
     async def _sample(self, tick: int) -> None:
         serving, seen = self._serving, set()

@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any, Final
@@ -120,9 +121,6 @@ def _document(title: str, operations: Iterable[Described]) -> dict[str, Any]:
 
 def _example(tensor: Mapping[str, Any]) -> dict[str, Any]:
     shape = [max(size, 1) for size in tensor["shape"]]
-    count = 1
-    for size in shape:
-        count *= size
     element = {"BYTES": "text", "BOOL": True}.get(tensor["datatype"], 0)
-    data = [element] * min(count, 16)
+    data = [element] * min(math.prod(shape), 16)
     return {"name": tensor["name"], "datatype": tensor["datatype"], "shape": shape, "data": data}

@@ -33,7 +33,8 @@ class Endpoint(StrEnum):
     openapi = "openapi"
 
 
-_READING: Final = frozenset(
+#: Endpoints that are read with GET; to the others a body is posted.
+READING: Final = frozenset(
     {Endpoint.websocket, Endpoint.metrics, Endpoint.ready, Endpoint.loaded, Endpoint.schema, Endpoint.openapi}
 )
 #: The paths of the methods that have endpoints of their own, below ``/v1``.
@@ -81,11 +82,6 @@ _READ_PATHS: Final = {
         id=Endpoint.metrics, description="What the model's code counts", gives={"text/plain": _ANY}
     ),
 }
-
-
-def method_of(endpoint: Endpoint) -> str:
-    """Return the one method of an endpoint."""
-    return "GET" if endpoint in _READING else "POST"
 
 
 def document_of(model: ServedModel, declared: Mapping[str, Any], name: str, *, alone: bool) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torchserve_py.doors.responses import JSON_TYPE, Answer
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, Door, PathValues, Reply, Route
 from torchserve_py.doors.server_doors import METRICS_TYPE
 from torchserve_py.doors.surfaces import BIDIRECTIONAL_STREAM
-from torchserve_py.doors.truss.endpoints import ALIASES, PATHS, Endpoint, document_of, method_of
+from torchserve_py.doors.truss.endpoints import ALIASES, PATHS, READING, Endpoint, document_of
 from torchserve_py.doors.truss.truss_dialect import (
     MODEL_FAILED,
     TRUSS_DIALECT,
@@ -49,7 +49,7 @@ class TrussDoor(Door):
     def routes(self) -> Iterator[Route]:
         for path, endpoint in PATHS:
             serve, is_meant = partial(self._serve, endpoint), partial(self._is_meant, endpoint)
-            methods, is_quiet = (method_of(endpoint),), endpoint in _PROBES
+            methods, is_quiet = _GET if endpoint in READING else ("POST",), endpoint in _PROBES
             yield Route(path, serve, methods, dialect=TRUSS_DIALECT, applies=is_meant, is_quiet=is_quiet)
         stream = partial(self._serve, Endpoint.websocket)
         yield Route(BIDIRECTIONAL_STREAM, stream, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone)
