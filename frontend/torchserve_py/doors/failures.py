@@ -11,6 +11,7 @@ from torchserve_py.core import errors as model_errors
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import BodyError, BodyTooLarge, BodyTooSlow
+from torchserve_py.transport.http1.response import BadResponse
 from torchserve_py.transport.request_budget import NoRoomError
 from torchserve_py.workflows.errors import WorkflowError
 from ts.protocol.messages import CAUSE_HEADER
@@ -61,7 +62,10 @@ class DoorError(Exception):
 
 
 #: Exceptions that say what is wrong with a request, a model or an archive; any other is a defect of the server.
-EXPECTED_ERRORS: Final = (DoorError, ArchiveError, model_errors.ModelError, WorkflowError, BodyError, NoRoomError)
+EXPECTED_ERRORS: Final = (
+    *(DoorError, ArchiveError, model_errors.ModelError, WorkflowError),
+    *(BodyError, NoRoomError, BadResponse),
+)
 
 
 def bad_request(message: str) -> DoorError:
@@ -119,6 +123,8 @@ def failure_of(error: Exception) -> Failure:
         return error.failure
     if isinstance(error, BodyError):
         return _of_body(error)
+    if isinstance(error, BadResponse):
+        return Failure(500, INTERNAL, f"The handler set {error}.")
     if isinstance(error, NoRoomError):
         return Failure(503, UNAVAILABLE, str(error), "too_many_bytes", overloaded=True)
     if isinstance(error, (ArchiveError, WorkflowError)):

@@ -22,6 +22,7 @@ from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.transport.http1.response import BadResponse
 
 #: Parts that have piled up are written together, up to this many bytes; the rest stays where it is counted and bounded.
 _WRITE_SIZE: Final = 16 * 1024
@@ -157,8 +158,8 @@ class HttpExchange(Exchange):
                 return stream
             answer = self.dialect.answer(self, part)
             return self._send(answer) if isinstance(answer, Answer) else self._wait(answer)
-        except DoorError as error:
-            return self._fail(error.failure)
+        except (DoorError, BadResponse) as error:
+            return self._fail(failure_of(error))
 
     async def stream(self, first: Part) -> Sent:
         """Send ``first`` and every part that follows it.
@@ -171,8 +172,8 @@ class HttpExchange(Exchange):
             sent = self.responses.start_stream(self.request, head, self.parts.job_id)
             if not self.request.is_answered:  # else nothing but the head was asked for
                 await self.relay(first)
-        except DoorError as error:
-            return self._fail(error.failure)
+        except (DoorError, BadResponse) as error:
+            return self._fail(failure_of(error))
         except ReaderStalled:
             pass  # its connection is gone, and was logged
         finally:
@@ -193,8 +194,8 @@ class HttpExchange(Exchange):
     async def _wait(self, answer: Coroutine[Any, Any, Answer]) -> Sent:
         try:
             return self._send(await answer)
-        except DoorError as error:
-            return self._fail(error.failure)
+        except (DoorError, BadResponse) as error:
+            return self._fail(failure_of(error))
         finally:
             self.cancel()
 

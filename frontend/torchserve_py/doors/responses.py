@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from torchserve_py.doors.failures import INTERNAL, DoorError, Failure
+from torchserve_py.doors.failures import Failure
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.settings.table import Settings
 from torchserve_py.transport.http1.request import Buffer, Request
-from torchserve_py.transport.http1.response import BadResponse, header_line, response_head
+from torchserve_py.transport.http1.response import header_line, response_head
 
 Headers = Iterable[Sequence[str]]
 
@@ -65,26 +65,20 @@ class Responses:
     def send(self, request: Request, answer: Answer, request_id: str = "") -> Sent:
         """Write a whole answer, but for headers that only the server may set. The transport handles a slow reader.
 
-        Raises DoorError: the status or a header is not one that HTTP allows; nothing was written.
+        Raises BadResponse: the status or a header is not one that HTTP allows; nothing was written.
         """
         status, body, headers, reason = answer
-        try:
-            request.respond(status, self._lines(headers, request_id), body, reason=reason)
-        except BadResponse as error:
-            raise _handler_mistake(error) from None
+        request.respond(status, self._lines(headers, request_id), body, reason=reason)
         self._count(status)
         return SENT
 
     def start_stream(self, request: Request, head: Answer, request_id: str = "") -> Sent:
         """Begin an answer that is sent in pieces; see `Request.send`.
 
-        Raises DoorError: the status or a header is not one that HTTP allows; nothing was written.
+        Raises BadResponse: the status or a header is not one that HTTP allows; nothing was written.
         """
         status, _, headers, reason = head
-        try:
-            request.start_stream(status, self._lines(headers, request_id), reason=reason)
-        except BadResponse as error:
-            raise _handler_mistake(error) from None
+        request.start_stream(status, self._lines(headers, request_id), reason=reason)
         self._count(status)
         return SENT
 
@@ -119,10 +113,6 @@ def failure_body(failure: Failure) -> tuple[bytes, Headers]:
     if failure.status == 413:  # TorchServe sends no body
         return b"", ()
     return to_json({"code": failure.status, "type": failure.type, "message": failure.message}), (JSON_TYPE,)
-
-
-def _handler_mistake(error: BadResponse) -> DoorError:
-    return DoorError(Failure(500, INTERNAL, f"The handler set {error}."))
 
 
 def allows_other_origins(settings: Settings) -> bool:

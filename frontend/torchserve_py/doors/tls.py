@@ -94,45 +94,38 @@ def _use_key_store(context: ssl.SSLContext, settings: Settings, path: Path) -> N
 
 def _use_self_signed(context: ssl.SSLContext, settings: Settings, hosts: Iterable[str]) -> None:
     try:
+        from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import NameOID
     except ImportError as error:
         raise _not_installed("Making a certificate, because neither keystore nor certificate_file is set,") from error
-    key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _self_signed(key, sorted({"localhost", "127.0.0.1", *hosts}))
-    logger.warning(
-        "https listeners show a self-signed certificate made for this run, which clients cannot verify (SHA-256 %s);"
-        " set certificate_file and private_key_file, or keystore.",
-        certificate.fingerprint(hashes.SHA256()).hex(),
-    )
-    _load(context, settings.temp_dir, key, [certificate])
-
-
-def _self_signed(key: PrivateKeyTypes, names: list[str]) -> x509.Certificate:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.x509.oid import NameOID
-
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "torchserve-py")])
     alternatives: list[x509.GeneralName] = []
-    for name in names:
+    for name in sorted({"localhost", "127.0.0.1", *hosts}):
         try:
             alternatives.append(x509.IPAddress(ip_address(name)))
         except ValueError:
             alternatives.append(x509.DNSName(name))
-    now = datetime.now(UTC)
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "torchserve-py")])
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
-        .public_key(key.public_key())  # type: ignore[arg-type]  # not every kind of key can be certified; ours can
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + _LIFETIME)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     )
-    return builder.sign(key, hashes.SHA256())  # type: ignore[arg-type]
+    certificate = builder.sign(key, hashes.SHA256())
+    logger.warning(
+        "https listeners show a self-signed certificate made for this run, which clients cannot verify (SHA-256 %s);"
+        " set certificate_file and private_key_file, or keystore.",
+        certificate.fingerprint(hashes.SHA256()).hex(),
+    )
+    _load(context, settings.temp_dir, key, [certificate])
 
 
 def _load(context: ssl.SSLContext, folder: Path, key: PrivateKeyTypes, chain: list[x509.Certificate]) -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from tests.unit.doors.fakes import FakeMetrics, make_settings
 from tests.unit.transport.http1.engine import Talk
 
-from torchserve_py.doors.failures import DoorError
+from torchserve_py.doors.failures import failure_of
 from torchserve_py.doors.responses import Answer, Responses, to_json
+from torchserve_py.transport.http1.response import BadResponse
 
 RESPONSES = Responses(make_settings(Path()), FakeMetrics())
 TOKEN = st.text("abcXYZ019-_", min_size=1, max_size=10)
@@ -43,8 +44,8 @@ def test_a_handler_adds_whole_header_lines_or_nothing(headers, status, reason):
     plain = head_of(200, (), "").split("\r\n")
     try:
         head = head_of(status, headers, reason)
-    except DoorError as error:
-        assert error.failure.status == 500
+    except BadResponse as error:
+        assert failure_of(error).status == 500
         return
     lines = head.split("\r\n")
     assert lines[0].startswith(f"HTTP/1.1 {status} ")

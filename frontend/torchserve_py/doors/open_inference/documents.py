@@ -73,11 +73,6 @@ MODEL: Final = {
 }
 
 
-def of_version(operation: Operation) -> Operation:
-    """Return an operation of a model as that of a version."""
-    return operation._replace(id=f"version-{operation.id}")
-
-
 def server_document(routes: Iterable[Route]) -> dict[str, Any]:
     """Return the document of the whole server, of the routes that it has."""
     return _document("Data Plane", described(routes, _DOCUMENT))

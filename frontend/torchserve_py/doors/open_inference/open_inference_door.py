@@ -108,8 +108,9 @@ class OpenInferenceDoor(Door):
         ]
         for path, handler, methods in rows:
             operation, more = documents.MODEL[path], (V2_PREDICT,) if path == f"/{INFER}" else ()
+            of_version = operation._replace(id=f"version-{operation.id}")
             yield Route(f"{_MODEL}{path}", handler, methods, operations=(operation, *more))
-            yield Route(f"{_VERSION}{path}", handler, methods, operations=(documents.of_version(operation),))
+            yield Route(f"{_VERSION}{path}", handler, methods, operations=(of_version,))
 
     async def _json(self, request: Request, value: Any, status: int = 200) -> Answer:
         """Return an answer with JSON of the server's own, compressed if the client accepts that."""
