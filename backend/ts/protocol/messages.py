@@ -12,14 +12,13 @@ Two rules keep both ends simple:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypedDict
 
 from ts.protocol.frames import LARGE_BODY, Buffer, encode
 
 # Frontend to worker.
 LOAD: Final = "load"  # [LOAD, Load]
-INFER: Final = "infer"  # [INFER, [InferRow, …], Histories, Ahead or None]; the last two only where they say something
+INFER: Final = "infer"  # [INFER, [InferRow, …], Histories, Ahead or None]
 CANCEL: Final = "cancel"  # [CANCEL, [job id, …]]
 END_SEQUENCE: Final = "end_sequence"  # [END_SEQUENCE, [EndedSequence, …]]
 INPUT: Final = "input"  # [INPUT, job id, more, body]: a further input of a job that takes several
@@ -85,7 +84,7 @@ class History(NamedTuple):
 
 #: By job id.
 Histories = Mapping[str, History]
-NO_HISTORIES: Final[Histories] = MappingProxyType({})
+NO_HISTORIES: Final[Histories] = {}
 
 #: ``(pipe, joins)``: the rows were sent while the worker runs others. The worker may begin them only if it gets their
 #: token out of the pipe of this number (`ts.batch_claims`); otherwise the server has taken them back. With ``joins``
@@ -201,16 +200,11 @@ def encode_infer(
     rows: Sequence[InferRow], histories: Histories = NO_HISTORIES, ahead: Ahead | None = None
 ) -> list[Buffer]:
     """Encode a batch, with the histories of some rows; bodies of `LARGE_BODY` bytes or more are not copied."""
-    message: tuple[Any, ...] = (INFER, rows)
-    if ahead is not None:
-        message = (INFER, rows, dict(histories), ahead)
-    elif histories:
-        message = (INFER, rows, histories)
     large = False
     for row in rows:
         if len(row[3]) >= LARGE_BODY or type(row[3]) is list:
             large = True
-    return encode(message, large=large)
+    return encode((INFER, rows, histories, ahead), large=large)
 
 
 def encode_results(rows: Sequence[ResultRow], handler_seconds: float) -> list[Buffer]:
