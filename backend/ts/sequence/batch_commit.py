@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from ts.protocol.messages import ResultRow
 from ts.sequence.holdings import Holdings
-from ts.sequence.step import Step
-from ts.sequence.step_answers import MOVED, NOT_STORED, NOT_TOLD, UNKNOWN, error_answer, look_up
+from ts.sequence.step import MOVED, NOT_STORED, NOT_TOLD, UNKNOWN, Step, error_answer, look_up
 from ts.sequence.stores.store import Commit, Lease, Store, StoreError
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,7 @@ from typing import Final
 
 from ts.protocol.messages import ENDED, EXPIRED_REASONS, EndedSequence
 from ts.sequence.sequence_cache import SequenceCache
-from ts.sequence.step import Step
-from ts.sequence.step_answers import MOVED, NOT_STORED, UNREADABLE, StepRefusal
+from ts.sequence.step import MOVED, NOT_STORED, UNREADABLE, Step, StepRefusal
 from ts.sequence.stores.store import Acquired, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)

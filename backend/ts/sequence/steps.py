@@ -17,8 +17,7 @@ from ts.context import Context
 from ts.protocol.messages import NO_HISTORIES, REQUEST_ID, EndedSequence, Histories, History, InferRow, ResultRow
 from ts.runtimes.decoded_rows import Row
 from ts.sequence.sequence_cache import SequenceCache
-from ts.sequence.step import NEW, Step
-from ts.sequence.step_answers import BROKEN_OFF, LOST, MOVED, ROLLED_BACK, UNKNOWN, StepRefusal, error_answer
+from ts.sequence.step import BROKEN_OFF, LOST, MOVED, NEW, ROLLED_BACK, UNKNOWN, Step, StepRefusal, error_answer
 
 logger = logging.getLogger(__name__)
 

@@ -30,16 +30,18 @@ from ts.sequence.batch_commit import BatchCommit
 from ts.sequence.commit_thread import CommitOverlap, CommitThread, StoreAfterCommit
 from ts.sequence.holdings import Holdings, quietly
 from ts.sequence.sequence_cache import SequenceCache
-from ts.sequence.step import Step, digest_of, is_repeated
-from ts.sequence.step_answers import (
+from ts.sequence.step import (
     EXPIRED,
     MOVED,
     NOT_APPLIED,
     ROLLED_BACK,
     RUNNING,
     UNREADABLE,
+    Step,
     StepRefusal,
+    digest_of,
     error_answer,
+    is_repeated,
     look_up,
     unknown,
 )

@@ -5,6 +5,7 @@ part, and a last row without a body ends the stream.
 """
 
 import asyncio
+import hashlib
 import inspect
 import logging
 import time
@@ -18,7 +19,7 @@ from mlserver.context import model_context
 from ts.event_loop import AsyncRuntime
 from ts.frontend_connection import Connection
 from ts.open_inference.receive import receive, receive_input
-from ts.open_inference.types import InferenceResponse, Received
+from ts.open_inference.types import InferenceRequest, InferenceResponse, Received, Tensor
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow, ResultRow
 from ts.runtimes.asgi_scope import pseudo_header
@@ -28,7 +29,6 @@ from ts.runtimes.mlserver.batching import AdaptiveBatcher
 from ts.runtimes.mlserver.conversion import CloudEvents, failure_of, lower_case_headers, model_request, wire_response
 from ts.runtimes.mlserver.model_routes import CustomRoutes
 from ts.runtimes.mlserver.reported_metrics import take_records
-from ts.runtimes.mlserver.request_key import key_of
 from ts.runtimes.result_bodies import error_row
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class MLServerRuntime(AsyncRuntime):
         self._cloud_events = CloudEvents(model.name, server_name)
         self._custom_routes = CustomRoutes(model)
         self._cache_size = cache_size
-        #: The newest responses by `key_of` the request.
+        #: The newest responses by `_key_of` the request.
         self._cache: dict[bytes, types.InferenceResponse] = {}
         if self._custom_routes.declared:
             self.declares = {**self.declares, "routes": self._custom_routes.declared}
@@ -117,7 +117,7 @@ class MLServerRuntime(AsyncRuntime):
     async def _answer(
         self, received: Received, request: types.InferenceRequest
     ) -> tuple[list[tuple[str, str]], Buffer]:
-        key = key_of(received.request) if self._cache_size > 0 else b""
+        key = _key_of(received.request) if self._cache_size > 0 else b""
         response = self._cache.get(key)
         if response is None:
             response = await self._predict(request)
@@ -222,3 +222,24 @@ def _open_inference_row(row: InferRow) -> InferRow:
 
 async def _only(request: types.InferenceRequest) -> AsyncIterator[types.InferenceRequest]:
     yield request
+
+
+def _key_of(request: InferenceRequest) -> bytes:
+    """Return the key of a request in the cache of responses: it is equal for equal inputs, outputs and parameters.
+
+    The key of MLServer's own cache includes the id and the headers, so that cache hardly ever finds a response.
+    """
+    inputs = [_asked(tensor) for tensor in request.inputs]
+    outputs = [(output.name, sorted(output.parameters.items())) for output in request.outputs or ()]
+    return _digest(repr((inputs, outputs, sorted(request.parameters.items()))).encode())
+
+
+def _asked(tensor: Tensor) -> tuple[object, ...]:
+    data: Any = tensor.data
+    if not isinstance(data, list):
+        data = _digest(memoryview(data))
+    return tensor.name, tensor.datatype, list(tensor.shape), data, sorted(tensor.parameters.items())
+
+
+def _digest(data: Any) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

@@ -73,13 +73,13 @@ class Call:
         if endpoint.needs_inputs:
             with self._trace.section(f"{self._form.name}-deserialize"):
                 inputs = self._form.decode(endpoint.input_type)
-        if name != PREDICT:
-            await self._run_main(endpoint, inputs, self._model.alias_slots, self._model.threads)
-            return
         if endpoint.preprocess is not None:
             self._check_client("preprocess")
             inputs = await self._step(endpoint.preprocess, inputs, self._model.threads)
-        await self._run_main(endpoint, inputs, self._model.slots, self._model.predict_threads)
+        if name == PREDICT:
+            await self._run_main(endpoint, inputs, self._model.slots, self._model.predict_threads)
+        else:
+            await self._run_main(endpoint, inputs, self._model.alias_slots, self._model.threads)
 
     async def _run_main(self, endpoint: Endpoint, inputs: Any, slots: Slots | None, threads: Threads) -> None:
         """Run predict or an alias method, in a slot if their number is limited; then postprocess, and answer."""
