@@ -68,5 +68,4 @@ class BidirectionalStreamDoor(SessionDoor):
         model = self.serving.get(name)
         if model.config.realtime:
             return self._realtime.open(request, model.name)
-        socket, terms = self.socket_of(request, model), self.terms(request, model)
-        return self.serve(request, socket, lambda: StreamSession(socket, terms))
+        return self.serve(request, model, StreamSession)

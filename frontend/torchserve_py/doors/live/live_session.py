@@ -34,7 +34,7 @@ class LiveSession(StepSession):
     """
 
     def __init__(
-        self, socket: WebSocket, form: Form, terms: Terms, adopted: Callable[[LiveSession, str], None]
+        self, socket: WebSocket, terms: Terms, form: Form, adopted: Callable[[LiveSession, str], None]
     ) -> None:
         super().__init__(socket, terms, is_text=form.is_text)
         self._form = form

@@ -9,6 +9,7 @@ refused before the upgrade.
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from torchserve_py.doors.live.live_session import LiveSession
@@ -48,16 +49,14 @@ class LiveSessionDoor(SessionDoor):
         offered = self.admit(request, token)
         version = values.get("model_version")
         model = self.serving.get(values["model_name"], version)
-        socket = self.socket_of(request, model, version)
         form = FORMS[first_known(offered, tuple(FORMS))]
-        terms = self.terms(request, model, version)
 
         def adopted(session: LiveSession, before: str) -> None:
             request.log_fields = {"sequence_id": session.sequence_id}
             self._adopted(session, before)
 
         headers = [(SUBPROTOCOL, form.name)] if offered else []
-        return self.serve(request, socket, lambda: LiveSession(socket, form, terms, adopted), headers)
+        return self.serve(request, model, partial(LiveSession, form=form, adopted=adopted), version, headers)
 
     # Which session owns a sequence.
 

@@ -41,17 +41,16 @@ _LONGEST_HEADER: Final = 5
 
 
 class OpenpiSession(StepSession):
-    """An episode, from the upgrade to the close; ``metadata`` is what the client is told first."""
+    """An episode, from the upgrade to the close."""
 
-    def __init__(self, socket: WebSocket, terms: Terms, metadata: Mapping[str, Any]) -> None:
-        super().__init__(socket, terms, is_text=False)
+    def __init__(self, socket: WebSocket, terms: Terms) -> None:
+        super().__init__(socket, terms._replace(request=terms.request._replace(protocol=OPENPI)), is_text=False)
         self.sequence_id = f"openpi-{secrets.token_hex(16)}"
-        self._metadata = metadata
         #: How long the latest answered observation took (seconds).
         self._took: float | None = None
 
     async def greet(self) -> None:
-        await self.send(msgpack.packb(self._metadata))
+        await self.send(msgpack.packb(self.terms.model.config.openpi or {}))
 
     async def take(self, message: Message) -> None:
         if message.kind is not Kind.binary:
@@ -102,10 +101,7 @@ class OpenpiDoor(SessionDoor):
         version = values.get("model_version")
         name = values.get("model_name") or request.parameter("model")
         model = self.serving.get(name, version) if name else self._only_policy()
-        socket = self.socket_of(request, model, version)
-        terms = self.terms(request, model, version)
-        terms = terms._replace(request=terms.request._replace(protocol=OPENPI))
-        return self.serve(request, socket, lambda: OpenpiSession(socket, terms, model.config.openpi or {}))
+        return self.serve(request, model, OpenpiSession, version)
 
     def _only_policy(self) -> ServedModel:
         """Return the model that declares itself a policy. Raises DoorError: none does, or several do."""

@@ -61,11 +61,7 @@ class SessionDoor(Door):
             message = f"Pages of {origin!a} may not open sessions; see cors_allowed_origin."
             raise DoorError(Failure(403, "OriginNotAllowedException", message))
 
-    def socket_of(self, request: Request, model: ServedModel, version: str | None = None) -> WebSocket:
-        """Return the WebSocket of a session with a model.
-
-        Raises DoorError: the model keeps no sequences, the server shuts down, or the request is no handshake.
-        """
+    def _socket_of(self, request: Request, model: ServedModel, version: str | None) -> WebSocket:
         if not model.is_stateful:
             message = f'Model "{model.name}" keeps no sequences; set sequenceBatching: true in its model-config.yaml.'
             raise bad_request(message)
@@ -99,12 +95,18 @@ class SessionDoor(Door):
     async def serve(
         self,
         request: Request,
-        socket: WebSocket,
-        make: Callable[[], SocketSession],
+        model: ServedModel,
+        make: Callable[[WebSocket, Terms], SocketSession],
+        version: str | None = None,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Sent:
-        """Accept a handshake with these headers, and serve the session to its end."""
-        session = make()
+        """Accept a handshake with these headers, and serve a session with a model to its end.
+
+        Raises DoorError: the model keeps no sequences, the server shuts down, the request is no handshake, or its
+        content type or priority is unusable.
+        """
+        socket = self._socket_of(request, model, version)
+        session = make(socket, self.terms(request, model, version))
         request.log_fields = {"sequence_id": session.sequence_id}
         self._open_sessions.add(session)
         try:

@@ -50,16 +50,14 @@ class RealtimeDoor(SessionDoor):
 
         Raises DoorError: the request is no handshake, no subprotocol is known, the server shuts down, …
         """
-        socket = self.socket_of(request, self.serving.get(name))
         beta = _BETA in offered or "realtime=v1" in request.headers.get(_BETA_HEADER, "")
         answered = [(SUBPROTOCOL, first_known(offered, (_REALTIME, _BETA)))] if offered else []
 
         def terms_of(name: str) -> Terms:
             return self.terms(request, self.serving.get(name))
 
-        terms, config = terms_of(name), SessionConfig(name)
-        make = partial(RealtimeSession, socket, config, terms, terms_of, self._named, beta=beta)
-        return self.serve(request, socket, make, answered)
+        make = partial(RealtimeSession, config=SessionConfig(name), terms_of=terms_of, named=self._named, beta=beta)
+        return self.serve(request, self.serving.get(name), make, headers=answered)
 
     def _named(self, name: str | None) -> str:
         """Return the model that a client means by a name; the only one, whatever the name is.

@@ -79,8 +79,8 @@ class RealtimeSession(SocketSession):
     def __init__(
         self,
         socket: WebSocket,
-        config: SessionConfig,
         terms: Terms,
+        config: SessionConfig,
         terms_of: Callable[[str], Terms],
         named: Callable[[str], str],
         *,

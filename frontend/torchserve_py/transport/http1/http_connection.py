@@ -144,7 +144,7 @@ class HttpConnection(ClientTransport):
         """Note that the request is complete."""
         request, self._incoming = self._incoming, None
         if request is not None:
-            request.complete_body()
+            request.is_complete = True
             if not request.keep_alive:
                 self._ignores_input = True
         if self._draining is not None:
@@ -224,7 +224,7 @@ class HttpConnection(ClientTransport):
         if incoming is None:
             self._queue.append(error)
         else:
-            incoming.fail_body(BodyMalformed(str(error)))
+            incoming.body_error = BodyMalformed(str(error))
 
     def _advance(self) -> None:
         """Take the next step after bytes were parsed: begin a request, or adjust time limits and reading."""
@@ -275,7 +275,7 @@ class HttpConnection(ClientTransport):
     def give_up_body(self, request: Request, error: BodyError) -> None:
         """Read no more of a body that arrives too slowly."""
         self._ignores_input = True
-        request.fail_body(error)
+        request.body_error = error
         request.deliver_body()
 
     # Requests, from beginning to end.
@@ -307,7 +307,7 @@ class HttpConnection(ClientTransport):
         elif not request.is_answered:
             self.reset()
         elif not request.keep_alive or self.is_closing:
-            (self.linger if self._incoming is request or request.is_body_malformed else self.close)()
+            (self.linger if self._incoming is request or request.body_error else self.close)()
         elif self._incoming is request:  # drop the rest of the unread body, for a limited time
             self._draining = request
             self.set_reading(True)

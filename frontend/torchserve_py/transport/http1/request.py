@@ -50,7 +50,8 @@ class Request:
     #: How many bytes count in the budget of the server.
     _held = 0
     _is_chunked = False
-    _body_error: BodyError | NoRoomError | None = None
+    #: Why the body cannot be read, if so; the start of the next request cannot be found then.
+    body_error: BodyError | NoRoomError | None = None
     _limit: int | None = None
     _then: Callable[[bytes | Exception], None] | None = None
     _unsent_head = b""
@@ -96,25 +97,20 @@ class Request:
 
     # The body.
 
-    @property
-    def is_body_malformed(self) -> bool:
-        """Whether the body is malformed, so that the start of the next request cannot be found."""
-        return self._body_error is not None
-
     def when_read(self, limit: int, then: Callable[[bytes | Exception], None]) -> None:
         """Call ``then`` once with the complete body of up to ``limit`` bytes, or with what `read` raises.
 
         Call it at once if either is known, and never if the client disconnects first.
         """
-        if max(self.body_size, self._length or 0) > limit and self._body_error is None:
-            self._body_error = BodyTooLarge(limit)
+        if max(self.body_size, self._length or 0) > limit and self.body_error is None:
+            self.body_error = BodyTooLarge(limit)
         self._limit = limit
         self._then = then
         if not self.is_body_settled:
             try:
                 self.connection.budget.check(self.missing_size)
             except NoRoomError as error:
-                self._body_error = error
+                self.body_error = error
             else:
                 self.connection.wait_for_body(ask=self._awaits_continue and not self.body_size)
                 self._awaits_continue = False
@@ -246,7 +242,7 @@ class Request:
 
     def _stays_open(self, close: bool = False) -> bool:
         # A client that still waits for ``100 Continue`` may send its body or not: the next bytes would be ambiguous.
-        unsure = self._body_error is not None or (self._awaits_continue and not self.is_complete)
+        unsure = self.body_error is not None or (self._awaits_continue and not self.is_complete)
         self.keep_alive = self.keep_alive and not close and not unsure and not self.connection.is_closing
         return self.keep_alive
 
@@ -261,7 +257,7 @@ class Request:
         """Take a piece of the body; return whether to read more before the application asks for the body."""
         self.body_size += len(data)
         if self._limit is not None and self.body_size > self._limit:
-            self._body_error = BodyTooLarge(self._limit)
+            self.body_error = BodyTooLarge(self._limit)
         if self._has_room(self._body.size + len(data)):
             self._body.add(data)
         return self._limit is not None or self.is_answered or self.body_size <= UNASKED_BODY
@@ -283,20 +279,15 @@ class Request:
 
     def _has_room(self, size: int) -> bool:
         """Count the memory of the body in the server's budget; return whether the body is wanted and has room."""
-        if self._body_error is None and not self.is_answered:
+        if self.body_error is None and not self.is_answered:
             try:
                 self.hold(max(0, size - self._held))
                 return True
             except NoRoomError as error:
-                self._body_error = error
+                self.body_error = error
         self._body = Body()
         self._release()
         return False
-
-    def complete_body(self) -> None:
-        """Note that the whole body has arrived."""
-        self.is_complete = True
-        self._awaits_continue = False
 
     def lose(self) -> None:
         """Note that the client has disconnected, and drop the body: the request may live on for long."""
@@ -306,10 +297,6 @@ class Request:
         if on_lost is not None:
             on_lost()
 
-    def fail_body(self, error: BodyError) -> None:
-        """Note why the rest of the body cannot be read."""
-        self._body_error = error
-
     @property
     def awaits_body(self) -> bool:
         """Whether the application waits for the body."""
@@ -318,10 +305,10 @@ class Request:
     @property
     def is_body_settled(self) -> bool:
         """Whether the whole body has arrived or has failed."""
-        return self.is_complete or self._body_error is not None
+        return self.is_complete or self.body_error is not None
 
     def deliver_body(self) -> None:
         """Give the body, or its error, to the application's callback."""
         then, self._then = self._then, None
         if then is not None:
-            then(self._body_error or self._body.take())
+            then(self.body_error or self._body.take())

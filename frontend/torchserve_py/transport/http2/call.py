@@ -60,7 +60,7 @@ class Call:
         self._taken_size = 0  # of the message that the handler has
         self._end_of_slice = 0.0  # until when the handler may read without a pause
         self._waiter: asyncio.Future[None] | None = None
-        self._run = HandlerRun(self)
+        self.run = HandlerRun(self)
         self._timer: asyncio.TimerHandle | None = None
         if head.timeout is not None:
             self._timer = asyncio.get_running_loop().call_later(head.timeout, self._expire)
@@ -111,11 +111,6 @@ class Call:
             self._timer.cancel()
 
     @property
-    def is_served(self) -> bool:
-        """Whether the handler has been called."""
-        return self._run.has_begun
-
-    @property
     def progress(self) -> Progress:
         """How far the client has got with sending the request and fetching the answer."""
         reader, stream = self.reader, self.stream
@@ -138,7 +133,7 @@ class Call:
 
     def _release(self) -> None:
         """Release the client's bytes, except those that the handler still uses."""
-        if not self._run.is_running:
+        if not self.run.is_running:
             self._messages.clear()
             self.reader.release()
 
@@ -146,7 +141,7 @@ class Call:
 
     def _start(self) -> None:
         self._connection.running += 1
-        self._run.start(decompress=not self.method.takes_stream and isinstance(self._messages[0], Compressed))
+        self.run.start(decompress=not self.method.takes_stream and isinstance(self._messages[0], Compressed))
 
     def handler_ended(self) -> None:
         """Note that the handler has ended."""
@@ -163,7 +158,7 @@ class Call:
 
     def follow(self, result: Any) -> None:
         """Answer with what a handler may return; for one that has returned `LATER`."""
-        self._run.follow(result)
+        self.run.follow(result)
 
     def _expire(self) -> None:
         if not self.is_over:
@@ -189,7 +184,7 @@ class Call:
     def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._run.stop()
+        self.run.stop()
 
     def _conclude(self, code: StatusCode, details: str) -> None:
         if self.is_over:
@@ -308,4 +303,4 @@ class Call:
         if trailing_metadata:
             self.trailing_metadata = trailing_metadata
         self._conclude(code, details)
-        self._run.end()
+        self.run.end()
