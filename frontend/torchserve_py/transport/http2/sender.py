@@ -8,13 +8,12 @@ is full. Changing windows costs a peer frames in proportion to the work that the
 from __future__ import annotations
 
 import asyncio
-import heapq
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
-from torchserve_py.transport.http2.stream import Buffer, Stream, write
+from torchserve_py.transport.http2.stream import Buffer, write
 from torchserve_py.transport.turns import running_turns
 
 if TYPE_CHECKING:
@@ -56,24 +55,21 @@ class Sender:
         self._free_changes = 0
         self._ready: dict[Call, None] = {}
         self._waiting: dict[Call, None] = {}
-        #: The credit of parked streams, and a heap in the order in which a larger initial window frees them. Heap
-        #: entries that differ from the dictionary are stale.
-        self._parked: dict[int, int] = {}
-        self._parked_heap: list[tuple[int, int]] = []
+        self._parked: dict[Call, None] = {}
         self._scheduled = False
         self._is_put_off = False
 
     def close(self) -> None:
         """Stop sending: the connection has ended."""
         self.transport = None
-        for each in (self._ready, self._waiting, self._parked, self._parked_heap, self.out):
+        for each in (self._ready, self._waiting, self._parked, self.out):
             each.clear()
 
     def drop(self, call: Call) -> None:
         """Forget a call; it sends nothing more."""
         self._ready.pop(call, None)
         self._waiting.pop(call, None)
-        self._parked.pop(call.stream.id, None)
+        self._parked.pop(call, None)
 
     def ready(self, call: Call) -> None:
         """Send the new data of a call by the end of this turn of the event loop."""
@@ -144,7 +140,7 @@ class Sender:
         if stream.has_ended:
             self._waiting.pop(call, None)
             if self._parked:
-                self._parked.pop(stream.id, None)
+                self._parked.pop(call, None)
             self._connection.answered(call)
         elif stream.pending and window > used:
             if used:  # the others come first next time
@@ -154,17 +150,8 @@ class Sender:
             if self._waiting:
                 self._waiting.pop(call, None)
             if stream.pending:
-                self._park(stream)
+                self._parked[call] = None
         return used
-
-    def _park(self, stream: Stream) -> None:
-        if self._parked.get(stream.id) == stream.credit:
-            return
-        self._parked[stream.id] = stream.credit
-        heapq.heappush(self._parked_heap, (-stream.credit, stream.id))
-        if len(self._parked_heap) > 2 * len(self._parked) + 64:
-            self._parked_heap = [(-credit, stream_id) for stream_id, credit in self._parked.items()]
-            heapq.heapify(self._parked_heap)
 
     def widen(self, increment: int) -> None:
         """Enlarge the window of the connection by ``increment`` bytes.
@@ -189,8 +176,8 @@ class Sender:
         if not increment or window > frames.MAX_WINDOW:
             raise StreamFailed(stream.id, ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR)
         self._most_credit = max(self._most_credit, stream.credit)
-        if stream.id in self._parked and window > 0:
-            del self._parked[stream.id]
+        if call in self._parked and window > 0:
+            del self._parked[call]
             self._waiting[call] = None
         self._count_change()
 
@@ -205,15 +192,10 @@ class Sender:
             if size + self._most_credit > frames.MAX_WINDOW:
                 raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "a window of more than 2^31-1 bytes")
         self._initial_window = size
-        heap, freed = self._parked_heap, 0
-        while heap and size > heap[0][0]:
-            negative, stream_id = heapq.heappop(heap)
-            if self._parked.get(stream_id) == -negative:
-                del self._parked[stream_id]
-                self._waiting[self._calls[stream_id]] = None
-                freed += 1
-        if freed > _CALLS_PER_FRAME:
-            self._patience.spend(freed // _CALLS_PER_FRAME)
+        self._patience.spend(len(self._parked) // _CALLS_PER_FRAME)
+        for call in [each for each in self._parked if size + each.stream.credit > 0]:
+            del self._parked[call]
+            self._waiting[call] = None
 
     def allow_changes(self, count: int = _CHANGES_PER_CALL) -> None:
         """Let the client change windows so often for free; by default as often as for a call that begins."""
