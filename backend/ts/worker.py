@@ -115,7 +115,9 @@ def load(connection: Connection) -> Callable[[], None] | None:
     loading["model_dir"] = loading["model_dir"] or os.getcwd()  # noqa: PTH109 - a text
     try:
         serve_model, declares = load_model(loading, connection)
-    except Exception as error:
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a panic of Rust code, as tokenizers have it, is no Exception
         place = users_traceback(error)
         logger.error("Loading the model failed", exc_info=(type(error), error, place))
         status, text = load_failure(error)
@@ -174,7 +176,7 @@ def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], 
     return partial(event_loop.run, connection, runtime, runner, spans), runtime.declares
 
 
-def load_failure(error: Exception) -> tuple[int, str]:
+def load_failure(error: BaseException) -> tuple[int, str]:
     """Return the status and message with which the worker reports a failed load."""
     if memory_ran_out(error):
         return 507, "System out of memory"

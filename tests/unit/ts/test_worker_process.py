@@ -111,6 +111,7 @@ def test_the_token_is_gone_from_the_environment_that_handlers_see(start: Callabl
     ("statement", "status", "message"),
     [
         ("raise ValueError('bad weights')", 500, "ValueError: bad weights"),
+        ("raise BaseException('a panic of Rust code')", 500, "BaseException: a panic of Rust code"),
         ("raise MemoryError()", 507, "System out of memory"),
         ("raise RuntimeError('CUDA out of memory')", 507, "System out of memory"),
         ("import library_that_nobody_has", 500, "ModuleNotFoundError: No module named 'library_that_nobody_has'"),
