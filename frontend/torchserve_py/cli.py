@@ -49,7 +49,10 @@ def _run(argv: Sequence[str]) -> int:
         return _WRONG_USAGE
     from torchserve_py.server_launcher import Launcher
 
-    return Launcher(argv).run()
+    code = Launcher(argv).run()
+    if code and not argv:
+        print("torchserve-py serve PATH serves a model as it is; torchserve-py --help tells the flags", file=sys.stderr)
+    return code
 
 
 def _no_command(name: str) -> str:

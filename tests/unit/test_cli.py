@@ -386,6 +386,13 @@ def test_prefixes_of_flags_are_accepted(home):
     start(home, "--star", "--no-config", "--dis", "--enable", "--work", "store")
 
 
+def test_the_command_alone_tells_what_else_there_is(home, capsys):
+    assert main([]) == 1
+    said = capsys.readouterr()
+    assert said.out == "Missing mandatory parameter --model-store\n"
+    assert "torchserve-py serve PATH" in said.err
+
+
 def test_the_command_imports_nothing_heavy(home):
     code = "import sys; import torchserve_py.cli; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
