@@ -10,6 +10,7 @@ and its request id, which is unique within an incarnation:
 * The id of an incarnation's first step begins a new incarnation once the old one is over and had further steps: a
   client that has sent further steps has received the answer to the first.
 * A client that only asks what has become of a step begins nothing: any id that the latest incarnation has seen will do.
+* Who cannot take the lease cannot tell which of these holds, so what may begin an incarnation gets ``outcome_unknown``.
 """
 
 import hashlib
@@ -210,7 +211,16 @@ def look_up(store: Store, step: Step, incarnation: int | None = None, otherwise:
     except StoreError as error:
         logger.error("The sequence store cannot tell whether a step was applied: %s", error)
         return unknown(step)
-    return answer_of(step.row.job_id, kept) if kept is not None else otherwise or unknown(step)
+    if kept is None or (incarnation is None and _may_begin_incarnation(step, kept)):
+        return otherwise or unknown(step)
+    return answer_of(step.row.job_id, kept)
+
+
+def _may_begin_incarnation(step: Step, kept: bytes) -> bool:
+    """Return whether the step may begin an incarnation after that of a kept answer, as far as the store alone tells."""
+    if step.request_id == step.row.job_id or step.history.asks_after == CLIENT_ASKS:
+        return False  # the server's own ids never come twice
+    return step.starts or bool(msgpack.unpackb(kept)[-1])
 
 
 def unknown(step: Step) -> ResultRow:

@@ -113,6 +113,29 @@ def test_who_asks_while_another_server_goes_on_is_told_what_was_stored_or_that_n
     assert answered(successor, step("j4", "s", "5")) == [MOVED]
 
 
+@pytest.mark.parametrize(("body", "starts"), [("9", True), ("5", True), ("5", False)])
+def test_a_start_with_an_id_of_the_ended_sequence_is_not_told_the_old_answer_while_the_lease_cannot_be_taken(
+    durable_worker: Make, body: str, starts: bool
+) -> None:
+    elsewhere = durable_worker(TOTAL, owner=ELSEWHERE, lease=600.0)
+    answered(elsewhere, step("j1", "s", "5", request_id="1"), step("j2", "s", "1", request_id="2"))
+    successor = durable_worker(TOTAL)
+    store: Any = successor.service.steps._store  # type: ignore[union-attr]
+    acquire = store.acquire
+
+    def fails(*arguments: Any) -> Any:
+        store.acquire = acquire
+        raise StoreError("not now")
+
+    assert answered(elsewhere, step("j3", "s", "1", request_id="3", end=True)) == ["7"]
+    store.acquire = fails
+    again = step("j4", "s", body, request_id="1", start=starts)
+    successor.runtime.admit([again], {"j4": (0.0, True, "")})
+    successor.runtime.step()
+    assert told(successor, again) == UNKNOWN
+    assert answered(successor, again) == [body]
+
+
 def test_a_step_that_another_server_has_applied_meanwhile_is_told_its_answer(durable_worker: Make) -> None:
     frozen = durable_worker(TOTAL, lease=600.0)
     answered(frozen, step("j1", "s", "5"))
