@@ -366,39 +366,8 @@ def test_a_wrong_command_line(argv, capsys):
     assert "usage: torchserve-py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
-        ("serv", "did you mean torchserve-py serve?"),
-        ("shout.py", "did you mean torchserve-py serve shout.py?"),
-        ("version", "commands are serve, init, completion; torchserve-py --help tells the flags"),
-    ],
-)
-def test_a_word_that_is_no_command_is_named_with_what_may_be_meant(home, monkeypatch, capsys, word, told):
-    monkeypatch.chdir(home)
-    (home / "shout.py").write_text("")
-    assert main([word]) == 2
-    assert f"There is no command '{word}': " in (printed := capsys.readouterr().err)
-    assert printed.endswith(f"{told}\n")
-
-
 def test_prefixes_of_flags_are_accepted(home):
     start(home, "--star", "--no-config", "--dis", "--enable", "--work", "store")
-
-
-def test_the_command_alone_tells_what_else_there_is(home, capsys):
-    assert main([]) == 1
-    said = capsys.readouterr()
-    assert said.out == "Missing mandatory parameter --model-store\n"
-    assert "torchserve-py serve PATH" in said.err
-
-
-def test_the_command_imports_nothing_heavy(home):
-    code = "import sys; import torchserve_py.cli; print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"aiohttp", "asyncio", "prometheus_client", "psutil", "pydantic", "torch", "numpy", "yaml"} & set(
-        modules
-    )
 
 
 def test_the_pid_file_is_where_torchserve_keeps_it():
