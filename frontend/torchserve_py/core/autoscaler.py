@@ -68,8 +68,8 @@ class Autoscaler:
             decision = self._scaling.decide(demand, self.pool.counts, now)
             if decision is not None:
                 self._change(decision, demand, now)
-            elif demand.queued and self._woken_at is not None:
-                self._tell_progress(demand, now)
+            elif demand.queued and self._woken_at is not None and not self.pool.ready_count:
+                self._tell_progress(demand, now - self._woken_at, now)
         finally:
             if self.pool.counts.wanted:
                 self._look_in(_INTERVAL)
@@ -81,10 +81,8 @@ class Autoscaler:
         self._woken_at = self._told_at = now
         self.pool.resize(decision.workers, demand.movable)
 
-    def _tell_progress(self, demand: Demand, now: float) -> None:
+    def _tell_progress(self, demand: Demand, seconds: float, now: float) -> None:
         """Say that requests wait while the first worker loads the model."""
-        assert self._woken_at is not None
-        if not self.pool.ready_count and now - self._told_at >= _PROGRESS_INTERVAL:
+        if now - self._told_at >= _PROGRESS_INTERVAL:
             self._told_at = now
-            seconds = now - self._woken_at
             logger.info("%s: loading for %.0f s, requests that wait: %d", self.label, seconds, demand.queued)

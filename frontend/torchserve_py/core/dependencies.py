@@ -145,7 +145,11 @@ async def _run(command: list[str], directory: Path, model_name: str) -> None:
     last = deque[str](maxlen=_TOLD_LINES)
     try:
         async with asyncio.timeout(_LIMIT):
-            await _log_output(process, model_name, last)
+            assert process.stdout is not None
+            async for raw in process.stdout:
+                if line := raw.decode("utf-8", "replace").rstrip():
+                    logger.info("%s: %s", model_name, line)
+                    last.append(line)
             code = await process.wait()
     except TimeoutError:
         raise _CommandFailed(f"it took longer than {_LIMIT:g} s") from None
@@ -155,18 +159,6 @@ async def _run(command: list[str], directory: Path, model_name: str) -> None:
             with contextlib.suppress(TimeoutError):  # a process that hangs in the kernel survives even SIGKILL
                 await asyncio.wait_for(process.wait(), _KILL_LIMIT)
     if code != 0:
-        raise _CommandFailed(_what_was_wrong(last) or f"it ended with code {code}")
-
-
-async def _log_output(process: asyncio.subprocess.Process, model_name: str, last: deque[str]) -> None:
-    assert process.stdout is not None
-    async for raw in process.stdout:
-        line = raw.decode("utf-8", "replace").rstrip()
-        if line:
-            logger.info("%s: %s", model_name, line)
-            last.append(line)
-
-
-def _what_was_wrong(last: deque[str]) -> str:
-    errors = [line for line in last if line.startswith("ERROR:")]
-    return errors[-1].removeprefix("ERROR:").strip() if errors else " ".join(last)
+        errors = [line for line in last if line.startswith("ERROR:")]
+        said = errors[-1].removeprefix("ERROR:").strip() if errors else " ".join(last)
+        raise _CommandFailed(said or f"it ended with code {code}")

@@ -22,6 +22,7 @@ from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.metrics.system import Usage
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.pool import WorkerPool
+from torchserve_py.workers.supervisor import Supervisor
 from torchserve_py.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -156,34 +157,34 @@ class Model:
 
     def status(self) -> ModelStatus:
         """Return the workers and the queue as they are now."""
-        workers = [
-            WorkerStatus(
-                id=supervisor.id,
-                started_at=supervisor.started_at,
-                ready=supervisor.ready,
-                memory=self._usage.worker_memory.get(supervisor.pid, 0),
-                pid=supervisor.pid,
-                gpu=supervisor.gpu_index is not None,
-                gpu_usage=self._gpu_usage(supervisor.gpu_index),
-                gpu_memory=self._usage.worker_gpu_memory.get(supervisor.pid),
-                failure=supervisor.failure,
-                gave_up=supervisor.gave_up,
-                state=supervisor.condition,
-                device=_device(supervisor.gpu_index),
-                restarts=supervisor.restarts,
-                last_end=supervisor.last_end,
-                running=0 if supervisor.worker is None else len(supervisor.worker.in_flight),
-                launched_at=None if supervisor.worker is None else supervisor.worker.started_at,
-            )
-            for supervisor in self.pool.supervisors
-        ]
         return ModelStatus(
             min_workers=self.pool.min_workers,
             max_workers=self.pool.max_workers,
-            workers=workers,
+            workers=[self._status_of(supervisor) for supervisor in self.pool.supervisors],
             queue_remaining=self.dispatcher.scheduler.remaining_capacity,
             queue_pending=self.dispatcher.scheduler.queued,
             loads_on_demand=self.pool.loads_on_demand,
+        )
+
+    def _status_of(self, supervisor: Supervisor) -> WorkerStatus:
+        gpu, pid, usage = supervisor.gpu_index, supervisor.pid, self._usage
+        return WorkerStatus(
+            id=supervisor.id,
+            started_at=supervisor.started_at,
+            ready=supervisor.ready,
+            memory=usage.worker_memory.get(pid, 0),
+            pid=pid,
+            gpu=gpu is not None,
+            gpu_usage="N/A" if gpu is None else usage.gpus.get(gpu, _NO_GPU_USAGE),
+            gpu_memory=usage.worker_gpu_memory.get(pid),
+            failure=supervisor.failure,
+            gave_up=supervisor.gave_up,
+            state=supervisor.condition,
+            device="cpu" if gpu is None else f"gpu {gpu}",
+            restarts=supervisor.restarts,
+            last_end=supervisor.last_end,
+            running=0 if supervisor.worker is None else len(supervisor.worker.in_flight),
+            launched_at=None if supervisor.worker is None else supervisor.worker.started_at,
         )
 
     def activity(self) -> Activity:
@@ -199,25 +200,9 @@ class Model:
 
     def record_gpu_memory(self) -> None:
         """Show in the metrics what the workers have on GPUs."""
-        for supervisor in self.pool.supervisors:
-            size = self._usage.worker_gpu_memory.get(supervisor.pid)
-            if size is not None and supervisor.worker is not None:
-                self.dispatcher.metrics.worker_gpu_memory(supervisor.worker.label, size)
-
-    def _gpu_usage(self, gpu_index: int | None) -> str:
-        return "N/A" if gpu_index is None else self._usage.gpus.get(gpu_index, _NO_GPU_USAGE)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether at least the minimum of workers is ready."""
-        return self.pool.ready_count >= self.pool.min_workers
-
-    async def finish(self, limit: float) -> None:
-        """Refuse new jobs, and wait at most ``limit`` seconds for accepted jobs to finish.
-
-        Open sequences are not waited for, since they get no further requests.
-        """
-        await self.dispatcher.drain(limit, Cause.unregistered)
+        for worker in [each.worker for each in self.pool.supervisors if each.worker is not None]:
+            if (size := self._usage.worker_gpu_memory.get(worker.pid)) is not None:
+                self.dispatcher.metrics.worker_gpu_memory(worker.label, size)
 
     async def end(self, cause: Cause, limit: float) -> bool:
         """Answer every job with ``cause``, end every sequence, and stop the workers within ``limit`` seconds.
@@ -253,7 +238,3 @@ def activity_of(metrics: ModelMetrics, *, running: int, workers: int, workers_wa
         sequences=int(metrics.open_sequences.read()),
         memory=memory,
     )
-
-
-def _device(gpu_index: int | None) -> str:
-    return "cpu" if gpu_index is None else f"gpu {gpu_index}"

@@ -314,7 +314,7 @@ class ModelRegistry(ServedModels):
         """Let a model that is no longer served answer its accepted jobs, unless the server ends meanwhile."""
         self._unserved.add(model)
         try:
-            await model.finish(limit)
+            await model.dispatcher.drain(limit, Cause.unregistered)
         finally:
             self._unserved.discard(model)
 

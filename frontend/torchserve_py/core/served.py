@@ -111,7 +111,8 @@ class ServedModels:
         return all(versions.default.pool.healthy for versions in self._names.values())
 
     def startup_ready(self) -> bool:
-        return not self._not_loaded and all(model.is_ready for model in self._all() if model.served.loaded_at_startup)
+        pools = (model.pool for model in self._all() if model.served.loaded_at_startup)
+        return not self._not_loaded and all(pool.ready_count >= pool.min_workers for pool in pools)
 
     # For the rest of the core.
 

@@ -101,7 +101,8 @@ class SnapshotWriter:
         when = datetime.fromtimestamp(self._last_milliseconds / 1000)
         path = self._folder / f"{when:%Y%m%d%H%M%S}{self._last_milliseconds % 1000:03d}-{occasion}.cfg"
         store = self._settings.model_store
-        placed = tuple(_placed(model, store) for model in models)
+        locations = {model.location: _restorable(model.location, store) for model in models}
+        placed = tuple(model.model_copy(update={"location": locations[model.location]}) for model in models)
         snapshot = Snapshot(path.name, self._last_milliseconds, placed, tuple(not_loaded))
         comment = f"# Written by torchserve-py {__version__}: what differs from the defaults, and the models.\n"
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -109,10 +110,6 @@ class SnapshotWriter:
         for surplus in oldest_first(self._folder)[: -self._settings.snapshots_kept]:
             surplus.unlink(missing_ok=True)
         return path
-
-
-def _placed(model: SavedModel, model_store: Path) -> SavedModel:
-    return model.model_copy(update={"location": _restorable(model.location, model_store)})
 
 
 def _restorable(url: str, model_store: Path) -> str:

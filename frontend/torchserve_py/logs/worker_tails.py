@@ -2,7 +2,6 @@
 
 import logging
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from torchserve_py.logs.setup import MODEL_LOGGER
@@ -25,18 +24,12 @@ class TailLine(NamedTuple):
     text: str
 
 
-@dataclass(slots=True)
-class _Tail:
-    lines: deque[TailLine] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
-    count: int = 0
-
-
 class WorkerTails(logging.Handler):
     """Keeps the last lines of each worker, by the worker's id."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._tails: OrderedDict[str, _Tail] = OrderedDict()
+        self._tails: OrderedDict[str, deque[TailLine]] = OrderedDict()
 
     def attach(self) -> None:
         """Take records from now on."""
@@ -53,20 +46,19 @@ class WorkerTails(logging.Handler):
         worker_id = getattr(record, "of_worker", "")
         if not worker_id:
             return
-        tail = self._tails.setdefault(worker_id, _Tail())
+        tail = self._tails.setdefault(worker_id, deque(maxlen=MOST_LINES))
         self._tails.move_to_end(worker_id)
         if len(self._tails) > MOST_WORKERS:
             self._tails.popitem(last=False)
-        tail.count += 1
         text = record.getMessage()
         exception = getattr(record, "exception", None)
         if isinstance(exception, str):
             text = f"{text}\n{exception}"
         source = getattr(record, "source", "server")
-        tail.lines.append(TailLine(tail.count, record.created, record.levelname, source, text[-MOST_CHARACTERS:]))
+        number = tail[-1].number + 1 if tail else 1
+        tail.append(TailLine(number, record.created, record.levelname, source, text[-MOST_CHARACTERS:]))
 
     def since(self, worker_id: str, number: int) -> list[TailLine]:
         """Return the lines of a worker behind the line of this number, oldest first."""
         with self.lock:  # type: ignore[union-attr]
-            tail = self._tails.get(worker_id)
-            return [] if tail is None or tail.count <= number else [each for each in tail.lines if each.number > number]
+            return [each for each in self._tails.get(worker_id, ()) if each.number > number]

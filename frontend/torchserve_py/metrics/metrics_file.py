@@ -97,7 +97,16 @@ def read_metrics_config(path: Path) -> MetricsPlan:
         raise MetricsConfigError("it must be a mapping with ts_metrics and model_metrics")
     file, wrong = read(MetricsFile, mapping.values, lines=mapping.lines)
     server, model = list(file.ts_metrics.declarations()), list(file.model_metrics.declarations())
-    problems = [*wrong.values(), *_equal_names([*server, *model]), *_server_problems(server), *_model_problems(model)]
+    problems = [*wrong.values(), *_equal_names([*server, *model])]
+    for each in server:
+        own = SERVER_METRICS.get(each.name)
+        if own is not None and each.kind != own.kind:
+            problems.append(f"ts_metrics lists {each.name} as a {each.kind}; the server has a {own.kind}")
+        problems += _dimension_problems("ts_metrics", each, own)
+    for each in model:
+        problems += _dimension_problems("model_metrics", each, MODEL_METRICS.get(each.name))
+        if "Hostname" in each.dimensions:
+            problems.append(f"model_metrics, {each.name}: the dimension Hostname is added and must not be listed")
     if problems:
         raise MetricsConfigError("; ".join(problems))
     return MetricsPlan({each.name: each for each in server}, {each.name: each for each in model}, False)
@@ -111,21 +120,6 @@ def _equal_names(declared: Sequence[Declaration]) -> Iterator[str]:
         if shown in seen:
             yield f"{each.name} and {seen[shown]} are one metric for Prometheus; keep one of them"
         seen.setdefault(shown, each.name)
-
-
-def _server_problems(declared: Sequence[Declaration]) -> Iterator[str]:
-    for each in declared:
-        own = SERVER_METRICS.get(each.name)
-        if own is not None and each.kind != own.kind:
-            yield f"ts_metrics lists {each.name} as a {each.kind}; the server has a {own.kind}"
-        yield from _dimension_problems("ts_metrics", each, own)
-
-
-def _model_problems(declared: Sequence[Declaration]) -> Iterator[str]:
-    for each in declared:
-        yield from _dimension_problems("model_metrics", each, MODEL_METRICS.get(each.name))
-        if "Hostname" in each.dimensions:
-            yield f"model_metrics, {each.name}: the dimension Hostname is added and must not be listed"
 
 
 def _dimension_problems(place: str, declaration: Declaration, own: Declaration | None) -> Iterator[str]:

@@ -135,13 +135,10 @@ class Connection(asyncio.BufferedProtocol):
                     took = time.thread_time() - begun
                     self._fall_behind(min(took * _REST, _LONGEST_REST) if took > _DEAR else 0.0)
                     return
-        except FrameError as error:
-            self._error = f"sent a malformed message: {error}"
-            logger.error("The connection of %s is closed: it %s", self.peer, self._error)
-            self.close()
         except Exception as error:  # any error concerns this peer alone
             self._error = f"sent a malformed message: {error or type(error).__name__}"
-            logger.exception("The connection of %s is closed: it %s", self.peer, self._error)
+            trace = None if isinstance(error, FrameError) else error
+            logger.error("The connection of %s is closed: it %s", self.peer, self._error, exc_info=trace)
             self.close()
 
     def _fall_behind(self, rest: float) -> None:

@@ -92,9 +92,8 @@ class Forking:
         self._confinement = confinement
         self._hidden_variables = hidden_variables
         self._starting = asyncio.Lock()
-        self._parent: WorkerProcess | None = None
-        self._orders: socket.socket | None = None
-        self._watching: asyncio.Task[None] | None = None
+        #: The warm parent, the socket that it takes orders from, and what waits for its end.
+        self._warm: tuple[WorkerProcess, socket.socket, asyncio.Task[None]] | None = None
         #: Whether a warm parent has forked a worker; one that ends before it has will not do better the next time.
         self._has_forked = False
 
@@ -106,8 +105,7 @@ class Forking:
             return None
         try:
             async with asyncio.timeout(_FORK_LIMIT):
-                await self._start(socket_path)
-                return await self._order(launch, token, label, claims)
+                return await self._order(await self._start(socket_path), launch, token, label, claims)
         except TimeoutError:
             logger.error("Worker %s is not forked: the warm parent has taken longer than %g s", label, _FORK_LIMIT)
             await self.close()
@@ -118,19 +116,22 @@ class Forking:
 
     async def close(self) -> None:
         """End the warm parent, and with it all workers that it has forked."""
-        if self._orders is not None and self._parent is not None and self._watching is not None:
-            self._orders.close()
-            self._parent.kill()
-            await asyncio.wait([self._watching], timeout=_CLOSE_LIMIT)
+        if self._warm is not None:
+            parent, orders, watching = self._warm
+            orders.close()
+            parent.kill()
+            await asyncio.wait([watching], timeout=_CLOSE_LIMIT)
 
-    async def _start(self, socket_path: Path) -> None:
+    async def _start(self, socket_path: Path) -> socket.socket:
+        """Return the socket that a warm parent takes orders from."""
         async with self._starting:
-            if self._orders is not None and self._watching is not None:
-                if not _is_closed(self._orders):
-                    return
-                await asyncio.wait([self._watching], timeout=_CLOSE_LIMIT)
-            if self._parent is not None and not self._has_forked:
-                raise OSError("the warm parent has failed before it could fork one")
+            if self._warm is not None:
+                _, orders, watching = self._warm
+                if not _is_closed(orders):
+                    return orders
+                await asyncio.wait([watching], timeout=_CLOSE_LIMIT)
+                if not self._has_forked:
+                    raise OSError("the warm parent has failed before it could fork one")
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 ours.setblocking(False)
@@ -141,12 +142,13 @@ class Forking:
                     server_environment(self._hidden_variables, worker_package_root()),
                     [theirs.fileno()],
                 )
-            self._orders, self._has_forked = ours, False
-            self._parent = WorkerProcess(process, "warm-parent")
-            self._watching = asyncio.create_task(_watch(self._parent, ours))
+            parent, self._has_forked = WorkerProcess(process, "warm-parent"), False
+            self._warm = parent, ours, asyncio.create_task(_watch(parent, ours))
+            return ours
 
-    async def _order(self, launch: Launch, token: str, label: str, claims: Sequence[int]) -> ForkedProcess | None:
-        assert self._orders is not None, "the warm parent has been started"
+    async def _order(
+        self, orders: socket.socket, launch: Launch, token: str, label: str, claims: Sequence[int]
+    ) -> ForkedProcess | None:
         with ExitStack() as unless_forked:
             readers, theirs = [], []
             try:
@@ -154,7 +156,7 @@ class Forking:
                     ours, end = os.pipe()
                     theirs.append(end)
                     readers.append(await _reader(ours, unless_forked))
-                socket.send_fds(self._orders, [_order_of(launch, token)], [*theirs, *claims])
+                socket.send_fds(orders, [_order_of(launch, token)], [*theirs, *claims])
             finally:
                 for end in theirs:
                     os.close(end)

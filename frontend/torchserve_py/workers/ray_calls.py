@@ -24,6 +24,10 @@ class RayError(Exception):
     """A call has failed, or the process has ended."""
 
 
+class RayTimeout(RayError):
+    """There was no answer in time."""
+
+
 class RayCalls:
     """A process of `ray_driver`, whose output goes to the model log.
 
@@ -58,7 +62,7 @@ class RayCalls:
     async def call(self, name: str, *arguments: Any, limit: float | None = None) -> Any:
         """Call a method of `ray_driver.Driver`; return what it returns.
 
-        Raises RayError: the call has failed; TimeoutError: there was no answer within ``limit`` seconds.
+        Raises RayError: the call has failed; RayTimeout: there was no answer within ``limit`` seconds.
         """
         number = self.tell(name, *arguments)
         answer = self._pending[number] = asyncio.get_running_loop().create_future()
@@ -68,7 +72,7 @@ class RayCalls:
                 return answer.result()
             if self.ended.done():
                 raise RayError(self.ended.result())
-            raise TimeoutError
+            raise RayTimeout(f"there was no answer within {limit:g} s")
         finally:
             del self._pending[number]
 

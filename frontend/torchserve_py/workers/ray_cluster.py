@@ -19,7 +19,7 @@ from typing import Final
 from torchserve_py.version import __version__
 from torchserve_py.workers.launch import Torchrun
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.ray_calls import RayCalls, RayError
+from torchserve_py.workers.ray_calls import RayCalls, RayError, RayTimeout
 from torchserve_py.workers.ray_demand import NodeDemand
 from torchserve_py.workers.startup import WorkerFailed
 
@@ -88,9 +88,8 @@ class RayCluster:
             host = str(await ray.call("join", self._address, limit=_JOIN_LIMIT))
         except BaseException as error:
             await ray.close()
-            if isinstance(error, RayError | TimeoutError):
-                reason = error if isinstance(error, RayError) else f"Ray has not joined it within {_JOIN_LIMIT:g} s"
-                raise OSError(f"ray_address = {self._address}: {reason}") from error
+            if isinstance(error, RayError):
+                raise OSError(f"ray_address = {self._address}: {error}") from error
             raise
         self._ray = ray
         return host
@@ -123,11 +122,11 @@ class RayCluster:
             await asyncio.wait([ray.ended], timeout=_LOOK_INTERVAL)
             try:
                 answers = await ray.call("look", limit=_LOOK_LIMIT)
+            except RayTimeout:
+                await ray.close()
+                continue
             except RayError as error:
                 logger.debug("Ray does not describe its nodes: %s", error)
-                continue
-            except TimeoutError:
-                await ray.close()
                 continue
             if answered and not answers:
                 logger.error(
@@ -161,12 +160,12 @@ class RayCluster:
         ray = self._ray
         try:
             placed = await ray.call("place", worker_id, asdict(remote.demand), limit=_PLACE_LIMIT)
+        except RayTimeout:
+            placed = None
         except RayError as error:
             if ray.ended.done():
                 raise WorkerFailed(503, f"the Ray cluster at {self._address} is lost", unplaced=True) from error
             raise WorkerFailed(500, f"Ray cannot run it: {error}") from error
-        except TimeoutError:
-            placed = None
         if placed is None or isinstance(placed, str):
             problem = placed or f"the head of the Ray cluster at {self._address} does not answer"
             raise WorkerFailed(503, problem, unplaced=True)
@@ -189,9 +188,8 @@ class RayCluster:
                 raise RayError(problem)
         except BaseException as error:
             ray.tell("end", number)
-            if isinstance(error, RayError | TimeoutError):
-                reason = error if isinstance(error, RayError) else f"it took longer than {_START_LIMIT:g} s"
-                raise WorkerFailed(500, f"it could not be started: {reason}") from error
+            if isinstance(error, RayError):
+                raise WorkerFailed(500, f"it could not be started: {error}") from error
             raise
         return ray, number
 

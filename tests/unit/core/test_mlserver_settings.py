@@ -62,8 +62,8 @@ def test_model_config_yaml_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ("{", "model-settings.json: the file is no JSON"),
-        ("[]", "model-settings.json: the file holds a list, it must hold an object"),
+        ("{", "model-settings.json: the file cannot be used: no valid JSON"),
+        ("[]", "model-settings.json: the file cannot be used: no JSON object but a list"),
         ({"implementation": None}, "implementation is missing, it must be a module and a class in it"),
         ({"implementation": "Model"}, "implementation is 'Model' (str), it must be a module and a class in it"),
         ({"max_batch_size": "many"}, "max_batch_size is 'many' (str), it must be an integer from 0"),

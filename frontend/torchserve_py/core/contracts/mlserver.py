@@ -4,7 +4,6 @@ All values that the server or the worker acts on are checked here, all of them a
 listeners has no effect, and neither have unknown keys; a warning says so. `docs/mlserver.md` has every key.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from torchserve_py.core.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.contracts import Configured
 from torchserve_py.settings.schemas.model_config import DATATYPE
 from torchserve_py.settings.schemas.schema import Schema, read
-from torchserve_py.settings.schemas.values import AnyText, Expected, Listed, Nested
+from torchserve_py.settings.schemas.values import AnyText, Expected, Listed, Nested, json_object, read_bounded
 
 SERVER_SETTINGS: Final = "settings.json"
 _MODEL_PREFIX: Final = "MLSERVER_MODEL_"
@@ -155,19 +154,12 @@ def configure(model_dir: Path, yaml: ModelConfig) -> Configured:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise InvalidModelConfig(path.name, [f"the file cannot be read: {error.strerror or error}"]) from error
-    if len(text) > _MAX_BYTES or text.count(b",") >= _MAX_VALUES:
-        raise InvalidModelConfig(path.name, [f"the file has more than {_MAX_BYTES} bytes or {_MAX_VALUES} values"])
-    try:
-        values = json.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise InvalidModelConfig(path.name, [f"the file is no JSON: {error}"]) from error
-    if not isinstance(values, dict):
-        raise InvalidModelConfig(path.name, [f"the file holds a {type(values).__name__}, it must hold an object"])
-    return values
+        text = read_bounded(path, _MAX_BYTES)
+        if text.count(b",") >= _MAX_VALUES:
+            raise ValueError(f"it has more than {_MAX_VALUES} values")
+        return json_object(text)
+    except (OSError, ValueError) as error:
+        raise InvalidModelConfig(path.name, [f"the file cannot be used: {error}"]) from error
 
 
 def _warnings(source: str, given: Mapping[str, Any], values: Schema, *, closed: bool = True) -> Iterator[str]:
