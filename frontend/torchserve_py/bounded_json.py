@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from torchserve_py.settings.schemas.values import json_object
+
 #: Bytes of text that is parsed whole, and of a member.
 MAX_PARSED: Final = 64 * 1024
 #: Bytes of text that a member is looked for in.
@@ -34,7 +36,7 @@ def read_member(text: bytes | memoryview, name: str) -> Any:
     except (msgspec.MsgspecError, RecursionError) as error:
         if len(text) > MAX_PARSED:
             raise UnreadableJson(str(error)) from error
-        return _member_of_small(bytes(text), name)
+        return _object(bytes(text)).get(name)
     if len(raw) > MAX_PARSED:
         raise UnreadableJson(f'its member "{name}" has {len(raw)} bytes, more than {MAX_PARSED}')
     try:
@@ -50,20 +52,18 @@ def check_object(text: bytes) -> None:
         try:
             _ANY_OBJECT.decode(text)
         except msgspec.MsgspecError:
-            if len(text) > MAX_PARSED or not isinstance(json.loads(decoded), dict):
+            if len(text) > MAX_PARSED:
                 raise
+            _object(decoded)
     except (ValueError, RecursionError) as error:
         raise UnreadableJson(str(error)) from error
 
 
-def _member_of_small(text: bytes, name: str) -> Any:
+def _object(text: str | bytes) -> dict[str, Any]:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return json_object(text)
+    except ValueError as error:
         raise UnreadableJson(str(error)) from error
-    if not isinstance(document, dict):
-        raise UnreadableJson(f"it is of type {type(document).__name__}, not an object")
-    return document.get(name)
 
 
 _ANY_OBJECT: Final = msgspec.json.Decoder(msgspec.defstruct("AnyObject", []))
