@@ -135,10 +135,7 @@ async def _receive(url: str, partial: Path, name: str, policy: DownloadPolicy) -
     and aiohttp.ClientError where the answer is no HTTP.
     """
     try:
-        async with (
-            asyncio.timeout(TOTAL_SECONDS),
-            _opened(url, policy) as (content, size),
-        ):
+        async with asyncio.timeout(TOTAL_SECONDS), _opened(url, policy) as (content, size):
             if size is not None and size > MAX_BYTES:
                 raise ValueError(f"it has {size} bytes, more than the limit of {MAX_BYTES}")
             with progress_bar(size, name) as progress:

@@ -123,24 +123,21 @@ def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> Mode
     `url` and `handler` are as in `open_model`. Raises InvalidArchive or UnreadableArchive.
     """
     name = fallback_name(name)
-    contract = TORCHSERVE
     try:
         root = _model_root(folder)
-        names = [entry.name for entry in root.iterdir()]
+        names = sorted(entry.name for entry in root.iterdir() if entry.is_file())
+        contract = TORCHSERVE if handler else contract_of(names)
         served = _served(root / handler) if handler else None
-        if handler and served is not None:
-            manifest = _describe_folder(root, model_name=name, handler=handler, loads_weights=False)
-        elif (root / MANIFEST_PATH).is_file():
+        if served is None and (root / MANIFEST_PATH).is_file():
             manifest = read(root / MANIFEST_PATH)
             for key in ("createdOn", "archiverVersion"):  # as TorchServe warns
                 if manifest.raw.get(key) is None:
                     text = "%s: %s is missing in %s; was it made by torch-model-archiver?"
                     logger.warning(text, url, key, MANIFEST_PATH)
-            if not (handler or manifest.handler):
-                contract = contract_of(names)
+            if manifest.handler:
+                contract = TORCHSERVE
         else:
-            contract = TORCHSERVE if handler else contract_of(names)
-            manifest = _describe_folder(root, model_name=name, handler=handler, contract=contract)
+            manifest = _describe_folder(root, names, name, handler, contract, loads_weights=served is None)
         if served is None and manifest.handler:
             served = _served(root / manifest.handler)
     except OSError as error:
@@ -161,14 +158,9 @@ def _model_root(folder: Path) -> Path:
 
 
 def _describe_folder(
-    folder: Path,
-    *,
-    model_name: str,
-    handler: str | None = None,
-    contract: str = TORCHSERVE,
-    loads_weights: bool = True,
+    folder: Path, names: Sequence[str], model_name: str, handler: str | None, contract: str, *, loads_weights: bool
 ) -> Manifest:
-    """The manifest of the model that the files in `folder` make.
+    """The manifest of the model that the files in `folder`, called `names`, make.
 
     handler          `handler.py`, else the only `*handler*.py`; not looked for where `handler` is given.
     config file      `model-config.yaml`
@@ -180,7 +172,6 @@ def _describe_folder(
     their other files themselves.
     Raises InvalidArchive, naming the candidates, where there are several.
     """
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     handlers, weights = [], []
     has_handler = CONTRACTS[contract].handlers
     if has_handler:
