@@ -51,7 +51,7 @@ class Artifacts:
             for match in _matches(path):
                 if match.is_dir():
                     self._add_folder(match, PurePosixPath())
-                elif not self._is_left_out(match):
+                else:
                     self._add(PurePosixPath(match.name), match)
 
     def add_external_packages(self) -> None:
@@ -79,20 +79,16 @@ class Artifacts:
         if not folder.is_dir():
             raise FileNotFoundError(f"Folder does not exist: {folder}")
         for file in _files_below(folder):
-            if not self._is_left_out(file):
-                self._add(under.joinpath(*file.relative_to(folder).parts), file)
+            self._add(under.joinpath(*file.relative_to(folder).parts), file)
 
     @property
     def top_names(self) -> set[str]:
         """What the archive's root holds."""
         return {name.parts[0] for name in self._files}
 
-    def _is_left_out(self, file: Path) -> bool:
-        resolved = file.resolve()
-        return resolved == self._leave_out or self._leave_out in resolved.parents
-
     def _add(self, name: PurePosixPath, file: Path) -> None:
-        if name == MANIFEST_PATH:
+        resolved = file.resolve()
+        if name == MANIFEST_PATH or self._leave_out in (resolved, *resolved.parents):
             return
         earlier = self._files.get(name)
         if earlier is not None and not earlier.samefile(file):
