@@ -43,10 +43,7 @@ class SequenceHeaders:
         self._asks_for_new = NEW_SESSION if self.id_name.lower() == SESSION_ID.lower() else ""
 
     def of(self, sent: Mapping[str, str]) -> SequenceRequest:
-        """Return the sequence that the headers of a request, or the metadata of a gRPC call, name.
-
-        Raises DoorError: as `request_of` does.
-        """
+        """Return the sequence that the headers of a request, or the metadata of a gRPC call, name, as `request_of`."""
         return self.request_of(
             sent.get(self.id_name, ""), sent.get(self._start), sent.get(self.end_name), sent.get(REQUEST_ID)
         )

@@ -86,6 +86,11 @@ class History:
         self.seconds = Ring(1, _SECONDS)
         self.coarse = Ring(COARSE, _COARSE_POINTS)
 
+    def second(self, tick: int) -> dict[str, Any]:
+        """Return the points that end with a tick."""
+        points = {"point": short(self.seconds.last)}
+        return {**points, "coarse": short(self.coarse.last)} if ends_coarse(tick) else points
+
     def as_json(self) -> dict[str, Any]:
         """Return both rings."""
         return {"seconds": self.seconds.as_json(), "coarse": self.coarse.as_json()}

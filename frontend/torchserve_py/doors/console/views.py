@@ -10,7 +10,7 @@ import orjson
 
 from torchserve_py.core.errors import ModelError
 from torchserve_py.core.serving import ServedConfig, ServedModel, WorkerStatus
-from torchserve_py.doors.console.history import COLUMNS, ends_coarse, short
+from torchserve_py.doors.console.history import COLUMNS
 from torchserve_py.doors.console.sampler import Sampler, about
 from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.responses import EVENTS_TYPE, Answer, Sent
@@ -67,12 +67,8 @@ class Views:
             sent, tick = now, sampler.tick
 
     def _second(self) -> dict[str, Any]:
-        totals = self._sampler.totals
         problems = [*not_loaded(self._serving), *([SHUTTING_DOWN] if self._context.is_draining else [])]
-        second: dict[str, Any] = {"point": short(totals.seconds.last), "problems": problems}
-        if ends_coarse(self._sampler.tick):
-            second["coarse"] = short(totals.coarse.last)
-        return second
+        return {**self._sampler.totals.second(self._sampler.tick), "problems": problems}
 
     async def model(self, model: ServedModel) -> AsyncGenerator[Event, None]:
         """Yield a model version with its history, and each second what it does; end once it is unregistered."""
@@ -95,8 +91,8 @@ class Views:
     def _second_of(self, model: ServedModel) -> dict[str, Any]:
         history, status = self._sampler.histories.get(model.id), self._serving.status(model)
         activity = self._serving.activity(model)
-        second: dict[str, Any] = {
-            "point": None if history is None else short(history.seconds.last),
+        return {
+            **({"point": None} if history is None else history.second(self._sampler.tick)),
             "versions": [each.version for each in self._serving.versions(model.name)],
             "default": self._serving.get(model.name).version,
             "workers": [_worker(each) for each in status.workers],
@@ -111,9 +107,6 @@ class Views:
             "failures": activity.failures if history is None else history.failures,
             "batches": activity.batches if history is None else history.batches,
         }
-        if history is not None and ends_coarse(self._sampler.tick):
-            second["coarse"] = short(history.coarse.last)
-        return second
 
     async def log(self, worker_id: str) -> AsyncGenerator[Event, None]:
         """Yield the last lines of a worker, and further ones as they come."""

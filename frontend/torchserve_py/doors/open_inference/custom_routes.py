@@ -135,15 +135,13 @@ def read_routes(declared: Any) -> tuple[DeclaredRoute, ...]:
         return ()
     if not isinstance(declared, (list, tuple)) or len(declared) > _MAX_ROUTES:
         raise ValueError(f"its routes must be a list of up to {_MAX_ROUTES} entries, they are {shown(declared)}")
-    return tuple(map(_route, declared))
-
-
-def _route(declared: Any) -> DeclaredRoute:
-    match declared:
-        case [str() as path, [*methods], str() as endpoint] if methods and all(map(_is_method, methods)):
-            return DeclaredRoute(read_template(path), tuple(methods), endpoint)
-    raise ValueError(f"a route must be a path, a list of methods and a name, it is {shown(declared)}")
-
-
-def _is_method(value: Any) -> bool:
-    return isinstance(value, str) and _METHOD.fullmatch(value) is not None
+    routes = []
+    for route in declared:
+        match route:
+            case [str() as path, [_, *_] as methods, str() as endpoint] if all(
+                map(_METHOD.fullmatch, map(str, methods))
+            ):
+                routes.append(DeclaredRoute(read_template(path), tuple(methods), endpoint))
+            case _:
+                raise ValueError(f"a route must be a path, a list of methods and a name, it is {shown(route)}")
+    return tuple(routes)

@@ -25,7 +25,11 @@ _HEALTH_LIMIT: Final = 5.0
 
 
 class Repository:
-    """Loads and unloads models by name, for all doors of a server."""
+    """Loads and unloads models by name, for all doors of a server.
+
+    Changes raise the errors of `Serving`, and DoorError: the model API is off, the model is changing already, or a
+    parameter is not supported.
+    """
 
     def __init__(self, serving: Serving, calls: ManagementCalls) -> None:
         self._serving = serving
@@ -48,12 +52,7 @@ class Repository:
         return [entry for entry in entries if not ready_only or entry["state"] == READY]
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load every version of a model. A version that is served already serves until its successor is ready.
-
-        Raises DoorError: models may not be registered, or a parameter is not supported; ModelNotFound: neither the
-        repository nor the server knows the model; ArchiveError: the archive cannot be read; ModelError: the model
-        cannot be served.
-        """
+        """Load every version of a model. A version that is served already serves until its successor is ready."""
         self._calls.check_model_api()
         for key, value in parameters.items():
             if value is not None:
@@ -91,11 +90,7 @@ class Repository:
             await self._calls.unload(saved.name, saved.version)
 
     async def unload(self, name: str) -> None:
-        """Unload every version of a model after its accepted requests are answered; the files stay.
-
-        Raises DoorError: models may not be unregistered; ModelNotFound: the model is not served; UnregisterTimeout: a
-        worker could not be stopped in time.
-        """
+        """Unload every version of a model after its accepted requests are answered; the files stay."""
         self._calls.check_model_api()
         self._serving.get(name)
         saved = [each for each in self._serving.saved_models() if each.name == name]
@@ -106,7 +101,7 @@ class Repository:
 
     @contextlib.contextmanager
     def _change(self, name: str, state: str) -> Iterator[None]:
-        """Mark a model while it is being loaded or unloaded. Raises DoorError: another change of it is under way."""
+        """Mark a model while it is being loaded or unloaded."""
         if name in self._changing:
             message = f"Model {name!r} is {self._changing[name].lower()} already."
             raise DoorError(Failure(409, "ConflictStatusException", message))
