@@ -21,8 +21,13 @@ _MOST: Final = 2**31 - 1
 _SYNCHRONOUS: Final = Parameter(
     "synchronous", "Whether the answer waits until the change is done", "boolean", default=False
 )
+_IGNORED_SYNCHRONOUS: Final = _SYNCHRONOUS._replace(has_effect=False)
 _TIMEOUT: Final = Parameter(
-    "timeout", "Accepted for compatibility: the server waits as long as its settings say", "integer", default=-1
+    "timeout",
+    "Accepted for compatibility: the server waits as long as its settings say",
+    "integer",
+    default=-1,
+    has_effect=False,
 )
 PAGE: Final = (
     Parameter("limit", "The most entries to list, at most 100", "integer", default=100),
@@ -61,13 +66,13 @@ _SCALE: Final = Operation(
     (
         Parameter("min_worker", "The fewest workers", "integer", 1, least=0, most=_MOST),
         Parameter("max_worker", "The most workers", "integer", 1, least=0, most=_MOST),
-        Parameter("number_gpu", "Accepted for compatibility, without effect", "integer", 0),
+        Parameter("number_gpu", "Accepted for compatibility, without effect", "integer", 0, has_effect=False),
         _SYNCHRONOUS,
         _TIMEOUT,
     ),
 )
 _UNREGISTER: Final = Operation(
-    "unregisterModel", "Unregister a model", (200, 403, 404, 405, 408, 500), (_SYNCHRONOUS, _TIMEOUT)
+    "unregisterModel", "Unregister a model", (200, 403, 404, 405, 408, 500), (_IGNORED_SYNCHRONOUS, _TIMEOUT)
 )
 _SET_DEFAULT: Final = Operation("setDefault", "Set the version that serves requests which name none", (200, 404, 500))
 _READINESS: Final = Operation(

@@ -51,7 +51,7 @@ _PATH_PARAMETERS: Final = {
 class Parameter(NamedTuple):
     """A parameter of a query. ``type`` is a type of JSON Schema; ``least`` and ``most`` bound its values.
 
-    For a text, ``least`` is the shortest length.
+    For a text, ``least`` is the shortest length. Without ``has_effect`` the server ignores the value, whatever it is.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Parameter(NamedTuple):
     required: bool = False
     least: int | None = None
     most: int | None = None
+    has_effect: bool = True
 
     def as_json(self, place: str = "query") -> dict[str, Any]:
         """Return the Parameter Object."""

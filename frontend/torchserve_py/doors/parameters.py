@@ -56,7 +56,7 @@ def _read(values: Mapping[str, Any], operation: Operation, more: Iterable[str] =
             ", ".join(ascii(name[:_SHOWN]) for name in unknown[:_SHOWN_NAMES]),
             ", ".join(known),
         )
-    read = {each.name: _value(each, values.get(each.name)) for each in operation.parameters}
+    read = {each.name: _value(each, values.get(each.name)) for each in operation.parameters if each.has_effect}
     return {name: value for name, value in read.items() if value is not None}
 
 

@@ -172,6 +172,14 @@ async def test_wrong_parameters_are_named(serving, target, body, message):
     assert serving.registry.requests == []
 
 
+@pytest.mark.parametrize(
+    ("method", "query"),
+    [("DELETE", "synchronous=null&timeout=null"), ("PUT", "min_worker=1&number_gpu=all&timeout=never")],
+)
+async def test_parameters_without_effect_may_be_anything(serving, method, query):
+    assert (await manage(serving, method, f"/models/noop?{query}")).status in (200, 202)
+
+
 @pytest.mark.parametrize("body", [b"{", b"", b"\xff", b"[" * 100_000])
 async def test_a_body_that_is_not_json_is_refused(serving, body):
     headers = {"Content-Type": "application/json; charset=utf-8"}
