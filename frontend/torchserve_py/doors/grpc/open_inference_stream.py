@@ -11,15 +11,15 @@ or may, is an exception: its responses are sent as they are ready, and later req
 """
 
 import asyncio
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
+from functools import partial
 from typing import Any, Final
 
 from grpc.aio import EOF
 
 from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.failures import DoorError, bad_request
-from torchserve_py.doors.grpc.exchange import GrpcExchange
-from torchserve_py.doors.grpc.open_inference_dialect import DIALECT, EnvelopedMessages, OpenInferenceMessages
+from torchserve_py.doors.grpc.open_inference_dialect import DIALECT, EnvelopedMessages
 from torchserve_py.doors.grpc.open_inference_requests import (
     OpenInferenceJobs,
     OpenRequest,
@@ -67,16 +67,24 @@ class InferStream(TwoWayCall):
                 await self._run_one_job(model, request)
                 return
         while body is not EOF:
-            self._take_independent(body, are_enveloped=are_enveloped)
+            self._take(self._carried(body, are_enveloped=are_enveloped))
             body = await self._next()
 
-    def _take_independent(self, body: bytes, *, are_enveloped: bool) -> None:
-        request = _IndependentRequest(body, self._jobs, self._call, self._metadata)
-        if are_enveloped:
-            request.dialect = EnvelopedMessages(request.message, wants_status=self._wants_status)
-        model = request.model
+    def _carried(self, body: bytes, *, are_enveloped: bool) -> CarriedRequest:
+        message, model, refusal = None, None, None
+        try:
+            message = read_request(body)
+            model = self._jobs.model(message)
+        except REQUEST_ERRORS as error:
+            refusal = error
+        dialect = EnvelopedMessages(message, wants_status=self._wants_status) if are_enveloped else DIALECT
+        request = CarriedRequest(len(body), lambda request, error: dialect.failure(error))
+        request.model, request.refusal = model, refusal
         request.is_ordered = model is None or not self._jobs.serving.declared(model).get("decoupled")
-        self._take(request)
+        if message is not None and model is not None:
+            request.sequence = _sequence_of(message, model)
+            request.submit = partial(self._jobs.submit, self._call, dialect, model, message, self._metadata)
+        return request
 
     def _reads_envelopes(self, first: bytes) -> bool:
         """Return whether the client reads Triton's messages, as far as its metadata and its first request tell."""
@@ -104,31 +112,6 @@ class InferStream(TwoWayCall):
             if not self._is_closed:  # the call is over, and its job with it
                 raise
         await job.parts.send_input(b"", more=False)
-
-
-class _IndependentRequest(CarriedRequest):
-    """A request that is a job of its own; ``message`` is None if the request cannot be read."""
-
-    def __init__(self, body: bytes, jobs: OpenInferenceJobs, call: Call, metadata: Any) -> None:
-        super().__init__(len(body))
-        self._jobs = jobs
-        self._call = call
-        self._metadata = metadata
-        self.message: OpenRequest | None = None
-        self.dialect: OpenInferenceMessages = DIALECT
-        try:
-            self.message = read_request(body)
-            self.model = jobs.model(self.message)
-            self.sequence = _sequence_of(self.message, self.model)
-        except REQUEST_ERRORS as error:
-            self.refusal = error
-
-    def submit(self) -> GrpcExchange:
-        assert self.message is not None and self.model is not None, "the request has no refusal"
-        return self._jobs.submit(self._call, self.dialect, self.model, self.message, self._metadata)
-
-    def failure(self, error: Exception) -> Iterable[bytes | bytearray]:
-        return self.dialect.failure(error)
 
 
 def _sequence_of(request: OpenRequest, model: ServedModel) -> Hashable:

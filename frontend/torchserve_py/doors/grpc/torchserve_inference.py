@@ -1,6 +1,7 @@
 """TorchServe's inference service: requests become jobs, and parts of responses become messages."""
 
 from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from grpc import StatusCode
@@ -165,33 +166,28 @@ class _SequenceStream(TwoWayCall):
 
     async def _read(self) -> None:
         while (message := await self._next()) is not EOF:
-            self._take(_SequenceStep(self._service, self._call, message))
+            self._take(self._carried(message))
 
-
-class _SequenceStep(CarriedRequest):
-    def __init__(self, service: InferenceService, call: Call, message: PredictionsRequest) -> None:
-        super().__init__(message.ByteSize())
-        self._service = service
-        self._call = call
-        self._message = message
+    def _carried(self, message: PredictionsRequest) -> CarriedRequest:
+        service = self._service
+        request = CarriedRequest(message.ByteSize(), partial(_failure, message))
         sequence_id = message.sequence_id
         try:
-            self.model = service.model(message)
+            request.model = model = service.model(message)
             if not sequence_id and not service.starts(message):
                 raise bad_request("Parameter sequenceId is required.")
-            self._sequence = service.sequence_of(message)
-            sequence_id = self._sequence.id
+            sequence = service.sequence_of(message)
+            sequence_id = sequence.id
+            request.submit = partial(service.submit, message, self._call, model, sequence)
         except REQUEST_ERRORS as error:
-            self.refusal = error
-        self.sequence = (message.model_name, message.model_version, sequence_id)
+            request.refusal = error
+        request.sequence = (message.model_name, message.model_version, sequence_id)
+        return request
 
-    def submit(self) -> GrpcExchange:
-        assert self.model is not None, "the request has no refusal"
-        return self._service.submit(self._message, self._call, self.model, self._sequence)
 
-    def failure(self, error: Exception) -> Iterable[PredictionResponse]:
-        sequence = None if self.exchange is None else self.exchange.inference.sequence
-        return (DIALECT.failure(error, self._message.sequence_id if sequence is None else sequence.id),)
+def _failure(message: PredictionsRequest, request: CarriedRequest, error: Exception) -> Iterable[PredictionResponse]:
+    sequence = None if request.exchange is None else request.exchange.inference.sequence
+    return (DIALECT.failure(error, message.sequence_id if sequence is None else sequence.id),)
 
 
 def read_request(body: bytes) -> PredictionsRequest:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
 from torchserve_py.core.errors import ModelError
@@ -29,30 +29,28 @@ MAX_LARGEST_REQUESTS: Final = 4
 REQUEST_ERRORS: Final = (DoorError, ModelError)
 
 
-class CarriedRequest(ABC):
-    """A request of a two-way call, as its API has read it; ``size`` is in bytes."""
+class CarriedRequest:
+    """A request of a two-way call, as its API has read it; ``size`` is in bytes.
 
-    def __init__(self, size: int) -> None:
+    ``failure`` returns the messages that tell why the request failed, or raises the error if that ends the call.
+    """
+
+    def __init__(self, size: int, failure: Callable[[CarriedRequest, Exception], Iterable[Any]]) -> None:
         self.size = size
+        self.failure = failure
         #: The model that the request names; None if there is no such model.
         self.model: ServedModel | None = None
         #: The key of the request's sequence among those of the call; None if the request belongs to none.
         self.sequence: Hashable = None
-        #: The request as a job, after `submit`, or why it is none: one of `REQUEST_ERRORS`.
+        #: Makes a job of the request; may raise one of `REQUEST_ERRORS`.
+        self.submit: Callable[[], GrpcExchange] | None = None
+        #: The request as a job, once it is submitted, or why it is none: one of `REQUEST_ERRORS`.
         self.exchange: GrpcExchange | None = None
         self.refusal: Exception | None = None
         #: Whether the response waits for those to earlier ordered requests of the call, unless it is a stream.
         self.is_ordered = False
         #: Whether the response need not wait any more.
         self.turn = asyncio.Event()
-
-    @abstractmethod
-    def submit(self) -> GrpcExchange:
-        """Make a job of the request, unless it has a refusal; raises one of `REQUEST_ERRORS`."""
-
-    @abstractmethod
-    def failure(self, error: Exception) -> Iterable[Any]:
-        """Return the messages that tell why the request failed; raise ``error`` if that ends the call."""
 
 
 class _OpenSequence:
@@ -170,7 +168,7 @@ class TwoWayCall(ABC):
             sequence.last = self._start(sequence.waiting.popleft(), None if sequence.interleaves else sequence.last)
 
     def _start(self, request: CarriedRequest, previous: asyncio.Task[None] | None) -> asyncio.Task[None]:
-        if request.refusal is None:
+        if request.submit is not None:
             try:
                 request.exchange = request.submit()
                 self._exchanges.add(request.exchange)
@@ -198,7 +196,7 @@ class TwoWayCall(ABC):
             except DoorError as error:
                 refusal = error
         if refusal is not None:
-            await send(self._call, request.failure(refusal))
+            await send(self._call, request.failure(request, refusal))
         self._over(request)
 
     def _begun(self, request: CarriedRequest) -> None:
