@@ -29,7 +29,7 @@ from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.settings.table import Settings
 from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.transport.http1.request import Request
-from torchserve_py.transport.request_budget import RequestBudget, RequestBudgets
+from torchserve_py.transport.request_budget import ROOM_OF_OPERATORS, RequestBudget
 from torchserve_py.workflows.registry import WorkflowRegistry
 
 #: The methods of paths that TorchServe serves with any method; models cannot answer TRACE and CONNECT.
@@ -110,7 +110,7 @@ class DoorContext:
         #: Called once accepted work has had its time, before connections are closed.
         self.on_close: list[Callable[[], None]] = []
         self._connections = ConnectionBudget.of_process()
-        self._budgets = RequestBudgets()
+        self._budget, self._operators_budget = RequestBudget(), RequestBudget(ROOM_OF_OPERATORS)
 
     def submit(
         self,
@@ -130,7 +130,7 @@ class DoorContext:
         admission = Admission(
             self._connections, settings.max_connections, settings.max_connections_per_client, is_reserved=for_operators
         )
-        return admission, self._budgets.operators if for_operators else self._budgets.inference
+        return admission, self._operators_budget if for_operators else self._budget
 
     def start_draining(self) -> None:
         """Let probes say from now on that the server is not ready, and let doors end what cannot go on."""

@@ -5,13 +5,12 @@ are held for clients count towards one budget: heads of gRPC calls; bodies and m
 or that are being served; and what they are decompressed to. Requests beyond the budget are refused.
 """
 
-from dataclasses import dataclass, field
 from typing import Final
 
 #: What all requests may hold together (bytes): as much as protobuf can hold in one message.
 ROOM: Final = 2**31 - 1
-#: The same for requests of management and metrics, which are small (bytes).
-_ROOM_OF_OPERATORS: Final = 1 << 28
+#: The same for requests of management and metrics, which are small and have a budget of their own (bytes).
+ROOM_OF_OPERATORS: Final = 1 << 28
 
 
 class NoRoomError(Exception):
@@ -44,11 +43,3 @@ class RequestBudget:
     def release(self, size: int) -> None:
         """Give ``size`` bytes back."""
         self.held -= size
-
-
-@dataclass(frozen=True)
-class RequestBudgets:
-    """The budgets of a process. Operators have their own, so that clients cannot use it up."""
-
-    inference: RequestBudget = field(default_factory=RequestBudget)
-    operators: RequestBudget = field(default_factory=lambda: RequestBudget(_ROOM_OF_OPERATORS))

@@ -10,12 +10,10 @@ from functools import partial
 from typing import Any, Final
 
 from torchserve_py.doors.failures import DoorError, Failure, bad_request
-from torchserve_py.doors.live.live_steps import Terms
 from torchserve_py.doors.live.session_door import SUBPROTOCOL, SessionDoor, first_known
 from torchserve_py.doors.openai import DIALECT
 from torchserve_py.doors.realtime.client_events import BadEvent
 from torchserve_py.doors.realtime.realtime_session import RealtimeSession
-from torchserve_py.doors.realtime.session_config import SessionConfig
 from torchserve_py.doors.responses import Sent
 from torchserve_py.doors.routing import PathValues, Route
 from torchserve_py.transport.http1.request import Request
@@ -40,7 +38,7 @@ class RealtimeDoor(SessionDoor):
         if intent != _TRANSCRIPTION:
             raise bad_request(f"intent={intent!a}: this server has sessions with intent=transcription.")
         try:
-            name = self._named(request.parameter("model"))
+            name = self.named(request.parameter("model"))
         except BadEvent as error:
             raise DoorError(Failure(404, "ModelNotFoundException", str(error), error.code)) from error
         return self.open(request, name, offered)
@@ -52,14 +50,10 @@ class RealtimeDoor(SessionDoor):
         """
         beta = _BETA in offered or "realtime=v1" in request.headers.get(_BETA_HEADER, "")
         answered = [(SUBPROTOCOL, first_known(offered, (_REALTIME, _BETA)))] if offered else []
-
-        def terms_of(name: str) -> Terms:
-            return self.terms(request, self.serving.get(name))
-
-        make = partial(RealtimeSession, config=SessionConfig(name), terms_of=terms_of, named=self._named, beta=beta)
+        make = partial(RealtimeSession, door=self, request=request, beta=beta)
         return self.serve(request, self.serving.get(name), make, headers=answered)
 
-    def _named(self, name: str | None) -> str:
+    def named(self, name: str | None) -> str:
         """Return the model that a client means by a name; the only one, whatever the name is.
 
         Raises BadEvent: there is none.

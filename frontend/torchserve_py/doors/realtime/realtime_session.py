@@ -4,10 +4,11 @@ Audio that was appended and not committed belongs to the next item. A transcript
 handler has not heard all of it, the item fails when it is committed.
 """
 
+from __future__ import annotations
+
 import secrets
-from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -21,7 +22,11 @@ from torchserve_py.doors.realtime.server_events import Event, OpenAIEvents, Vllm
 from torchserve_py.doors.realtime.session_config import SessionConfig
 from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.http1.websocket import Message, WebSocket
+
+if TYPE_CHECKING:
+    from torchserve_py.doors.realtime.realtime_door import RealtimeDoor
 
 _APPEND: Final = "append"
 _COMMIT: Final = "commit"
@@ -70,26 +75,13 @@ class _Item:
 
 
 class RealtimeSession(SocketSession):
-    """A session, from the upgrade to the close.
+    """A session, from the upgrade to the close; with ``beta`` it begins in the shape of the beta."""
 
-    ``terms_of`` returns the terms of a session with another model. ``named`` returns the model that a client means by a
-    name, and raises `BadEvent` if there is none.
-    """
-
-    def __init__(
-        self,
-        socket: WebSocket,
-        terms: Terms,
-        config: SessionConfig,
-        terms_of: Callable[[str], Terms],
-        named: Callable[[str], str],
-        *,
-        beta: bool,
-    ) -> None:
+    def __init__(self, socket: WebSocket, terms: Terms, door: RealtimeDoor, request: Request, *, beta: bool) -> None:
         super().__init__(socket, terms, is_text=True)
-        self._config = config
-        self._terms_of = terms_of
-        self._named = named
+        self._door = door
+        self._request = request
+        self._config = SessionConfig(terms.model.name)
         self._events = OpenAIEvents(beta=beta)
         self._item = _Item()
         self._previous: str | None = None
@@ -135,9 +127,9 @@ class RealtimeSession(SocketSession):
     def _update(self, event: ClientEvent) -> None:
         beta = event.type != "session.update"
         if event.session is not msgspec.UNSET:
-            config = self._config.updated(event.session, beta=beta, named=self._named)
+            config = self._config.updated(event.session, beta=beta, named=self._door.named)
         elif isinstance(event.model, str) and not beta:  # vLLM's clients name the model so
-            config = self._config.for_vllm(self._named(event.model))
+            config = self._config.for_vllm(self._door.named(event.model))
         else:
             raise BadEvent("The event has no session: its settings.", "missing_required_parameter", "session")
         if config.format != self._config.format and (self._item.seconds or self._half):
@@ -145,7 +137,7 @@ class RealtimeSession(SocketSession):
         if config.model != self._config.model:
             if self.last:
                 raise BadEvent("The session has begun with another model.", "invalid_value", "transcription.model")
-            self.terms = self._terms_of(config.model)
+            self.terms = self._door.terms(self._request, self._door.serving.get(config.model))
         self._config = config
         if event.session is msgspec.UNSET:
             self._events = VllmEvents(self._events.session_id)

@@ -36,18 +36,8 @@ _REST_OF_LINE: Final = 10
 _VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
 #: Headers that a request may have only once; with two it would be undefined which one holds (RFC 9110, 5.3).
 _ONLY_ONCE: Final = frozenset(
-    (
-        b"content-length",
-        b"content-location",
-        b"content-range",
-        b"content-type",
-        b"etag",
-        b"host",
-        b"max-forwards",
-        b"server",
-        b"transfer-encoding",
-        b"user-agent",
-    )
+    b"content-length content-location content-range content-type etag host max-forwards server transfer-encoding"
+    b" user-agent".split()
 )
 #: Digits of a Content-Length; without a limit it could have thousands of leading zeros.
 _MAX_DIGITS: Final = 20
