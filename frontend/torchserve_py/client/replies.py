@@ -15,11 +15,9 @@ class Answer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The body as text."""
         return self.body.decode()
 
     def json(self) -> Any:
-        """Return the body, read as JSON."""
         return json.loads(self.body)
 
 

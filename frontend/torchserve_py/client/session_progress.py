@@ -130,12 +130,10 @@ class SessionProgress:
         return self._sent, self.message(self._sent)
 
     def message(self, number: int) -> bytes:
-        """Return the message that sends a step."""
         step = self._steps[number]
         return _HEADER.pack(_STEP, _END if step.end else 0, 0, number) + step.body
 
     def resume(self) -> bytes:
-        """Return the message that resumes the session."""
         self._headers, self.due = {}, []
         for number in self._unanswered:
             self._steps[number].begin_again()

@@ -47,14 +47,12 @@ class HealthService:
         return {f"/{health.SERVICE_NAME}/{name}": Method(each, limit, read, write) for name, each in served.items()}
 
     def _check(self, request: Any, call: Call) -> Any:
-        """Return whether a service should get traffic."""
         if request.service in self._services:
             return _Status(status=self._status(request.service))
         call.end(StatusCode.NOT_FOUND, f"Unknown service: {request.service}")
         return LATER
 
     async def _watch(self, request: Any, call: Call) -> None:
-        """Send the state now and after each change."""
         sent = None
         while True:
             status = self._status(request.service)

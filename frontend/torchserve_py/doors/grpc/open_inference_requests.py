@@ -48,7 +48,6 @@ class OpenRequest(NamedTuple):
 
     @property
     def version(self) -> str | None:
-        """The version of the model, if the request names one."""
         return self.head.model_version or None
 
     @property

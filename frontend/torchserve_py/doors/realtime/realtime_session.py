@@ -94,11 +94,9 @@ class RealtimeSession(SocketSession):
         self.last = 0
 
     async def greet(self) -> None:
-        """Tell the client of its session."""
         await self._tell(self._events.created(self._config))
 
     async def take(self, message: Message) -> None:
-        """Carry out an event of the client."""
         await self.wait_for_room()
         event_id = None
         try:

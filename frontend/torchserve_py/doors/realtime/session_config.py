@@ -30,7 +30,6 @@ class AudioFormat(NamedTuple):
 
     @property
     def sample_size(self) -> int:
-        """Bytes of a sample."""
         return 2 if self.encoding == "pcm16" else 1
 
     def seconds(self, size: int) -> float:

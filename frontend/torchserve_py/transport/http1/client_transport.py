@@ -19,7 +19,6 @@ class ClientTransport(asyncio.Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the client is still connected."""
         return self._transport is not None and not self._transport.is_closing()
 
     def write(self, *pieces: Buffer) -> None:
@@ -48,7 +47,6 @@ class ClientTransport(asyncio.Protocol):
         self._transport.abort()
 
     def set_reading(self, reading: bool) -> None:
-        """Resume or pause reading from the client."""
         transport = self._transport
         if reading is self._is_reading or transport is None or transport.is_closing():
             return

@@ -29,7 +29,6 @@ class Deadline:
             self._handle = self._loop.call_at(deadline, self._look)
 
     def stop(self) -> None:
-        """Cancel the deadline."""
         self._deadline = self._then = None
 
     def close(self) -> None:

@@ -76,7 +76,6 @@ class HttpConnection(ClientTransport):
     # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the first request."""
         self._transport = cast(asyncio.Transport, transport)
         self.peer = transport.get_extra_info("peername")
         self.is_secure = transport.get_extra_info("sslcontext") is not None
@@ -115,7 +114,6 @@ class HttpConnection(ClientTransport):
         self._queue.clear()
 
     def pause_writing(self) -> None:
-        """Note that the client reads more slowly than the server writes."""
         self.pace.is_reader_slow = True
 
     def resume_writing(self) -> None:
@@ -130,18 +128,15 @@ class HttpConnection(ClientTransport):
     # Callbacks of the parser, called during `_feed`.
 
     def on_head(self, head: Head) -> None:
-        """Queue a new request."""
         self._awaits_head = False
         self._incoming = request = Request(head, self)
         self._queue.append(request)
 
     def on_body(self, data: bytes) -> None:
-        """Take a piece of the request's body."""
         if self._incoming is not None and not self._incoming.take_body(data):
             self.set_reading(False)
 
     def on_end(self) -> None:
-        """Note that the request is complete."""
         request, self._incoming = self._incoming, None
         if request is not None:
             request.is_complete = True

@@ -58,11 +58,9 @@ class HttpServer:
         self.decompressor.close()
 
     def opened(self, connection: HttpConnection) -> None:
-        """Add a connection."""
         self.connections.add(connection)
 
     def closed(self, connection: HttpConnection) -> None:
-        """Remove a connection."""
         self.connections.discard(connection)
         if self._all_closed is not None and not self.connections and not self._all_closed.done():
             self._all_closed.set_result(None)

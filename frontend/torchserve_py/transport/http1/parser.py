@@ -155,13 +155,11 @@ class RequestParser:
     # Callbacks of httptools. An exception raised in them stops it.
 
     def on_message_begin(self) -> None:
-        """Handle the first byte of a request line."""
         self.is_within_head = True
         self._target = b""
         self._raw_headers = []
 
     def on_url(self, piece: bytes) -> None:
-        """Handle a piece of the target."""
         self._target += piece
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -169,7 +167,6 @@ class RequestParser:
         self._raw_headers.append((name, value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """Handle the empty line after the headers."""
         self.is_within_head = False
         if self._is_replayed:
             self._ignored_upgrade = None
@@ -220,12 +217,10 @@ class RequestParser:
         self._receiver.on_head(head)
 
     def on_body(self, data: bytes) -> None:
-        """Handle a piece of the body."""
         self._fruitless = 0
         self._receiver.on_body(data)
 
     def on_message_complete(self) -> None:
-        """Handle the end of the request."""
         self._fruitless = 0
         if self._ignored_upgrade is None:
             self._receiver.on_end()

@@ -82,7 +82,6 @@ class Request:
         return parse_qsl(query, keep_blank_values=True, errors="replace") if query else []
 
     def parameter(self, name: str) -> str | None:
-        """Return the first value of a query parameter, or None."""
         return next((value for key, value in self.query if key == name), None)
 
     @property
@@ -92,7 +91,6 @@ class Request:
 
     @property
     def age(self) -> float:
-        """The seconds since the head was complete."""
         return self.connection.loop.time() - self._arrived
 
     # The body.

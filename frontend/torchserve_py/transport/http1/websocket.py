@@ -160,19 +160,16 @@ class WebSocket:
     # Called by the connection.
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of the client."""
         self._unparsed += data
         if not self._is_scheduled:
             self._go_on()
 
     def connection_lost(self) -> None:
-        """Note that the client has disconnected."""
         self._lost.set()
         self._go_on_later()
         self._wake()
 
     def writable_again(self) -> None:
-        """Note that the client has read most of the output."""
         if not self._is_scheduled:
             self._go_on()
 

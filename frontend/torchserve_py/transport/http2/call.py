@@ -299,7 +299,6 @@ class Call:
         self._waiter = None
 
     def end(self, code: StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> None:
-        """End the call with an error."""
         if trailing_metadata:
             self.trailing_metadata = trailing_metadata
         self._conclude(code, details)

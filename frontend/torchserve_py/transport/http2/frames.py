@@ -89,7 +89,6 @@ def parse_header(data: bytes, offset: int) -> tuple[int, int, int, int]:
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """Return a SETTINGS frame."""
     payload = b"".join(_SETTING.pack(*setting) for setting in values.items())
     return header(len(payload), SETTINGS, 0, 0) + payload
 
@@ -113,18 +112,15 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
-    """Return a RST_STREAM frame."""
     return header(4, RST_STREAM, 0, stream_id) + NUMBER.pack(code)
 
 
 def goaway(last_stream_id: int, code: ErrorCode, message: str = "") -> bytes:
-    """Return a GOAWAY frame."""
     payload = NUMBER.pack(last_stream_id) + NUMBER.pack(code) + message.encode()
     return header(len(payload), GOAWAY, 0, 0) + payload
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """Return a WINDOW_UPDATE frame."""
     return header(4, WINDOW_UPDATE, 0, stream_id) + NUMBER.pack(increment)
 
 

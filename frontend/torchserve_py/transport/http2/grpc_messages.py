@@ -60,7 +60,6 @@ class MessageReader:
 
     @property
     def is_between_messages(self) -> bool:
-        """Whether no message is incomplete."""
         return not self.arrived
 
     def feed(self, data: bytes) -> list[bytes]:

@@ -97,7 +97,6 @@ class GrpcServer:
             logger.warning("gRPC calls of %d connections do not end although cancelled.", len(self._connections))
 
     def opened(self, connection: Http2Connection) -> None:
-        """Add a connection."""
         self._connections[connection] = None
         if self._age.limit is not None:
             delay = self._age.limit * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
@@ -110,7 +109,6 @@ class GrpcServer:
             self._connections[connection] = loop.call_later(self._age.grace, connection.abort)
 
     def closed(self, connection: Http2Connection) -> None:
-        """Remove a connection."""
         timer = self._connections.pop(connection)
         if timer is not None:
             timer.cancel()

@@ -46,7 +46,6 @@ def http_error(status: int) -> bytes:
 
 
 def trailers(code: int, message: str, metadata: Metadata) -> bytes:
-    """Return the trailers of a response."""
     block = _literal("grpc-status", str(code).encode())
     if message:
         block += _literal("grpc-message", _percent_encoded(message))

@@ -85,7 +85,6 @@ class Http2Connection(asyncio.Protocol):
     # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the settings."""
         self._transport = cast(asyncio.Transport, transport)
         self.peer = _grpc_name(transport.get_extra_info("peername"))
         settings = {
@@ -102,7 +101,6 @@ class Http2Connection(asyncio.Protocol):
         self.sender.flush()
 
     def data_received(self, data: bytes) -> None:
-        """Take the frames that are complete."""
         if self._transport is None or self._transport.is_closing():
             return
         self.sender.hold()  # what is ready leaves at the end
@@ -148,11 +146,9 @@ class Http2Connection(asyncio.Protocol):
         self.calls.clear()
 
     def pause_writing(self) -> None:
-        """Pause writing: the client reads more slowly than the server writes."""
         self.sender.writable = False
 
     def resume_writing(self) -> None:
-        """Resume writing: the client has caught up."""
         self.sender.writable = True
         cast(Stalls, self._stalls).unsent = None
         self.sender.flush()
@@ -206,7 +202,6 @@ class Http2Connection(asyncio.Protocol):
     # Called by `Sender` and `Stalls`.
 
     def flushed(self) -> None:
-        """Note that everything that can be sent has been sent."""
         if self._refuses and not self.calls and self._transport is not None:
             self._transport.close()
 
@@ -222,7 +217,6 @@ class Http2Connection(asyncio.Protocol):
         call.finished()
 
     def reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
-        """End a stream."""
         self.sender.out.append(frames.rst_stream(stream_id, code))
         self._drop(stream_id, resets=True)
         self.sender.flush_soon()

@@ -55,7 +55,6 @@ class Stream:
         self._trailers = block
 
     def discard(self) -> None:
-        """Discard the unsent data."""
         self._chunks.clear()
         self._unread.release(self.pending)
         self.pending = 0
