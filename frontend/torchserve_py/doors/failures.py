@@ -43,14 +43,8 @@ class Failure(NamedTuple):
     @property
     def headers(self) -> list[tuple[str, str]]:
         """The headers that come with the status, whatever the dialect."""
-        headers = []
-        if self.cause:
-            headers.append((CAUSE_HEADER, self.cause))
-        if self.overloaded:
-            headers.append(RETRY_AFTER)
-        if self.allow:
-            headers.append(("Allow", self.allow))
-        return headers
+        named = [(CAUSE_HEADER, self.cause), ("Allow", self.allow), *([RETRY_AFTER] if self.overloaded else ())]
+        return [(name, value) for name, value in named if value]
 
 
 class DoorError(Exception):

@@ -17,7 +17,7 @@ from torchserve_py.doors.grpc.open_inference_stream import InferStream
 from torchserve_py.doors.grpc.protos import open_inference_pb2 as messages
 from torchserve_py.doors.grpc.shared_tensors_messages import SharedMemoryMessages, with_raw_contents
 from torchserve_py.doors.grpc.two_way import TwoWayCall
-from torchserve_py.doors.open_inference import descriptions, statistics
+from torchserve_py.doors.open_inference import descriptions
 from torchserve_py.doors.open_inference.shared_tensors import REGION
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.token_authorization import TokenType
@@ -128,7 +128,7 @@ class OpenInferenceService:
         return {"config": descriptions.model_config(self._serving, model)}
 
     def _model_statistics(self, request: messages.ModelStatisticsRequest, call: Call) -> _Described:
-        return {"model_stats": statistics.of_models(self._serving, request.name or None, request.version or None)}
+        return {"model_stats": descriptions.statistics(self._serving, request.name or None, request.version or None)}
 
     async def _repository_index(self, request: messages.RepositoryIndexRequest, call: Call) -> _Described:
         return {"models": await self._context.repository.index(ready_only=request.ready)}

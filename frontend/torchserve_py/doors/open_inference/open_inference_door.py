@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.failures import bad_request, unsupported
-from torchserve_py.doors.open_inference import descriptions, documents, statistics
+from torchserve_py.doors.open_inference import descriptions, documents
 from torchserve_py.doors.open_inference.answers import compressed_for, to_json
 from torchserve_py.doors.open_inference.custom_routes import CustomRoutes
 from torchserve_py.doors.open_inference.infer_endpoints import ENDPOINTS, INFER, OpenInferenceCalls
@@ -215,7 +215,7 @@ class OpenInferenceDoor(Door):
         return self._json(request, descriptions.model_config(self.serving, self._model_of(values)))
 
     def _statistics(self, request: Request, values: PathValues) -> Reply:
-        described = statistics.of_models(self.serving, values.get("model_name"), values.get("model_version"))
+        described = descriptions.statistics(self.serving, values.get("model_name"), values.get("model_version"))
         return self._json(request, {"model_stats": described})
 
     def _document(self, request: Request, values: PathValues) -> Reply:

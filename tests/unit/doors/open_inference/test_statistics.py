@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
-from torchserve_py.doors.open_inference import statistics
+from torchserve_py.doors.open_inference import descriptions
 from torchserve_py.scheduling.effects import Cause
 
 DURATIONS = {
@@ -46,7 +46,7 @@ def duration(count, seconds):
 
 
 def test_a_model_that_has_done_nothing():
-    (entry,) = statistics.of_models(FakeServing(), "noop", None)
+    (entry,) = descriptions.statistics(FakeServing(), "noop", None)
     assert (entry["name"], entry["version"]) == ("noop", "1.0")  # as the index and the metadata have it
     assert entry["last_inference"] == entry["inference_count"] == entry["execution_count"] == 0
     assert entry["inference_stats"] == {name: {"count": 0, "ns": 0} for name in DURATIONS}
@@ -58,7 +58,7 @@ def test_answers_and_failures_are_told_apart():
     serve(registry.model)
     serve(registry.model, ran=1.5)
     serve(registry.model, fails=True)
-    (entry,) = statistics.of_models(registry, "noop", None)
+    (entry,) = descriptions.statistics(registry, "noop", None)
     stats = entry["inference_stats"]
     assert stats["success"] == duration(2, 2.5)
     assert stats["fail"] == duration(1, 0.75)
@@ -73,7 +73,7 @@ def test_what_perf_analyzer_relies_on_holds_at_every_moment(outcomes):
     registry = FakeServing()
     for number, fails in enumerate(outcomes, 1):
         serve(registry.model, fails=fails)
-        stats = statistics.of_models(registry, "noop", None)[0]["inference_stats"]
+        stats = descriptions.statistics(registry, "noop", None)[0]["inference_stats"]
         assert set(stats) == DURATIONS
         assert stats["queue"]["count"] == number
         counts = {stats[f"compute_{part}"]["count"] for part in ("input", "infer", "output")}
@@ -84,7 +84,7 @@ def test_batches_by_size():
     registry = FakeServing()
     for rows, seconds in ((3, 0.5), (1, 0.25), (3, 1.0)):
         registry.model.metrics.observe_handler(seconds, seconds, [row()] * rows)
-    (entry,) = statistics.of_models(registry, "noop", None)
+    (entry,) = descriptions.statistics(registry, "noop", None)
     assert [(each["batch_size"], each["compute_infer"]) for each in entry["batch_stats"]] == [
         (1, duration(1, 0.25)),
         (3, duration(2, 1.5)),
@@ -96,7 +96,7 @@ def test_one_version_all_versions_all_models():
     registry = FakeServing([FakeModel("a", "1.0"), FakeModel("a", "7"), FakeModel("b", "2.0")])
 
     def found(*which):
-        return [(entry["name"], entry["version"]) for entry in statistics.of_models(registry, *which)]
+        return [(entry["name"], entry["version"]) for entry in descriptions.statistics(registry, *which)]
 
     assert found(None, None) == [("a", "1.0"), ("a", "7"), ("b", "2.0")]
     assert found("a", None) == [("a", "1.0"), ("a", "7")]
@@ -114,7 +114,7 @@ def test_failures_and_parts_of_streams_are_no_executions():
     model.metrics.observe_handler(0.5, 0.5, [row(error="it failed")])
     model.metrics.observe_handler(0.5, 0.5, [row(more=True)])
     model.metrics.outcomes.answered(0.0, 0.0, 0.5)
-    (entry,) = statistics.of_models(registry, "noop", None)
+    (entry,) = descriptions.statistics(registry, "noop", None)
     assert (entry["inference_count"], entry["execution_count"]) == (1, 1)
     assert [(each["batch_size"], each["compute_infer"]["count"]) for each in entry["batch_stats"]] == [(1, 1)]
 
@@ -126,6 +126,6 @@ def test_where_each_request_is_a_call_of_its_own_answers_that_come_together_are_
     model.metrics.observe_handler(0.5, 0.5, [row()] * 3)
     for _ in range(3):
         model.metrics.outcomes.answered(0.0, 0.0, 0.5)
-    assert statistics.of_models(registry, "noop", None)[0]["execution_count"] == 3
+    assert descriptions.statistics(registry, "noop", None)[0]["execution_count"] == 3
     model.declared = {"max_batch_size": 8}
-    assert statistics.of_models(registry, "noop", None)[0]["execution_count"] == 1
+    assert descriptions.statistics(registry, "noop", None)[0]["execution_count"] == 1
