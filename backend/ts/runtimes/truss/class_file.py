@@ -6,32 +6,39 @@ looked for last, behind everything that is installed.
 """
 
 import importlib.util
+import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from ts.runtimes.errors import LoadError
+
+logger = logging.getLogger(__name__)
 
 #: The arguments that a model class gets if it takes them.
 CLASS_ARGUMENTS: Final = ("config", "data_dir", "secrets", "environment", "lazy_data_resolver")
 
 
-def add_to_path(model_dir: Path, package_dirs: Iterable[Path]) -> None:
-    """Let imports search the Truss's folder first, and its packages' folders last."""
+def add_to_path(model_dir: Path, config: Mapping[str, Any]) -> None:
+    """Let imports search the Truss's folder first, and its packages' folders last, which need not exist."""
     sys.path.insert(0, str(model_dir))
-    for folder in package_dirs:
+    for folder in (config["bundled_packages_dir"], *config["external_package_dirs"]):
         path = model_dir / folder
         if path.is_dir():
             sys.path.append(str(path))
 
 
-def import_class(model_dir: Path, class_file: Path, class_name: str) -> type:
+def import_class(model_dir: Path, config: Mapping[str, Any]) -> type:
     """Return the model class. Raises LoadError: there is no such file or class; BaseException: the file raised it."""
-    path = model_dir / class_file
-    if not path.is_file():
+    class_file, class_name = (
+        Path(config["model_module_dir"], config["model_class_filename"]),
+        config["model_class_name"],
+    )
+    logger.info("Loading the model from file %s.", class_file)
+    if not (model_dir / class_file).is_file():
         raise LoadError(
             f"There is no model class file {class_file}: model_module_dir and model_class_filename in config.yaml say "
             "where it is."

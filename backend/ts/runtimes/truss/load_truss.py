@@ -5,7 +5,7 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from ts.protocol.messages import Load
 from ts.runtimes.errors import LoadError
 from ts.runtimes.truss.class_file import CLASS_ARGUMENTS, add_to_path, import_class
 from ts.runtimes.truss.deployment import Environment, Secrets
-from ts.runtimes.truss.truss_config import TrussConfig, read_config, read_options
+from ts.runtimes.truss.truss_config import read_config, read_options
 from ts.utils.optional_packages import missing_package
 
 try:
@@ -49,31 +49,30 @@ def load(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRun
     model_dir = Path(load["model_dir"])
     config, options = read_config(model_dir), read_options(model_dir)
     log_request_ids()
-    if config.runtime["enable_debug_logs"]:
+    if config["runtime"]["enable_debug_logs"]:
         logging.getLogger().setLevel(logging.DEBUG)
     try:
         instance, description = _load_model(model_dir, config, runner)
     except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
         raise LoadError(f"The model ended with {type(error).__name__} while it was loaded: {error}") from error
-    tracing = tracing_of(config, Secrets(config.values["secrets"]))
-    hot_reload = HotReload(instance, model_dir, config) if options.hot_reload else None
+    tracing = tracing_of(config, Secrets(config["secrets"]))
+    hot_reload = HotReload(instance, model_dir, config) if options.get("hotReload") else None
     return TrussRuntime(ServedModel(load, description, config, options, tracing, hot_reload), connection)
 
 
-def _load_model(model_dir: Path, config: TrussConfig, runner: asyncio.Runner) -> tuple[Any, Description]:
+def _load_model(model_dir: Path, config: Mapping[str, Any], runner: asyncio.Runner) -> tuple[Any, Description]:
     loop = runner.get_loop()
-    data_dir = Path(config.values["data_dir"])
+    data_dir = Path(config["data_dir"])
     try:
         (model_dir / data_dir).mkdir(exist_ok=True)  # as Truss does; the model may not need it
     except OSError as error:
         logger.warning("The data folder of the model cannot be made: %s", error)
-    add_to_path(model_dir, config.package_dirs)
-    logger.info("Loading the model from file %s.", config.class_file)
+    add_to_path(model_dir, config)
     started = time.perf_counter()
-    model_class = import_class(model_dir, config.class_file, config.values["model_class_name"])
+    model_class = import_class(model_dir, config)
     environment = Environment()
-    secrets = Secrets(config.values["secrets"])
-    values = (config.values, data_dir, secrets, environment.read(), LazyDataResolver())
+    secrets = Secrets(config["secrets"])
+    values = (config, data_dir, secrets, environment.read(), LazyDataResolver())
     given: dict[str, Any] = dict(zip(CLASS_ARGUMENTS, values, strict=True))
     model = model_class(**{name: value for name, value in given.items() if takes(model_class, name)})
     description = describe(model)

@@ -171,10 +171,10 @@ class Call:
         return self._request
 
     async def _waited_for(self, result: Any) -> Any:
-        """Await a result that is a coroutine; with ``cancel_on_disconnect``, cancel it when the client leaves."""
+        """Await a result that is a coroutine; with ``cancelOnDisconnect``, cancel it when the client leaves."""
         if not inspect.isawaitable(result):
             return result
-        if not self._model.options.cancel_on_disconnect:
+        if not self._model.cancels_on_disconnect:
             return await result
         task = asyncio.current_task()
         assert task is not None
@@ -250,10 +250,10 @@ class Call:
 
     def _may_ask(self, endpoint: Endpoint) -> bool:
         """Return whether the model itself may check for its client: it has the request, and no option cancels it."""
-        return endpoint.takes_request and not self._model.options.cancel_on_disconnect
+        return endpoint.takes_request and not self._model.cancels_on_disconnect
 
     def _stream_failed(self, problem: Problem) -> None:
-        if self._reply.begun and self._model.options.ends_failed_streams:
+        if self._reply.begun and self._model.ends_failed_streams:
             self._reply.end(200, ())
         else:
             self._reply.problem(problem)

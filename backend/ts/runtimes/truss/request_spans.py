@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from ts.protocol.messages import InferRow
-from ts.runtimes.truss.truss_config import TrussConfig
 from ts.span_export import provider_with, to_collector, to_file
 from ts.utils.optional_packages import missing_package
 
@@ -44,9 +43,9 @@ class Trace:
 NO_TRACE: Final = Trace()
 
 
-def tracing_of(config: TrussConfig, secrets: Mapping[str, str]) -> "Tracing | None":
+def tracing_of(config: Mapping[str, Any], secrets: Mapping[str, str]) -> "Tracing | None":
     """Return the tracing of a model's requests, or None. Raises ModuleNotFoundError: OpenTelemetry is not installed."""
-    if not config.runtime["enable_tracing_data"]:
+    if not config["runtime"]["enable_tracing_data"]:
         return None
     try:
         processors = list(_processors(secrets))

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -16,7 +17,6 @@ from ts.runtimes.truss.reply import JSON_HEADERS, Answer
 from ts.runtimes.truss.request_spans import NO_TRACE, Trace, Tracing
 from ts.runtimes.truss.slots import Slots
 from ts.runtimes.truss.threads import MOST_THREADS, Threads
-from ts.runtimes.truss.truss_config import Options, TrussConfig
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class HotReload:
     that run end with the code that they began with. Code that cannot be loaded changes nothing.
     """
 
-    def __init__(self, model: Any, model_dir: Path, config: TrussConfig) -> None:
+    def __init__(self, model: Any, model_dir: Path, config: Mapping[str, Any]) -> None:
         self._model = model
         self._model_dir = model_dir
         self._config = config
@@ -40,8 +40,7 @@ class HotReload:
         """Reload the code from its files; return the answer for the client, and the new description or None."""
         class_before, modules_before = type(self._model), self._forget_modules()
         try:
-            class_name = self._config.values["model_class_name"]
-            self._model.__class__ = import_class(self._model_dir, self._config.class_file, class_name)
+            self._model.__class__ = import_class(self._model_dir, self._config)
             description = describe(self._model)
         except (Exception, SystemExit) as error:
             logger.exception("The model cannot be reloaded; it keeps its present code")
@@ -72,6 +71,8 @@ class ServedModel:
     """A loaded model; a worker creates one.
 
     Attributes:
+        cancels_on_disconnect: Whether a coroutine of the model is cancelled when its client leaves.
+        ends_failed_streams: Whether a stream that fails midway ends as if it were complete, as Truss does it.
         streaming_read_timeout: The longest gap between two chunks of a stream, in seconds.
         slots: Limits how many calls of predict run at once.
         alias_slots: Limits how many alias methods run at once; None for no limit.
@@ -84,8 +85,8 @@ class ServedModel:
         self,
         load: Load,
         description: Description,
-        config: TrussConfig,
-        options: Options,
+        config: Mapping[str, Any],
+        options: Mapping[str, Any],
         tracing: Tracing | None = None,
         hot_reload: HotReload | None = None,
     ) -> None:
@@ -93,14 +94,18 @@ class ServedModel:
         self.version = load["model_version"]
         self.max_response_size = load["max_response_size"]
         self.description = description
-        self.config = config
-        self.options = options
+        runtime = config["runtime"]
+        #: Which pings the server sends to a client of a WebSocket.
+        self.transport: Mapping[str, Any] = runtime["transport"]
+        self.cancels_on_disconnect = bool(options.get("cancelOnDisconnect"))
+        self.ends_failed_streams = options.get("streamErrors") == "end"
         self.tracing = tracing
         self.hot_reload = hot_reload
-        self.streaming_read_timeout: float = config.runtime["streaming_read_timeout"]
-        concurrency: int = config.runtime["predict_concurrency"]
+        self.streaming_read_timeout: float = runtime["streaming_read_timeout"]
+        concurrency: int = runtime["predict_concurrency"]
         self.slots = Slots(concurrency)
-        self.alias_slots = Slots(options.alias_concurrency) if options.alias_concurrency else None
+        alias_concurrency: int | None = options.get("aliasConcurrency")
+        self.alias_slots = Slots(alias_concurrency) if alias_concurrency else None
         self.predict_threads = Threads("predict", concurrency)
         self.threads = Threads("step", MOST_THREADS)
         self.probe_threads = Threads("probe", _PROBES_AT_ONCE)

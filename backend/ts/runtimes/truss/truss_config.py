@@ -6,14 +6,12 @@ values the server has checked before it starts workers (`torchserve_py.core.cont
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ts.utils.util import get_yaml_config
 
 _CONFIG_FILE: Final = "config.yaml"
-#: The server's own configuration of a model; its map ``truss`` is `Options`.
 _MODEL_CONFIG_FILE: Final = "model-config.yaml"
 
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -83,57 +81,18 @@ _DEFAULTS: Final[dict[str, Any]] = {
 _SECTIONS: Final = frozenset(("resources", "runtime", "transport", "health_checks", "oidc", "remote_ssh", "build"))
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options beyond Truss, in the map ``truss`` of ``model-config.yaml``."""
-
-    #: Whether a coroutine of the model is cancelled when its client leaves.
-    cancel_on_disconnect: bool = False
-    #: Whether a stream that fails midway ends as if it were complete, as Truss does it.
-    ends_failed_streams: bool = False
-    #: Whether a client may have the code reloaded.
-    hot_reload: bool = False
-    #: How many alias methods (``chat_completions`` …) run at once; None: as many as are asked for.
-    alias_concurrency: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TrussConfig:
-    """A configuration; ``values`` is all of it, with defaults, for the model."""
-
-    values: dict[str, Any]
-
-    @property
-    def runtime(self) -> dict[str, Any]:
-        section: dict[str, Any] = self.values["runtime"]
-        return section
-
-    @property
-    def class_file(self) -> Path:
-        """The file with the model class, relative to the Truss."""
-        return Path(self.values["model_module_dir"], self.values["model_class_filename"])
-
-    @property
-    def package_dirs(self) -> list[Path]:
-        """The folders that hold packages, absolute or relative to the Truss; they need not exist."""
-        return [Path(self.values["bundled_packages_dir"]), *map(Path, self.values["external_package_dirs"])]
-
-
-def read_config(model_dir: Path) -> TrussConfig:
+def read_config(model_dir: Path) -> dict[str, Any]:
     """Read the configuration of the Truss in ``model_dir``. Raises OSError, ValueError: it cannot be read."""
-    return TrussConfig(_with_defaults(_DEFAULTS, get_yaml_config(str(model_dir / _CONFIG_FILE))))
+    return _with_defaults(_DEFAULTS, get_yaml_config(str(model_dir / _CONFIG_FILE)))
 
 
-def read_options(model_dir: Path) -> Options:
-    """Read the map ``truss`` of ``model-config.yaml``, if it is there. Raises OSError, ValueError: it is unreadable."""
+def read_options(model_dir: Path) -> Mapping[str, Any]:
+    """Return the map ``truss`` of ``model-config.yaml``, this server's options beyond Truss; empty if it is not there.
+
+    Raises OSError, ValueError: it is unreadable.
+    """
     path = model_dir / _MODEL_CONFIG_FILE
-    chosen = (get_yaml_config(str(path)).get("truss") if path.is_file() else None) or {}
-    return Options(
-        cancel_on_disconnect=chosen.get("cancelOnDisconnect") or False,
-        ends_failed_streams=chosen.get("streamErrors") == "end",
-        hot_reload=chosen.get("hotReload") or False,
-        alias_concurrency=chosen.get("aliasConcurrency"),
-    )
+    return (get_yaml_config(str(path)).get("truss") if path.is_file() else None) or {}
 
 
 def _with_defaults(defaults: Mapping[str, Any], given: Mapping[Any, Any]) -> dict[str, Any]:

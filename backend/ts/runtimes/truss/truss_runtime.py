@@ -113,7 +113,6 @@ class TrussRuntime(AsyncRuntime):
 def _declarations(model: ServedModel) -> dict[str, Any]:
     description = model.description
     predict = description.endpoints.get(PREDICT)
-    transport = model.config.runtime["transport"]
     return {
         "platform": "truss",
         "decoupled": predict is not None and predict.streams,
@@ -121,7 +120,7 @@ def _declarations(model: ServedModel) -> dict[str, Any]:
         "schema": description.schema,
         "hot_reload": model.hot_reload is not None,
         "has_health_check": description.is_healthy is not None,
-        "websocket": {key: transport[key] for key in ("ping_interval_seconds", "ping_timeout_seconds")},
+        "websocket": {key: model.transport[key] for key in ("ping_interval_seconds", "ping_timeout_seconds")},
     }
 
 

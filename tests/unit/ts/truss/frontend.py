@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ts.protocol.messages import TRUSS
 from ts.runtimes.truss.model_methods import describe
 from ts.runtimes.truss.request_spans import Tracing
 from ts.runtimes.truss.served_model import ServedModel
-from ts.runtimes.truss.truss_config import Options, TrussConfig, read_config
+from ts.runtimes.truss.truss_config import read_config
 from ts.runtimes.truss.truss_runtime import TrussRuntime
 
 
@@ -70,7 +70,7 @@ class Frontend:
         self,
         model: Any,
         *,
-        options: Options | None = None,
+        options: Mapping[str, Any] | None = None,
         size: int = 10_000_000,
         tracing: Tracing | None = None,
         **runtime: Any,
@@ -78,7 +78,7 @@ class Frontend:
         self.model = model
         self.connection = FakeConnection()
         load: Any = {"model_name": "mine", "model_version": "1.0", "max_response_size": size}
-        self.served = ServedModel(load, describe(model), config_with(**runtime), options or Options(), tracing)
+        self.served = ServedModel(load, describe(model), config_with(**runtime), options or {}, tracing)
         connection: Any = self.connection
         self.runtime = TrussRuntime(self.served, connection)
         self._ids = map(str, itertools.count())
@@ -117,8 +117,8 @@ class Frontend:
         await self.runtime.close()
 
 
-def config_with(**runtime: Any) -> TrussConfig:
+def config_with(**runtime: Any) -> dict[str, Any]:
     """Return a configuration with everything at its default but for values of the section ``runtime``."""
-    values: Any = read_config(Path(__file__).parent / "default").values
-    values["runtime"] |= runtime
-    return TrussConfig(values)
+    config = read_config(Path(__file__).parent / "default")
+    config["runtime"] |= runtime
+    return config

@@ -11,8 +11,6 @@ from starlette.responses import StreamingResponse
 from tests.unit.ts.sent_jobs import DEADLINE
 from tests.unit.ts.truss.frontend import Frontend
 
-from ts.runtimes.truss.truss_config import Options
-
 Serve = Callable[..., Frontend]
 
 
@@ -252,7 +250,7 @@ async def test_a_plain_predict_runs_on_when_its_client_leaves_and_postprocess_is
 
 async def test_it_is_cancelled_where_its_owner_chose_so(serve: Serve) -> None:
     model = Held()
-    frontend = serve(model, options=Options(cancel_on_disconnect=True))
+    frontend = serve(model, options={"cancelOnDisconnect": True})
     job = frontend.infer("hold")
     await frontend.until(lambda: model.events == ["hold"])
     job.leave()
@@ -277,7 +275,7 @@ async def test_alias_methods_take_no_slots_unless_they_are_limited(serve: Serve)
             await self.gate.wait()
             return inputs
 
-    free, limited = serve(Model()), serve(Model(), options=Options(alias_concurrency=2))
+    free, limited = serve(Model()), serve(Model(), options={"aliasConcurrency": 2})
     free.infer(0)
     limited.infer(0)
     for frontend, expected in ((free, 4), (limited, 2)):

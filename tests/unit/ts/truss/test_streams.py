@@ -13,7 +13,6 @@ from tests.unit.ts.sent_jobs import DEADLINE
 from tests.unit.ts.truss.streaming_models import JSON_ONLY, OCTETS, OPENAI, Serve, Streams, ask
 
 from ts.runtimes.truss import streams
-from ts.runtimes.truss.truss_config import Options
 
 
 @pytest.mark.parametrize("what", ["five", "async_five"])
@@ -73,7 +72,7 @@ async def test_an_error_midway_ends_the_stream_visibly(serve: Serve) -> None:
     answer = await ask(serve(Streams()), "fails_midway")
     assert answer.chunks == [b"0", b"1"]
     assert answer.error == "Internal Server Error (in model/chainlet)."
-    lenient = await ask(serve(Streams(), options=Options(ends_failed_streams=True)), "fails_midway")
+    lenient = await ask(serve(Streams(), options={"streamErrors": "end"}), "fails_midway")
     assert (lenient.chunks, lenient.error) == ([b"0", b"1"], None)
 
 
@@ -228,7 +227,7 @@ async def test_a_model_that_could_ask_and_does_not_has_its_generator_closed_afte
 
 async def test_a_model_that_asks_is_closed_at_once_where_its_owner_chose_so(serve: Serve) -> None:
     model = Polling()
-    frontend = serve(model, options=Options(cancel_on_disconnect=True))
+    frontend = serve(model, options={"cancelOnDisconnect": True})
     job = frontend.infer("between_chunks")
     await job.parts(1)
     job.leave()
