@@ -6,7 +6,8 @@ A generator that takes too long for a chunk, or whose client has left, is closed
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final
 
@@ -100,22 +101,32 @@ async def pull(
         GapTooLong: The model exceeded ``gap``.
         BaseException: The model raised it.
     """
-    loop = asyncio.get_running_loop()
+    now = asyncio.get_running_loop().time
+    async with _limited(client, gap, may_ask=may_ask) as limit:
+        while (chunk := await chunks.next()) is not END and not limit.expired():
+            if not client.left:
+                take(chunk)
+                if gap is not None:
+                    limit.reschedule(now() + gap)
+            await asyncio.sleep(0)  # a generator that never waits must not block other jobs
+
+
+@asynccontextmanager
+async def _limited(client: Client, gap: float | None, *, may_ask: bool) -> AsyncIterator[asyncio.Timeout]:
+    """Yield the time limit of a block, which is broken off when the client has left; see `pull`."""
     limit = asyncio.timeout(gap)
 
     def hurry() -> None:
         if not limit.expired():
-            limit.reschedule(loop.time() + _patience(client, may_ask=may_ask))
+            patience = 0.0
+            if may_ask:
+                patience = _PATIENCE_WITH_POLLING if client.was_asked_for else _PATIENCE
+            limit.reschedule(asyncio.get_running_loop().time() + patience)
 
     try:
         async with limit:
             with client.calling_when_left(hurry):
-                while (chunk := await chunks.next()) is not END and not limit.expired():
-                    if not client.left:
-                        take(chunk)
-                        if gap is not None:
-                            limit.reschedule(loop.time() + gap)
-                    await asyncio.sleep(0)  # a generator that never waits must not block other jobs
+                yield limit
     except TimeoutError:
         if not limit.expired():
             raise  # the model's own code raised this error
@@ -129,12 +140,6 @@ async def close(chunks: Chunks) -> None:
         await chunks.close()
     except Exception:
         logger.exception("A generator of the model failed while it was closed")
-
-
-def _patience(client: Client, *, may_ask: bool) -> float:
-    if not may_ask:
-        return 0.0
-    return _PATIENCE_WITH_POLLING if client.was_asked_for else _PATIENCE
 
 
 async def pass_on(response: Response, request: ModelRequest, client: Client, reply: Reply, slot: Slot) -> None:
@@ -157,19 +162,9 @@ async def pass_on(response: Response, request: ModelRequest, client: Client, rep
 
     # Starlette reads plain iterators in anyio's threads, whose default limit is 40.
     anyio.to_thread.current_default_thread_limiter().total_tokens = MOST_THREADS
-    limit = asyncio.timeout(None)
-
-    def stop() -> None:
-        if not limit.expired():
-            limit.reschedule(asyncio.get_running_loop().time())
-
     try:
-        async with limit:
-            with client.calling_when_left(stop):
-                await response(request.scope, client.disconnected, response_sender(take))
-    except TimeoutError:
-        if not limit.expired():
-            raise  # the model's own code raised this error
+        async with _limited(client, None, may_ask=False):
+            await response(request.scope, client.disconnected, response_sender(take))
     finally:
         if isinstance(response, StreamingResponse) and hasattr(response.body_iterator, "aclose"):
             await response.body_iterator.aclose()  # now, instead of leaving that to the garbage collector
