@@ -167,14 +167,10 @@ def _refuse_unsupported(where: str, parameters: Parameters) -> None:
 
 
 def _parameters(sent: Mapping[str, infer_pb2.InferParameter]) -> Parameters:
-    values: Parameters = {}
     if not sent:
-        return values
-    for name, parameter in sent.items():
-        choice = parameter.WhichOneof("parameter_choice")
-        if choice is not None:
-            values[name] = getattr(parameter, choice)
-    return values
+        return {}
+    choices = [(name, parameter, parameter.WhichOneof("parameter_choice")) for name, parameter in sent.items()]
+    return {name: getattr(parameter, choice) for name, parameter, choice in choices if choice is not None}
 
 
 def _set_parameters(target: Any, parameters: Parameters) -> None:

@@ -193,33 +193,28 @@ _INTERVAL = 0.1
 
 
 class Departures:
-    """The departures that have yet to be written to a store."""
+    """The departures that have yet to be written to a store.
+
+    Attributes:
+        are_due: Whether there are any, and the last attempt to write them has not failed.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._ended: list[Lease] = []
         self._released: list[tuple[Lease, float]] = []
         self._next = 0.0
-        self._failed = False
+        self.are_due = False
 
     def add_ended(self, lease: Lease) -> None:
         """Record that a sequence has ended, so that the store can drop its state."""
         self._ended.append(lease)
-        self._failed = False
+        self.are_due = True
 
     def add_released(self, leases: Iterable[Lease], idle_at: float) -> None:
-        """Record leases that other workers may take.
-
-        Args:
-            idle_at: The moment (monotonic seconds) at which their sequences have been idle for too long.
-        """
+        """Record leases that other workers may take; at ``idle_at`` (monotonic seconds) they are idle for too long."""
         self._released += [(lease, idle_at) for lease in leases]
-        self._failed = False
-
-    @property
-    def are_due(self) -> bool:
-        """Whether departures have yet to be written, and the last attempt has not failed."""
-        return bool(self._ended or self._released) and not self._failed
+        self.are_due = True
 
     @property
     def are_due_now(self) -> bool:
@@ -234,14 +229,13 @@ class Departures:
         if not self._ended and not self._released:
             return
         self._next = time.monotonic() + _INTERVAL
-        self._failed = True
+        self.are_due = False
         if self._ended:
             self._store.end(self._ended)
             self._ended = []
         if self._released:
             self._store.release(self._released)
             self._released = []
-        self._failed = False
 
     def write_if_due(self) -> None:
         """Write the departures if the last attempt was long enough ago; log it if that fails."""

@@ -5,6 +5,7 @@ is longer than a server needs to notice that a worker with the lock has been sto
 """
 
 import contextlib
+import math
 import os
 import sqlite3
 import time
@@ -123,21 +124,17 @@ class SqliteFile:
 
     def _until_unlocked(self, action: Any, *arguments: Any) -> Any:
         """Run an action, again and again while another process has the file's lock."""
-        try:
-            return action(*arguments)
-        except sqlite3.OperationalError as error:
-            if not _is_locked(error):
-                raise
-        pause, longest = _PAUSES
-        end = time.monotonic() + _LOCK_LIMIT
+        (pause, longest), end = _PAUSES, math.inf
         while True:
-            time.sleep(pause)
-            pause = min(2 * pause, longest)
             try:
                 return action(*arguments)
             except sqlite3.OperationalError as error:
-                if not _is_locked(error) or time.monotonic() > end:
+                end = min(end, time.monotonic() + _LOCK_LIMIT)
+                is_locked = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_locked or time.monotonic() > end:
                     raise
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -150,10 +147,6 @@ class SqliteFile:
         if getattr(error, "sqlite_errorcode", 0) in _UNCONFIRMED:
             self.doubtful = True
         return StoreError(f"the sequence store {self._path} {_reason(error)}")
-
-
-def _is_locked(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _reason(error: sqlite3.Error) -> str:
