@@ -46,7 +46,7 @@ def expand_model_specs(specs: Iterable[ModelSpec], model_store: Path) -> list[Mo
 
     A model that another value names is not loaded twice. A model is every folder, and every file whose name ends in
     `.mar`, `.model` or `.tar.gz`, unless the name starts with a dot. In place of a folder that holds nothing but
-    folders stand MLServer's models in the folders, at any depth. Empty and unreadable folders, such as the `lost+found`
+    folders stand MLServer's models one or two levels below it. Empty and unreadable folders, such as the `lost+found`
     of a volume, are ignored.
     """
     specs = list(specs)
@@ -73,10 +73,14 @@ def _holds_anything(folder: Path) -> bool:
 
 
 def _mlserver_models(entry: Path) -> list[Path]:
-    """Return the folders of MLServer's models in a folder that holds nothing but folders."""
-    if entry.is_file() or not all(child.is_dir() for child in entry.iterdir()):
+    """Return the folders of MLServer's models, one or two levels below a folder that holds nothing but folders."""
+    try:
+        if not entry.is_dir() or not all(child.is_dir() for child in entry.iterdir()):
+            return []
+        found = [path for pattern in ("*", "*/*") for path in entry.glob(f"{pattern}/model-settings.json")]
+    except OSError:  # a folder is not readable
         return []
-    return [path.parent for path in entry.rglob("model-settings.json")]
+    return [path.parent for path in found]
 
 
 def fallback_name(location: str) -> str:

@@ -106,10 +106,11 @@ def test_all_finds_the_models_of_mlserver_in_folders_of_folders(model_store: Pat
     for name in ("sums/v1", "sums/v2", "deep/er/iris", "plain"):
         (model_store / name / "model-settings.json").touch()
     (model_store / "settings.json").touch()
+    (model_store / "gone.mar").symlink_to("nowhere")
     names = [spec.location for spec in expand_model_specs(parse_model_specs("all"), model_store)]
-    assert names == ["deep/er/iris", "empty", "plain", "sums/v1", "sums/v2"]
+    assert names == ["deep/er/iris", "empty", "gone.mar", "plain", "sums/v1", "sums/v2"]
     named = expand_model_specs(parse_model_specs("all,x=sums/v1"), model_store)
-    assert [spec.location for spec in named] == ["deep/er/iris", "empty", "plain", "sums/v2", "sums/v1"]
+    assert [spec.location for spec in named] == ["deep/er/iris", "empty", "gone.mar", "plain", "sums/v2", "sums/v1"]
 
 
 @pytest.mark.parametrize("value", [["all", "/srv/mine", "x=b.mar"], "/srv/mine,ALL,x=b.mar"])
