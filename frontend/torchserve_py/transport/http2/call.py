@@ -1,10 +1,15 @@
-"""One gRPC call: its messages and its status."""
+"""One gRPC call: its messages, its status, and its handler.
+
+A handler is called without a task, and gets one only if it returns an awaitable or an iterator. It may also return
+`LATER`: then something else calls `Call.follow`, `Call.raised` or `Call.end` when the answer is known.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -14,8 +19,7 @@ from grpc.aio import EOF, AbortError
 from torchserve_py.transport.http2 import header_blocks
 from torchserve_py.transport.http2.frames import ErrorCode, StreamFailed
 from torchserve_py.transport.http2.grpc_messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
-from torchserve_py.transport.http2.handler_run import HandlerRun
-from torchserve_py.transport.http2.methods import Method
+from torchserve_py.transport.http2.methods import LATER, Method
 from torchserve_py.transport.http2.request_head import Metadata, RequestHead
 from torchserve_py.transport.http2.stalls import Progress
 from torchserve_py.transport.http2.stream import Stream
@@ -60,7 +64,10 @@ class Call:
         self._taken_size = 0  # of the message that the handler has
         self._end_of_slice = 0.0  # until when the handler may read without a pause
         self._waiter: asyncio.Future[None] | None = None
-        self.run = HandlerRun(self)
+        #: Whether the handler has been called; whether it was asked for, and has not ended.
+        self.has_begun = self._is_running = False
+        self._beginning: asyncio.Handle | None = None
+        self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         if head.timeout is not None:
             self._timer = asyncio.get_running_loop().call_later(head.timeout, self._expire)
@@ -133,32 +140,95 @@ class Call:
 
     def _release(self) -> None:
         """Release the client's bytes, except those that the handler still uses."""
-        if not self.run.is_running:
+        if not self._is_running:
             self._messages.clear()
             self.reader.release()
 
     # The handler.
 
     def _start(self) -> None:
+        """Call the handler in the next turn of the event loop, or when its request is decompressed."""
         self._connection.running += 1
-        self.run.start(decompress=not self.method.takes_stream and isinstance(self._messages[0], Compressed))
+        self._is_running = True
+        if not self.method.takes_stream and isinstance(self._messages[0], Compressed):
+            self._run_in_task(self._begin_decompressed)
+        else:
+            self._beginning = asyncio.get_running_loop().call_soon(self._begin)
 
-    def handler_ended(self) -> None:
-        """Note that the handler has ended."""
-        self._release()
-        self._connection.handler_ended()
-        for callback in self.on_end:
-            callback(self)
+    async def _begin_decompressed(self) -> None:
+        await self._decompress_next()
+        if not self.is_over:
+            self._task = None  # the handler is called without a task, as ever
+            self._begin()
 
-    def respond(self, response: Any) -> None:
+    def _begin(self) -> None:
+        if not self._is_running:
+            return
+        self.has_begun = True
+        try:
+            result = self.method.serve(self if self.method.takes_stream else self._taken(), self)
+        except Exception as error:
+            self.raised(error)
+            self._end_handler()
+        else:
+            self.follow(result)
+
+    def follow(self, result: Any) -> None:
+        """Answer with what a handler may return: a response, what gives one in a task, or `LATER`."""
+        if not self._is_running:  # the call is over
+            if inspect.iscoroutine(result):
+                result.close()
+        elif hasattr(result, "__await__") or hasattr(result, "__aiter__"):
+            self._run_in_task(self._answer, result)
+        elif result is not LATER:
+            try:
+                self._respond(result)
+            except Exception as error:
+                self.raised(error)
+            self._end_handler()
+
+    def _run_in_task(self, work: Callable[..., Awaitable[None]], *results: Any) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            for result in filter(inspect.iscoroutine, results):
+                result.close()  # where it was cancelled before it began
+            if self._task is task:
+                self._task = None
+                self._end_handler()
+
+        self._task = asyncio.get_running_loop().create_task(self._guarded(work, *results))
+        self._task.add_done_callback(ended)
+
+    async def _guarded(self, work: Callable[..., Awaitable[None]], *results: Any) -> None:
+        try:
+            await work(*results)
+        except asyncio.CancelledError:
+            self.fail(StatusCode.CANCELLED, "The server ends the call.")
+        except Exception as error:
+            self.raised(error)
+
+    async def _answer(self, result: Any) -> None:
+        if hasattr(result, "__aiter__"):
+            async for message in result:
+                await self.write(message)
+            self._respond(None)
+        else:
+            self._respond(await result)
+
+    def _respond(self, response: Any) -> None:
         """End the call with the response of the handler, if it has any besides those it has sent."""
         if response is not None:
             self.send(response)
         self._conclude(StatusCode.OK, "")
 
-    def follow(self, result: Any) -> None:
-        """Answer with what a handler may return; for one that has returned `LATER`."""
-        self.run.follow(result)
+    def _end_handler(self) -> None:
+        """Note that the handler has ended, unless it still runs in a task."""
+        if self._is_running and self._task is None:
+            self._is_running = False
+            self._beginning = None
+            self._release()
+            self._connection.handler_ended()
+            for callback in self.on_end:
+                callback(self)
 
     def _expire(self) -> None:
         if not self.is_over:
@@ -182,9 +252,15 @@ class Call:
         self._stop()
 
     def _stop(self) -> None:
+        """Cancel the timer, and the handler unless it is the caller."""
         if self._timer is not None:
             self._timer.cancel()
-        self.run.stop()
+        if self._task is None:
+            if self._beginning is not None:
+                self._beginning.cancel()
+            self._end_handler()
+        elif self._task is not asyncio.current_task():
+            running_turns().put_off(self._task.cancel)  # a thousand calls may end at once
 
     def _conclude(self, code: StatusCode, details: str) -> None:
         if self.is_over:
@@ -201,10 +277,6 @@ class Call:
 
     # Messages.
 
-    def next_request(self) -> Any:
-        """Return what the handler gets: its only message, read, or the call, to iterate over the messages."""
-        return self if self.method.takes_stream else self._taken()
-
     def _taken(self) -> Any:
         message = self._messages.popleft()
         self._taken_size += len(message)
@@ -214,7 +286,7 @@ class Call:
             self.fail(StatusCode.INTERNAL, f"The request cannot be read: {error}")
             raise AbortError from error
 
-    async def decompress_next(self) -> None:
+    async def _decompress_next(self) -> None:
         """Decompress the message that has waited longest. Raises AbortError: it is malformed; the call has ended."""
         message = self._messages.popleft()
         assert isinstance(message, Compressed), "other messages are taken as they are"
@@ -272,7 +344,7 @@ class Call:
             await self._waiter
             self._end_of_slice = turns.end_of_slice()
         if isinstance(self._messages[0], Compressed):
-            await self.decompress_next()
+            await self._decompress_next()
         message = self._taken()
         self._give_window()
         return message
@@ -302,4 +374,4 @@ class Call:
         if trailing_metadata:
             self.trailing_metadata = trailing_metadata
         self._conclude(code, details)
-        self.run.end()
+        self._end_handler()

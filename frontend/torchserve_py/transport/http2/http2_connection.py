@@ -344,7 +344,7 @@ class Http2Connection(asyncio.Protocol):
         frames.check_size(payload, 4, "RST_STREAM")
         self._check_not_idle(stream_id, "RST_STREAM")
         call = self.calls.get(stream_id)
-        if call is None or not call.run.has_begun:
+        if call is None or not call.has_begun:
             self.patience.spend()
         self._ended.forget(stream_id)
         self._drop(stream_id, resets=False)
