@@ -23,7 +23,10 @@ def check(resolution: Resolution) -> tuple[list[str], bool]:
         lines += _section("Refused: the server would not start", resolution.errors)
         return lines, False
     settings = resolution.settings()
-    problems = list(_setting_problems(settings))
+    problems = []
+    if settings.service_envelope not in (None, *_ENVELOPES):
+        known = f"there is no such envelope; it must be one of {', '.join(_ENVELOPES)}"
+        problems.append(f"service_envelope = {settings.service_envelope}: {known}")
     lines += _section("Refused", problems)
     lines += _section("Different from TorchServe", _deviations(resolution, settings))
     models = list(check_models(settings))
@@ -46,13 +49,6 @@ def _acted_on(resolution: Resolution) -> Iterator[str]:
     for name, effective in resolution.effective.items():
         if effective.origin != DEFAULT_ORIGIN:
             yield f"{name} = {shown(name, effective.value)}  ({effective.origin})"
-
-
-def _setting_problems(settings: Settings) -> Iterator[str]:
-    envelope = settings.service_envelope
-    if envelope is not None and envelope not in _ENVELOPES:
-        known = ", ".join(_ENVELOPES)
-        yield f"service_envelope = {envelope}: there is no such envelope; it must be one of {known}"
 
 
 def _deviations(resolution: Resolution, settings: Settings) -> Iterator[str]:

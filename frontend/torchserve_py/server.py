@@ -259,18 +259,16 @@ async def _until_signal(
     return None if signalled.cancelled() else signalled.result()
 
 
-def raise_descriptor_limit() -> int:
-    """Raise the soft limit of file descriptors, often 1024, to the hard one; return the limit now in effect."""
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of file descriptors, often 1024, to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return soft
+        return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:  # macOS has a further limit of the kernel's own
         logger.warning("The limit of %d file descriptors cannot be raised to %d: %s", soft, wanted, error)
-        return soft
-    return wanted
 
 
 def run(settings: Settings, attend: Attendant = _say_started) -> int:

@@ -6,7 +6,13 @@ import sys
 
 import pytest
 
-COUNT = "from torchserve_py.server import raise_descriptor_limit as f; print(f(), f())"
+COUNT = """
+import resource
+from torchserve_py.server import raise_descriptor_limit
+for _ in range(2):
+    raise_descriptor_limit()
+    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
 
 
 @pytest.mark.parametrize(("soft", "hard", "then"), [(256, 700, 700), (700, 700, 700)])

@@ -260,23 +260,19 @@ class Settings(ClosedSchema):
     drain_timeout: Annotated[int, integer(0, MAX_LONG, "seconds")] = _setting(
         10, "how long accepted requests and open sequences have to finish when the server stops"
     )
-    ts_header_key_sequence_id: Annotated[str, NAME, Source(env="TS_HEADER_KEY_SEQUENCE_ID")] = _setting(
+    ts_header_key_sequence_id: Name = _setting(
         "ts_request_sequence_id", "name of the header that carries the id of a sequence"
     )
-    ts_header_key_sequence_start: Annotated[str, NAME, Source(env="TS_HEADER_KEY_SEQUENCE_START")] = _setting(
+    ts_header_key_sequence_start: Name = _setting(
         "ts_request_sequence_start", "name of the header that starts a sequence"
     )
-    ts_header_key_sequence_end: Annotated[str, NAME, Source(env="TS_HEADER_KEY_SEQUENCE_END")] = _setting(
-        "ts_request_sequence_end", "name of the header that ends a sequence"
-    )
+    ts_header_key_sequence_end: Name = _setting("ts_request_sequence_end", "name of the header that ends a sequence")
     response_compression_min_size: Annotated[int, integer(0, MAX_LONG, "bytes")] = _setting(
         1024, "smallest Open Inference response that is compressed for a client that accepts gzip or deflate"
     )
-    ts_open_inference_protocol: Annotated[bool, FLAG, Source(env="TS_OPEN_INFERENCE_PROTOCOL", env_always=True)] = (
-        _setting(
-            False,
-            "whether `GET /v2` answers as TorchServe does; in the environment the value `oip` means yes, any other no",
-        )
+    ts_open_inference_protocol: Annotated[bool, FLAG, Source(env_always=True)] = _setting(
+        False,
+        "whether `GET /v2` answers as TorchServe does; in the environment the value `oip` means yes, any other no",
     )
 
     # Access
@@ -347,7 +343,7 @@ class Settings(ClosedSchema):
 
 def _source(name: str, field: FieldInfo) -> Source:
     source = next((each for each in field.metadata if isinstance(each, Source)), Source())
-    env = f"TS_{name.upper()}" if source.env == _BY_RULE else source.env
+    env = f"TS_{name.removeprefix('ts_').upper()}" if source.env == _BY_RULE else source.env
     return replace(
         source, env=env, secret=not field.repr, kind=next(each for each in field.metadata if hasattr(each, "from_text"))
     )
