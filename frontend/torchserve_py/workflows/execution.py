@@ -33,19 +33,16 @@ class RunnableNode:
 
 
 class WorkflowParts(Parts):
-    """The answer of a workflow; ``failure`` names the node that gave no answer, if one did not."""
+    """The answer of a workflow that runs for one request, in ``task``; its reader gives up by cancelling it.
 
-    __slots__ = ("failure",)
+    ``failure`` names the node that gave no answer, if one did not.
+    """
 
-    failure: NodeFailed | None
-
-
-class WorkflowRun:
-    """Runs a workflow for one request; its reader gives up by cancelling ``parts``."""
+    __slots__ = ("failure", "task")
 
     def __init__(self, answer: Coroutine[Any, Any, bytes]) -> None:
-        self.parts = WorkflowParts(str(uuid.uuid4()), None, self)
-        self.parts.failure = None
+        super().__init__(str(uuid.uuid4()), None, self)
+        self.failure: NodeFailed | None = None
         self.task = asyncio.create_task(self._run(answer))
         self.task.add_done_callback(lambda _: answer.close())  # it may not have begun when the client left
 
@@ -60,18 +57,18 @@ class WorkflowRun:
         try:
             self._deliver(body=await answer)
         except NodeFailed as error:
-            self.parts.failure = error
+            self.failure = error
             if error.cause is None:
                 self._deliver(error=str(error))
             else:
-                self.parts.fail(error.cause)
+                self.fail(error.cause)
         except Exception as error:
-            logger.exception("Workflow request %s failed", self.parts.job_id)
+            logger.exception("Workflow request %s failed", self.job_id)
             self._deliver(error=str(error))
 
     def _deliver(self, *, body: bytes = b"", error: str | None = None) -> None:
         status, headers = (200, [["content-type", "application/json"]]) if error is None else (500, [])
-        self.parts.deliver(Part(self.parts.job_id, False, status, "", headers, body, error))
+        self.deliver(Part(self.job_id, False, status, "", headers, body, error))
 
 
 async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, request: InferenceRequest) -> bytes:

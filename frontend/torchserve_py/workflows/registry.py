@@ -24,7 +24,7 @@ from torchserve_py.settings.model_spec import is_url
 from torchserve_py.settings.table import Settings
 from torchserve_py.workflows.archive import WorkflowFiles, obtain
 from torchserve_py.workflows.errors import DownloadsDisabled, RegistrationFailed, WorkflowConflict, WorkflowNotFound
-from torchserve_py.workflows.execution import RunnableNode, WorkflowParts, WorkflowRun, execute
+from torchserve_py.workflows.execution import RunnableNode, WorkflowParts, execute
 from torchserve_py.workflows.spec import Node
 
 logger = logging.getLogger(__name__)
@@ -73,10 +73,10 @@ class WorkflowRegistry:
         """
         if self._draining:
             raise ShuttingDown
-        run = WorkflowRun(execute(workflow.files.spec.dag, workflow.nodes, self._serving, request))
-        self._running.add(run.task)
-        run.task.add_done_callback(self._running.discard)
-        return run.parts
+        parts = WorkflowParts(execute(workflow.files.spec.dag, workflow.nodes, self._serving, request))
+        self._running.add(parts.task)
+        parts.task.add_done_callback(self._running.discard)
+        return parts
 
     async def register(self, request: RegisterRequest) -> Workflow:
         """Register a workflow and start the workers of all its nodes; continue even if the caller is cancelled.
