@@ -196,16 +196,15 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
 
 def _store_problems(cache: CacheConfig) -> Iterator[_Contradiction]:
     """Yield the keys and the message for each setting that the store does not use, or that it lacks."""
-    store = STORES[cache.store]
-    allowed = {"store", "capacity", *store.keys}
+    allowed = {"store", "capacity", *STORES[cache.store]}
     for key in CacheConfig.key_names():
         if key not in allowed and key in cache.model_fields_set:
             problem = f"{_PLACE}{key} has no meaning for store: {cache.store}; leave it out or choose another store"
             yield (f"{_PLACE}{key}",), problem
-    if store.at_url and cache.url is None:
+    if "url" in allowed and cache.url is None:
         meaning = "where Redis is, for example redis://localhost:6379/0"
         yield (f"{_PLACE}url",), f"{_PLACE}store is {cache.store} but {_PLACE}url is not set; it must be {meaning}"
-    elif store.at_url and cache.url and (problem := redis_url_problem(cache.url)):
+    elif "url" in allowed and cache.url and (problem := redis_url_problem(cache.url)):
         yield (f"{_PLACE}url",), f"{_PLACE}url {problem}"
 
 

@@ -137,7 +137,7 @@ def _ray(yaml: ModelConfig, settings: Settings) -> RayConfig:
         "deviceIds": (yaml.device_ids is not None, "Ray chooses the GPUs; use ray.num_gpus"),
         "useVenv": (bool(yaml.use_venv), "install the packages on the nodes"),
         "handler.cache.store: file": (
-            STORES[(yaml.cache or CacheConfig()).store].in_file,
+            "path" in STORES[(yaml.cache or CacheConfig()).store],
             "a file is of one machine; use handler.cache.store: redis",
         ),
     }

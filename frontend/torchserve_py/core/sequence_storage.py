@@ -35,7 +35,7 @@ def make_folder(cache: CacheConfig, log_location: Path, confinement: Confinement
 
     Raises InvalidModel: it cannot be made.
     """
-    if not STORES[cache.store].in_file or cache.path is not None:
+    if "path" not in STORES[cache.store] or cache.path is not None:
         return
     folder = log_location / _FOLDER
     try:
@@ -63,7 +63,7 @@ def cache_message(config: EffectiveConfig, default_file: Path) -> Cache | None:
         store=cache.store,
         durable=cache.durable,
         capacity=cache.capacity or max(config.max_num_sequence, config.max_workers * config.batch_size),
-        path=str(path.absolute()) if STORES[cache.store].in_file else "",
+        path=str(path.absolute()) if "path" in STORES[cache.store] else "",
         fsync=cache.fsync,
         url=cache.url or "",
         replicas=cache.replicas,

@@ -5,7 +5,6 @@ only when data is lost.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
@@ -17,28 +16,12 @@ from torchserve_py.settings.schemas.values import FLAG, SECONDS, Nested, Text, c
 DEFAULT_LEASE = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateStore:
-    """A store for the states of sequences, and what it can do.
-
-    ``keys``: its keys besides ``store`` and ``capacity``. ``durable``: a state outlives the worker that runs its
-    sequence. ``in_file``: states are in a file, for which the server has a default. ``at_url``: they are at ``url``.
-    """
-
-    name: str
-    keys: tuple[str, ...] = ()
-    durable: bool = True
-    in_file: bool = False
-    at_url: bool = False
-
-
-STORES: Final[Mapping[str, StateStore]] = {
-    each.name: each
-    for each in (
-        StateStore(name="memory", durable=False),
-        StateStore(name="file", keys=("path", "fsync", "lease"), in_file=True),
-        StateStore(name="redis", keys=("url", "replicas", "lease"), at_url=True),
-    )
+#: The stores for states, each with its keys besides ``store`` and ``capacity``. One with a ``path`` keeps states in a
+#: file, for which the server has a default; one with a ``lease`` keeps a state when the worker of its sequence dies.
+STORES: Final[Mapping[str, tuple[str, ...]]] = {
+    "memory": (),
+    "file": ("path", "fsync", "lease"),
+    "redis": ("url", "replicas", "lease"),
 }
 
 
@@ -84,7 +67,7 @@ class CacheConfig(ClosedSchema):
     @property
     def durable(self) -> bool:
         """Whether a state outlives the worker that runs its sequence."""
-        return STORES[self.store].durable
+        return "lease" in STORES[self.store]
 
 
 class HandlerKeys(Schema):
