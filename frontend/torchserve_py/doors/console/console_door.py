@@ -9,8 +9,8 @@ from typing import Final
 
 from torchserve_py.core.observed import SequenceOrder
 from torchserve_py.core.serving import ServedModel
+from torchserve_py.doors.console.live_views import API, LiveViews
 from torchserve_py.doors.console.sampler import Sampler
-from torchserve_py.doors.console.views import Views, send_events
 from torchserve_py.doors.failures import bad_request, not_found
 from torchserve_py.doors.live.live_session_door import LiveSessionDoor
 from torchserve_py.doors.predictions import InferenceDoor
@@ -20,7 +20,6 @@ from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.logs.worker_tails import WorkerTails
 from torchserve_py.transport.http1.request import Request
 
-_API: Final = "/console/api"
 _VERSION: Final = "{model_name}/{model_version}"
 _MANAGEMENT: Final = TokenType.management
 _PREDICT: Final = (("url_path", ""), ("explain", "False"))
@@ -73,7 +72,7 @@ class ConsoleDoor(Door):
         self._files = page_files()
         sampler, tails = Sampler(context.serving), WorkerTails()
         tails.attach()
-        self._views = Views(context, sampler, tails)
+        self._views = LiveViews(context, sampler, tails)
         self._inference = InferenceDoor(context)
         self._live = LiveSessionDoor(context)
         context.on_close += [sampler.close, tails.detach]
@@ -83,16 +82,10 @@ class ConsoleDoor(Door):
             return
         yield Route("/console", self._page, READING, token=None)
         yield Route("/console/{file:path}", self._page, READING, token=None)
-        for path, handler in (
-            (f"{_API}/overview", self._overview),
-            (f"{_API}/models/{_VERSION}", self._model),
-            (f"{_API}/logs/{{worker_id}}", self._log),
-            (f"{_API}/sequences/{_VERSION}", self._sequences),
-        ):
-            yield Route(path, handler, ("GET",), _MANAGEMENT, is_quiet=True)
-        yield Route(f"{_API}/server", self._server, ("GET",), _MANAGEMENT)
-        yield Route(f"{_API}/store", self._store, ("GET",), _MANAGEMENT)
-        yield Route(f"{_API}/sequences/{_VERSION}", self._end_sequence, ("DELETE",), _MANAGEMENT)
+        yield from self._views.routes()
+        yield Route(f"{API}/store", self._store, ("GET",), _MANAGEMENT)
+        yield Route(f"{API}/sequences/{_VERSION}", self._sequences, ("GET",), _MANAGEMENT, is_quiet=True)
+        yield Route(f"{API}/sequences/{_VERSION}", self._end_sequence, ("DELETE",), _MANAGEMENT)
         yield Route(f"/console/predictions/{_VERSION}", self._predict, ("POST",), _MANAGEMENT)
         yield Route(f"/console/sequences/{_VERSION}", self._open_session, ("GET",), token=None)
 
@@ -105,22 +98,10 @@ class ConsoleDoor(Door):
             raise not_found()
         return found
 
-    def _server(self, request: Request, values: PathValues) -> Answer:
-        return json_answer(self._views.server())
-
     async def _store(self, request: Request, values: PathValues) -> Answer:
         stored = await self.serving.stored()
         locations = sorted(location for every in stored.values() for location in every)
         return json_answer(locations[:_MOST_LOCATIONS])
-
-    def _overview(self, request: Request, values: PathValues) -> Reply:
-        return send_events(self.context, request, self._views.overview())
-
-    def _model(self, request: Request, values: PathValues) -> Reply:
-        return send_events(self.context, request, self._views.model(self._model_of(values)))
-
-    def _log(self, request: Request, values: PathValues) -> Reply:
-        return send_events(self.context, request, self._views.log(values["worker_id"]))
 
     async def _sequences(self, request: Request, values: PathValues) -> Answer:
         """Show the sequences whose ids hold ``text``, in the order ``order``, ``limit`` of them at most."""

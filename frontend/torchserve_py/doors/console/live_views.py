@@ -1,9 +1,10 @@
-"""What the page shows: values for JSON, and streams of events."""
+"""What the page shows live: streams of events about all models, about one model, and of a worker's log."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -13,8 +14,8 @@ from torchserve_py.core.serving import ServedConfig, ServedModel, WorkerStatus
 from torchserve_py.doors.console.history import COLUMNS
 from torchserve_py.doors.console.sampler import Sampler, about
 from torchserve_py.doors.failures import DoorError
-from torchserve_py.doors.responses import EVENTS_TYPE, Answer, Sent
-from torchserve_py.doors.routing import DoorContext
+from torchserve_py.doors.responses import EVENTS_TYPE, Answer, Sent, json_answer
+from torchserve_py.doors.routing import Door, DoorContext, PathValues, Route
 from torchserve_py.doors.server_doors import SHUTTING_DOWN, not_loaded
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.logs.worker_tails import WorkerTails
@@ -23,6 +24,7 @@ from torchserve_py.transport.http1.errors import ReaderStalled
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.version import __version__
 
+API: Final = "/console/api"
 #: Seconds between two looks for new lines, and looks without a line before the connection is kept alive.
 _LOOK: Final = 0.25
 _QUIET_LOOKS: Final = 60
@@ -32,30 +34,65 @@ _EVENT_HEADERS: Final = (EVENTS_TYPE, ("x-accel-buffering", "no"))
 Event = tuple[str, Any] | None
 
 
-class Views:
-    """Makes what the page shows."""
+class LiveViews(Door):
+    """Sends the page what it shows."""
 
     def __init__(self, context: DoorContext, sampler: Sampler, tails: WorkerTails) -> None:
-        self._context = context
-        self._serving = context.serving
+        super().__init__(context)
         self._sampler = sampler
         self._tails = tails
 
-    def server(self) -> dict[str, Any]:
-        """Return what does not change while the server runs."""
-        settings = self._context.settings
-        return {
-            "version": __version__,
-            "inference": str(settings.inference_address),
-            "needs_key": self._context.tokens is not None,
-            "model_api": settings.enable_model_api,
-            "max_request_size": settings.max_request_size,
-            "sequence_header": settings.ts_header_key_sequence_id,
-            "columns": COLUMNS,
-            "batch_bounds": BATCH_BOUNDS,
-        }
+    def routes(self) -> Iterator[Route]:
+        yield Route(f"{API}/server", self._server, ("GET",), TokenType.management)
+        for path, events in (
+            (f"{API}/overview", self._overview),
+            (f"{API}/models/{{model_name}}/{{model_version}}", self._model),
+            (f"{API}/logs/{{worker_id}}", self._log),
+        ):
+            yield Route(path, partial(self._send, events), ("GET",), TokenType.management, is_quiet=True)
 
-    async def overview(self) -> AsyncGenerator[Event, None]:
+    def _server(self, request: Request, values: PathValues) -> Answer:
+        """Show what does not change while the server runs."""
+        settings = self.settings
+        return json_answer(
+            {
+                "version": __version__,
+                "inference": str(settings.inference_address),
+                "needs_key": self.context.tokens is not None,
+                "model_api": settings.enable_model_api,
+                "max_request_size": settings.max_request_size,
+                "sequence_header": settings.ts_header_key_sequence_id,
+                "columns": COLUMNS,
+                "batch_bounds": BATCH_BOUNDS,
+            }
+        )
+
+    async def _send(
+        self, show: Callable[[PathValues], AsyncGenerator[Event, None]], request: Request, values: PathValues
+    ) -> Sent:
+        """Answer with events, until the page leaves, its key expires, or the server closes its doors."""
+        events = show(values)
+        sent = self.context.responses.start_stream(request, Answer(200, b"", _EVENT_HEADERS))
+        async with contextlib.aclosing(events):
+            with contextlib.suppress(ReaderStalled):
+                async for event in events:
+                    if not self._may_go_on(request):
+                        request.send([_encoded(("expired", None))], last=True)
+                        return sent
+                    request.send([_encoded(event)])
+                    await request.connection.pace.drained()
+                request.send((), last=True)
+        return sent
+
+    def _may_go_on(self, request: Request) -> bool:
+        try:
+            if self.context.tokens is not None:
+                self.context.tokens.check(TokenType.management, request.headers.get("Authorization"))
+        except DoorError:
+            return False
+        return True
+
+    async def _overview(self, values: PathValues) -> AsyncGenerator[Event, None]:
         """Yield all models with the history of their sums, and each second what has changed."""
         sampler = self._sampler
         sent, tick = sampler.ids(), sampler.tick
@@ -67,10 +104,13 @@ class Views:
             sent, tick = now, sampler.tick
 
     def _second(self) -> dict[str, Any]:
-        problems = [*not_loaded(self._serving), *([SHUTTING_DOWN] if self._context.is_draining else [])]
+        problems = [*not_loaded(self.serving), *([SHUTTING_DOWN] if self.context.is_draining else [])]
         return {**self._sampler.totals.second(self._sampler.tick), "problems": problems}
 
-    async def model(self, model: ServedModel) -> AsyncGenerator[Event, None]:
+    def _model(self, values: PathValues) -> AsyncGenerator[Event, None]:
+        return self._events_of(self.serving.get(values["model_name"], values["model_version"]))
+
+    async def _events_of(self, model: ServedModel) -> AsyncGenerator[Event, None]:
         """Yield a model version with its history, and each second what it does; end once it is unregistered."""
         history = self._sampler.histories.get(model.id)
         values = {each.name: getattr(model.config, each.name) for each in fields(ServedConfig)}
@@ -89,12 +129,12 @@ class Views:
             yield "gone", None
 
     def _second_of(self, model: ServedModel) -> dict[str, Any]:
-        history, status = self._sampler.histories.get(model.id), self._serving.status(model)
-        activity = self._serving.activity(model)
+        history, status = self._sampler.histories.get(model.id), self.serving.status(model)
+        activity = self.serving.activity(model)
         return {
             **({"point": None} if history is None else history.second(self._sampler.tick)),
-            "versions": [each.version for each in self._serving.versions(model.name)],
-            "default": self._serving.get(model.name).version,
+            "versions": [each.version for each in self.serving.versions(model.name)],
+            "default": self.serving.get(model.name).version,
             "workers": [_worker(each) for each in status.workers],
             "min_workers": status.min_workers,
             "max_workers": status.max_workers,
@@ -108,11 +148,11 @@ class Views:
             "batches": activity.batches if history is None else history.batches,
         }
 
-    async def log(self, worker_id: str) -> AsyncGenerator[Event, None]:
+    async def _log(self, values: PathValues) -> AsyncGenerator[Event, None]:
         """Yield the last lines of a worker, and further ones as they come."""
         number, quiet = -1, 0
         while self._sampler.is_open:
-            lines = self._tails.since(worker_id, number)
+            lines = self._tails.since(values["worker_id"], number)
             if lines or number < 0:
                 number, quiet = lines[-1].number if lines else 0, 0
                 yield "lines", [each._asdict() for each in lines]
@@ -123,31 +163,6 @@ class Views:
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:
     return {**asdict(worker), "launched_at": (worker.launched_at or worker.started_at).timestamp()}
-
-
-async def send_events(context: DoorContext, request: Request, events: AsyncGenerator[Event, None]) -> Sent:
-    """Answer with events, until the page leaves, its key expires, or the server closes its doors."""
-    sent = context.responses.start_stream(request, Answer(200, b"", _EVENT_HEADERS))
-    async with contextlib.aclosing(events):
-        with contextlib.suppress(ReaderStalled):
-            async for event in events:
-                if not _may_go_on(context, request):
-                    request.send([_encoded(("expired", None))], last=True)
-                    return sent
-                request.send([_encoded(event)])
-                await request.connection.pace.drained()
-            request.send((), last=True)
-    return sent
-
-
-def _may_go_on(context: DoorContext, request: Request) -> bool:
-    if context.tokens is None:
-        return True
-    try:
-        context.tokens.check(TokenType.management, request.headers.get("Authorization"))
-    except DoorError:
-        return False
-    return True
 
 
 def _encoded(event: Event) -> tuple[bytes, ...]:
