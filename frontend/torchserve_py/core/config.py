@@ -15,7 +15,6 @@ from pydantic import Field
 
 from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE, Contract
 from torchserve_py.core.contradictions import CODE_KEYS, contradictions
-from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.model_config import ModelConfigFile, TorchrunConfig
 from torchserve_py.settings.schemas.schema import read
 from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, YamlMapping, read_yaml_mapping
@@ -45,11 +44,6 @@ class ModelConfig(ModelConfigFile):
     #: The whole file, as the handler gets it in `context.model_yaml_config`.
     raw: Mapping[Any, Any] = Field(default_factory=dict, repr=False)
     warnings: tuple[str, ...] = ()  # settings that are allowed but probably unintended, one line each
-
-    @property
-    def cache(self) -> CacheConfig | None:
-        """The settings of `handler: cache:`, or None."""
-        return self.handler.cache
 
     @property
     def compiled_ahead(self) -> bool:

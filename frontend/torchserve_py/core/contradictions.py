@@ -160,7 +160,7 @@ def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
                 f"{name} and asyncCommunication are both true but each decides when requests are sent; keep one",
             )
     together = bool(config.parallel_type or config.torchrun)
-    yield from _cache_contradictions(config.cache, stateful=bool(config.sequence_batching), parallel=together)
+    yield from _cache_contradictions(config.handler.cache, stateful=bool(config.sequence_batching), parallel=together)
 
 
 def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[str, object, str]]:
@@ -174,7 +174,7 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
         (contract.sequences, "sequenceBatching", config.sequence_batching and "true", state),
         (contract.sequences, "realtime", config.realtime and "true", state),
         (contract.sequences, "openpi", config.openpi is not None and "set", state),
-        (contract.stores, "handler.cache", config.cache is not None and "set", _NO_CACHE),
+        (contract.stores, "handler.cache", config.handler.cache is not None and "set", _NO_CACHE),
         (contract.processes, "parallelType", config.parallel_type != "custom" and config.parallel_type, _PARALLEL),
         (contract.processes, "torchrun", config.torchrun is not None and "set", _PARALLEL),
         (contract.declares, "inputs", config.inputs and "set", _DECLARED_BY_CODE),
@@ -187,7 +187,7 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
     ):
         if value and not supported:
             yield name, value, why
-    cache = {"handler"} if config.cache is not None else set()  # said above
+    cache = {"handler"} if config.handler.cache is not None else set()  # said above
     for name in sorted(CODE_KEYS - contract.own_keys - cache):
         if name in config.raw:
             owner = next(each.name for each in CONTRACTS.values() if name in each.own_keys)

@@ -21,10 +21,6 @@ from torchserve_py.settings.schemas.values import MAX_INT
 from torchserve_py.settings.schemas.versions import VersionSettings
 from torchserve_py.settings.table import Settings
 
-DEFAULT_BATCH_SIZE = 1
-DEFAULT_MAX_BATCH_DELAY_MS = 100
-DEFAULT_MAX_RETRY_TIMEOUT = 300
-DEFAULT_RUNTIME = "python"
 #: Default of concurrent requests per asynchronous worker; TorchServe has neither such a bound nor a queue before it.
 MAX_ASYNC_JOBS = 1024
 #: Most workers of one model version. Each is a process: a mistyped number must not exhaust the machine.
@@ -69,17 +65,17 @@ def resolve(
         places = (getattr(request, name), in_yaml, getattr(models_json, name), default)
         return next(value for value in places if value is not None)
 
-    batch_size = first("batch_size", yaml.batch_size, DEFAULT_BATCH_SIZE)
+    batch_size = first("batch_size", yaml.batch_size, 1)
     asynchronous = bool(yaml.async_communication) or not CONTRACTS[contract].batches
     if asynchronous:
         _check_no_batches(yaml, contract, batch_size)
     workers = _workers(request, yaml, models_json, settings, hardware, at_startup=at_startup)
     return EffectiveConfig(
         batch_size=batch_size,
-        max_batch_delay_ms=first("max_batch_delay", yaml.max_batch_delay_ms, DEFAULT_MAX_BATCH_DELAY_MS),
+        max_batch_delay_ms=first("max_batch_delay", yaml.max_batch_delay_ms, 100),
         response_timeout=first("response_timeout", yaml.response_timeout, settings.default_response_timeout),
         startup_timeout=first("startup_timeout", yaml.startup_timeout, settings.default_startup_timeout),
-        max_retry_timeout=DEFAULT_MAX_RETRY_TIMEOUT if yaml.max_retry_timeout is None else yaml.max_retry_timeout,
+        max_retry_timeout=300 if yaml.max_retry_timeout is None else yaml.max_retry_timeout,
         client_timeout_ms=yaml.client_timeout_ms or 0,
         job_queue_size=yaml.job_queue_size or settings.job_queue_size,
         use_job_ticket=bool(yaml.use_job_ticket) and not yaml.sequence_batching,
@@ -137,7 +133,7 @@ def _ray(yaml: ModelConfig, settings: Settings) -> RayConfig:
         "deviceIds": (yaml.device_ids is not None, "Ray chooses the GPUs; use ray.num_gpus"),
         "useVenv": (bool(yaml.use_venv), "install the packages on the nodes"),
         "handler.cache.store: file": (
-            "path" in STORES[(yaml.cache or CacheConfig()).store],
+            "path" in STORES[(yaml.handler.cache or CacheConfig()).store],
             "a file is of one machine; use handler.cache.store: redis",
         ),
     }
@@ -168,7 +164,7 @@ def _sequences(yaml: ModelConfig) -> dict[str, Any]:
         "max_num_sequence": yaml.max_num_sequence or 1,
         "max_sequence_job_queue_size": yaml.max_sequence_job_queue_size or 1,
         "restart_expired_sequences": yaml.on_expired_sequence == "restart",
-        "cache": yaml.cache or CacheConfig(),
+        "cache": yaml.handler.cache or CacheConfig(),
         "openpi": yaml.openpi,
     }
 
@@ -274,7 +270,7 @@ def _limits_of_workers(
 
 
 def _runtime(request: RegisterRequest, models_json: VersionSettings, manifest_runtime: str | None) -> str:
-    runtime = request.runtime or models_json.runtime or manifest_runtime or DEFAULT_RUNTIME
+    runtime = request.runtime or models_json.runtime or manifest_runtime or "python"
     if runtime not in RUNTIMES:
         why = "the C++ backend is not run here, " if runtime == "LSP" else ""
         raise BadParameter(f"Invalid RuntimeType value: {runtime}: {why}it must be {' or '.join(RUNTIMES)}")

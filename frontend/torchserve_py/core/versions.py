@@ -15,18 +15,12 @@ _MAX_DIGITS: Final = 18
 
 
 class Versions:
-    """The versions of one model name, at least one.
-
-    Attributes:
-        models: The models by version, in the order of registration.
-        default: TorchServe's default version.
-        is_chosen: Whether an operator has chosen the default version explicitly.
-    """
+    """The versions of one model name, at least one."""
 
     def __init__(self, first: Model) -> None:
-        self.models = {first.version: first}
-        self.default = first
-        self.is_chosen = False
+        self.models = {first.version: first}  # in the order of registration
+        self.default = first  # TorchServe's default version
+        self.is_chosen = False  # whether an operator has chosen the default version explicitly
 
     def choose(self, model: Model) -> None:
         """Make ``model`` the default version, as chosen by an operator."""

@@ -79,8 +79,7 @@ class InferenceJob(Job):
     def history(self, moment_of: Callable[[float], float]) -> History | None:
         """Return what the worker of a stored sequence has to know of the time before, if there is anything.
 
-        Args:
-            moment_of: Makes monotonic seconds of the scheduler's.
+        ``moment_of`` makes monotonic seconds of the scheduler's.
         """
         if not (self.opens or self.was_sent_before or self.request.only_ask):
             return None
@@ -93,9 +92,7 @@ def encode_batch(
 ) -> list[Buffer]:
     """Encode a batch without those of its jobs that cannot be encoded: they get a `refusal`.
 
-    Args:
-        moment_of: Makes monotonic seconds of the scheduler's, for a model whose sequences are stored.
-        ahead: How the batch is sent ahead, if it is.
+    Without ``moment_of``, which makes monotonic seconds of the scheduler's, the jobs have no histories.
     """
     histories = NO_HISTORIES
     if moment_of is not None:

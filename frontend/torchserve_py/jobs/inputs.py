@@ -18,14 +18,10 @@ Input = tuple[bool, bytes]
 
 
 class Inputs:
-    """The further inputs of one job; they are held until the job has a worker.
-
-    Args:
-        pass_on: Sends one to the worker; returns False while there is no worker.
-    """
+    """The further inputs of one job; they are held until the job has a worker."""
 
     def __init__(self, pass_on: Callable[[Input], bool]) -> None:
-        self._pass_on = pass_on
+        self._pass_on = pass_on  # sends one to the worker; returns False while there is no worker
         self._held: list[Input] = []
         self._untaken: deque[int] = deque()  # their sizes
         self._ended = False

@@ -21,15 +21,10 @@ class Instrument(Protocol):
     """What is shown of an instrument."""
 
     @property
-    def kind(self) -> str:
-        """Its type for Prometheus."""
-
+    def kind(self) -> str: ...  # its type for Prometheus
     @property
-    def suffixes(self) -> tuple[str, ...]:
-        """What follows the metric's name in its samples."""
-
-    def samples(self) -> Iterator[Sample]:
-        """The numbers to show now."""
+    def suffixes(self) -> tuple[str, ...]: ...  # what follows the metric's name in its samples
+    def samples(self) -> Iterator[Sample]: ...  # the numbers to show now
 
 
 class Counter:

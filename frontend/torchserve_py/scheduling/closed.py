@@ -24,9 +24,7 @@ class ClosedIds:
     """Id -> why a job that continues that sequence is refused; bounded in number and time, the oldest goes first.
 
     The causes are kept as text: the collector does not look at tuples that hold nothing but text and numbers.
-
-    Args:
-        refusals: Why jobs are refused, by the reason of the end; sequences that ended otherwise are not remembered.
+    Sequences that ended for a reason without a refusal are not remembered.
     """
 
     __slots__ = ("_ids", "_refusals")

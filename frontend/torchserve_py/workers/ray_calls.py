@@ -29,17 +29,14 @@ class RayTimeout(RayError):
 
 
 class RayCalls:
-    """A process of `ray_driver`, whose output goes to the model log.
-
-    Attributes:
-        ended: Why the process has ended, once it has.
-    """
+    """A process of `ray_driver`, whose output goes to the model log."""
 
     def __init__(self, process: WorkerProcess) -> None:
         self._process = process
         self._numbers = itertools.count()
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._connection: Connection | None = None
+        #: Why the process has ended, once it has.
         self.ended: asyncio.Task[str] = asyncio.create_task(self._end())
 
     @classmethod

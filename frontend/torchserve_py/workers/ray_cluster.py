@@ -40,17 +40,12 @@ _LOOK_LIMIT: Final = 60.0
 
 
 class RayCluster:
-    """This server's part in a Ray cluster.
-
-    Args:
-        listener: Where workers of this machine connect.
-        address: Of the cluster, as `ray.init` takes it.
-        host: An address of this machine that the nodes reach; None for the one by which Ray knows this machine.
-    """
+    """This server's part in a Ray cluster, whose address is as `ray.init` takes it."""
 
     def __init__(self, listener: WorkerListener, address: str, host: str | None) -> None:
         self._listener = listener
         self._address = address
+        #: An address of this machine that the nodes reach; None for the one by which Ray knows this machine.
         self._host = host
         self._port = 0
         self._watching: asyncio.Task[None] | None = None

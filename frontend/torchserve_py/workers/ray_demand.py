@@ -37,11 +37,7 @@ class NodeDemand:
         return options
 
     def why_unplaced(self, nodes: Iterable[Mapping[str, Any]]) -> str:
-        """Say why the worker has no node.
-
-        Args:
-            nodes: The nodes of the cluster, as `ray.nodes` describes them.
-        """
+        """Say why the worker has no node among those of the cluster, as `ray.nodes` describes them."""
         totals = [node["Resources"] for node in nodes if node["Alive"]]
         wanted = self._amounts
         if any(all(total.get(name, 0) >= amount for name, amount in wanted.items()) for total in totals):

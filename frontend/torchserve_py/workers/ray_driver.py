@@ -138,12 +138,7 @@ class Driver:
             await self.end(number)
 
     async def start(self, number: int, model_dir: str, *arguments: Any) -> str:
-        """Have an actor start its worker; return why that failed, "" if it did not.
-
-        Args:
-            model_dir: The folder with the model's files.
-            arguments: Further ones of `WorkerHost.start`.
-        """
+        """Have an actor start its worker with the further arguments of `WorkerHost.start`; return why that failed."""
         files = await self._archives.of(Path(model_dir))
         return str(await self._actors[number].start.remote(files, *arguments))
 

@@ -15,20 +15,13 @@ _MAX_DEPTH: Final = 64
 
 
 class WorkerFailed(Exception):
-    """A worker did not get ready.
-
-    Args:
-        status: 507 when memory ran out, else 500.
-        message: Why.
-        traceback_printed: Whether the worker has printed why, with a traceback.
-        unplaced: Whether no machine has room for the worker at present: the model is not to blame.
-    """
+    """A worker did not get ready."""
 
     def __init__(self, status: int, message: str, *, traceback_printed: bool = False, unplaced: bool = False) -> None:
         super().__init__(message)
-        self.status = status
-        self.traceback_printed = traceback_printed
-        self.unplaced = unplaced
+        self.status = status  # 507 when memory ran out, else 500
+        self.traceback_printed = traceback_printed  # the worker has printed why
+        self.unplaced = unplaced  # no machine has room for the worker at present: the model is not to blame
 
 
 class Startup:

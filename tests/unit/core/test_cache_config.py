@@ -42,7 +42,7 @@ def read(cache: str, rest: str = STATEFUL) -> ModelConfig:
     ],
 )
 def test_what_can_be_said(cache: str, meant: CacheConfig) -> None:
-    assert read(cache).cache == meant
+    assert read(cache).handler.cache == meant
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_what_is_refused(cache: str, problem: str) -> None:
 def test_what_contradicts_a_store(rest: str, problem: str) -> None:
     with pytest.raises(InvalidModelConfig, match=problem):
         read("{store: file, path: a.db}", rest)
-    assert read("{store: memory}", rest).cache == CacheConfig()
+    assert read("{store: memory}", rest).handler.cache == CacheConfig()
 
 
 def test_a_handler_may_have_keys_of_its_own() -> None:
-    assert parse_model_config(parse_yaml_mapping(b"handler: {cachet: 1}")).cache is None
-    assert parse_model_config(parse_yaml_mapping(b"handler: mine")).cache is None
+    assert parse_model_config(parse_yaml_mapping(b"handler: {cachet: 1}")).handler.cache is None
+    assert parse_model_config(parse_yaml_mapping(b"handler: mine")).handler.cache is None
 
 
 def effective(**changes: Any) -> Any:
