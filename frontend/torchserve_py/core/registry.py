@@ -23,7 +23,7 @@ from torchserve_py.core.model import Model
 from torchserve_py.core.plan import Plan
 from torchserve_py.core.precedence import check_worker_count
 from torchserve_py.core.served import ServedModels
-from torchserve_py.core.serving import RegisterRequest, RegisterResult, ScaleResult, ServedModel
+from torchserve_py.core.serving import RegisterRequest, RegisterResult, ServedModel
 from torchserve_py.core.startup_models import StartupModel, restored, saved_model, startup_models
 from torchserve_py.core.stored import StoredModels
 from torchserve_py.core.versions import Versions
@@ -124,16 +124,16 @@ class ModelRegistry(ServedModels):
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
-    ) -> ScaleResult:
+    ) -> int | None:
         model = self.find(name, version)
         check_worker_count(min_workers if model.config.scaling is None else max_workers)
         scaling = model.scale(min_workers, max_workers)
         if not synchronous:
             self._changes.start(_unattended(scaling))
             self.on_change()
-            return ScaleResult(pending=True, workers=model.pool.ready_count, wanted=min_workers)
+            return None
         await self._complete(scaling, name, version)
-        return ScaleResult(pending=False, workers=model.pool.ready_count, wanted=min_workers)
+        return model.pool.ready_count
 
     def set_default(self, name: str, version: str) -> None:
         versions = self._names.get(name)

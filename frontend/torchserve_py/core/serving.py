@@ -146,15 +146,6 @@ class RegisterResult:
     loads_on_demand: bool = False  # whether a request starts the first worker
 
 
-@dataclass(frozen=True)
-class ScaleResult:
-    """The result of scaling."""
-
-    pending: bool
-    workers: int
-    wanted: int
-
-
 class Serving(Protocol):
     """The models of a server.
 
@@ -257,8 +248,8 @@ class Serving(Protocol):
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
-    ) -> ScaleResult:
-        """Change how many workers a model version has.
+    ) -> int | None:
+        """Change how many workers a model version has; return how many are ready, None unless that is waited for.
 
         Raises BadParameter: that many workers cannot be started; WorkersFailed: a worker of a synchronous call did not
         start (it is tried again).

@@ -100,12 +100,11 @@ class ManagementCalls:
         self._serving.get(name, version)
         if max_workers < min_workers:
             raise bad_request("max_worker cannot be less than min_worker.")
-        result = await self._changes.complete(
-            self._serving.scale(name, version, min_workers, max_workers, synchronous=synchronous)
-        )
-        if result.pending:
+        scaling = self._serving.scale(name, version, min_workers, max_workers, synchronous=synchronous)
+        ready = await self._changes.complete(scaling)
+        if ready is None:
             return Done(202, _PENDING)
-        if result.workers < min_workers:
+        if ready < min_workers:
             return Done(206, _PARTIAL)
         text = f"Workers scaled to {min_workers} for model: {name}"
         return Done(200, text if version is None else f"{text}, version: {version}")

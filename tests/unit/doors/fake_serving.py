@@ -16,7 +16,6 @@ from torchserve_py.core.serving import (
     ModelStatus,
     RegisterRequest,
     RegisterResult,
-    ScaleResult,
     ServedConfig,
     ServedModel,
     WorkerStatus,
@@ -217,7 +216,7 @@ class FakeServing:
 
     registered: list[FakeModel] = field(default_factory=lambda: [FakeModel()])
     register_result: RegisterResult = field(default_factory=lambda: RegisterResult("noop", "1.0", 1, 1, pending=False))
-    scale_result: ScaleResult = field(default_factory=lambda: ScaleResult(pending=False, workers=1, wanted=1))
+    scale_result: int | None = 1
     failure: Exception | None = None
     is_healthy: bool = True
     is_startup_ready: bool = True
@@ -339,7 +338,7 @@ class FakeServing:
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
-    ) -> ScaleResult:
+    ) -> int | None:
         self.get(name, version)
         await self._change((name, version, min_workers, max_workers, synchronous))
         return self.scale_result

@@ -15,7 +15,7 @@ from torchserve_py.core.errors import (
     VersionConflict,
     WorkersFailed,
 )
-from torchserve_py.core.serving import RegisterRequest, RegisterResult, ScaleResult
+from torchserve_py.core.serving import RegisterRequest, RegisterResult
 
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
 
@@ -239,15 +239,15 @@ async def test_scale_passes_everything_on(serving, target, expected):
 @pytest.mark.parametrize(
     ("result", "path", "status", "text"),
     [
-        (ScaleResult(pending=True, workers=0, wanted=2), "/models/noop", 202, "Processing worker updates..."),
-        (ScaleResult(pending=False, workers=2, wanted=2), "/models/noop", 200, "Workers scaled to 2 for model: noop"),
+        (None, "/models/noop", 202, "Processing worker updates..."),
+        (2, "/models/noop", 200, "Workers scaled to 2 for model: noop"),
         (
-            ScaleResult(pending=False, workers=2, wanted=2),
+            2,
             "/models/noop/1.0",
             200,
             "Workers scaled to 2 for model: noop, version: 1.0",
         ),
-        (ScaleResult(pending=False, workers=1, wanted=2), "/models/noop", 206, "Workers scaling in progress..."),
+        (1, "/models/noop", 206, "Workers scaling in progress..."),
     ],
 )
 async def test_scale_answers(start, result, path, status, text):

@@ -10,7 +10,7 @@ from tests.unit.doors.grpc.models import registry_of
 
 from torchserve_py.archive.errors import ArchiveNotFound, DownloadError
 from torchserve_py.core.errors import InvalidModel, UnregisterTimeout, VersionConflict, WorkersFailed
-from torchserve_py.core.serving import RegisterResult, ScaleResult
+from torchserve_py.core.serving import RegisterResult
 from torchserve_py.doors.grpc.protos import management_pb2 as messages
 
 
@@ -123,7 +123,7 @@ async def test_scale(serving, fields, expected):
 
 
 async def test_scale_that_is_not_over(serving):
-    serving.registry.scale_result = ScaleResult(pending=True, workers=0, wanted=1)
+    serving.registry.scale_result = None
     answer = await serving.management.ScaleWorker(messages.ScaleWorkerRequest(model_name="noop"))
     assert answer.msg == "Processing worker updates..."
 
