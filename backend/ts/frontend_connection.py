@@ -58,6 +58,8 @@ class Connection:
         self._poll.register(self._socket, select.POLLIN)
         self._threads: ConnectionThreads | None = None
         self._overlap = Overlap()
+        #: Whether everything was read a moment ago that had arrived.
+        self._has_just_read = False
         #: How long the thread that runs the handler has read, and has written large messages, since the last step.
         self._transfer_seconds = 0.0
         self.send([HELLO, {"token": token, "channel": channel, "rank": rank}])
@@ -81,6 +83,8 @@ class Connection:
         """
         if self._threads is not None:
             self._threads.raise_error()
+        elif self._has_just_read:
+            self._has_just_read = False
         elif self._poll.poll(_NO_WAIT):  # of TLS, all that had arrived before was read
             began = time.perf_counter()
             self._read()
@@ -137,6 +141,7 @@ class Connection:
             self.cancelled.clear()
             while not self._messages:
                 self._read()
+            self._has_just_read = True
         else:
             self._threads.wait_until(self._has_messages_or_forgets)
 

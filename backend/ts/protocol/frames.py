@@ -123,6 +123,11 @@ class FrameBuffer:
         self._max_frame = max_frame
         self._max_values = max_values
 
+    @property
+    def pending(self) -> int:
+        """How many bytes wait, without those of large bodies."""
+        return self._end - self._start
+
     def writable(self) -> memoryview:
         """Return memory for the bytes that come next: of the large body that is arriving, or free memory behind the
         buffered bytes, large enough for the array that has begun; never empty.
@@ -131,7 +136,7 @@ class FrameBuffer:
             return self._missing[0]
         if not self._end:
             return self._view
-        pending = self._end - self._start
+        pending = self.pending
         needed = _INITIAL_CAPACITY
         if pending >= _LENGTH.size:
             needed = max(needed, _LENGTH.size + self._frame_length())
@@ -182,7 +187,10 @@ class FrameBuffer:
 
     def _unpack(self, payload: memoryview) -> list[Any]:
         try:
-            message = unpack(payload, self._make_body, self._max_values if len(payload) > _SMALL else None)
+            if self._max_values is None or len(payload) <= _SMALL:
+                message = msgpack.unpackb(payload, ext_hook=self._make_body)
+            else:
+                message = unpack(payload, self._make_body, self._max_values)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise FrameError(
                 f"a frame of {len(payload)} bytes cannot be read: {error or type(error).__name__}"
@@ -220,7 +228,7 @@ class FrameBuffer:
         return length
 
     def _make_room(self, capacity: int) -> None:
-        pending = self._end - self._start
+        pending = self.pending
         room = bytearray(capacity)
         room[:pending] = self._view[self._start : self._end]
         self._replace(room)

@@ -12,6 +12,7 @@ from ts.runtimes.errors import HandlerFailed
 
 logger = logging.getLogger(__name__)
 
+_BODIES = (bytes, bytearray)
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 
 
@@ -21,7 +22,7 @@ def encode_body(value: Any) -> Buffer:
     ``bytes`` and ``bytearray`` go out as they are, ``str`` as UTF-8, a ``torch.Tensor`` as ``torch.save`` writes it,
     any other value as JSON indented by two spaces. Raises HandlerFailed: the value cannot be encoded.
     """
-    if isinstance(value, bytes | bytearray):
+    if isinstance(value, _BODIES):
         return value
     try:
         if isinstance(value, str):

@@ -28,20 +28,21 @@ class Deadlines:
     to the top, or all together whenever the heap has doubled, which keeps memory in proportion.
     """
 
-    __slots__ = ("_cleaning_size", "_heap", "_order", "_things")
+    __slots__ = ("_cleaning_size", "_order", "_things", "heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int]] = []
+        #: The entries, each with its moment first.
+        self.heap: list[tuple[float, int]] = []
         self._things: dict[int, HasDeadline] = {}
         self._order = count(1)
         self._cleaning_size = SMALLEST_CLEANING
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.heap)
 
     def next(self) -> float | None:
         """Return the first moment at which something may be due."""
-        return self._heap[0][0] if self._heap else None
+        return self.heap[0][0] if self.heap else None
 
     def start_timer(self, thing: HasDeadline, now: float) -> None:
         """Have `pop` return the thing once it is due, unless it has a timer already. That ends its timer."""
@@ -49,8 +50,8 @@ class Deadlines:
             return
         thing.timer = next(self._order)
         self._things[thing.timer] = thing
-        heapq.heappush(self._heap, (due, thing.timer))
-        if len(self._heap) > self._cleaning_size:
+        heapq.heappush(self.heap, (due, thing.timer))
+        if len(self.heap) > self._cleaning_size:
             self._drop_ended(now)
 
     def bring_forward(self, thing: HasDeadline, now: float) -> None:
@@ -62,7 +63,7 @@ class Deadlines:
 
     def pop(self, now: float) -> HasDeadline | None:
         """Return a thing that is due by now, or None."""
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0][0] <= now:
             number = heap[0][1]
             thing = self._things.get(number)
@@ -86,6 +87,6 @@ class Deadlines:
         for thing in list(self._things.values()):
             if thing.due(now) is None:
                 self._end(thing)
-        self._heap = [entry for entry in self._heap if entry[1] in self._things]
-        heapq.heapify(self._heap)
-        self._cleaning_size = max(SMALLEST_CLEANING, 2 * len(self._heap))
+        self.heap = [entry for entry in self.heap if entry[1] in self._things]
+        heapq.heapify(self.heap)
+        self._cleaning_size = max(SMALLEST_CLEANING, 2 * len(self.heap))

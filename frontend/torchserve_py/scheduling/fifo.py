@@ -32,7 +32,8 @@ class JobLane(Lane[Job]):
 
     def take(self, room: int) -> list[Job]:
         """The oldest jobs of those with the highest priority."""
-        items, jobs = self.items, list[Job]()
+        jobs: list[Job] = []
+        items = self.items
         while items and len(jobs) < room:
             if self.ranking:
                 jobs.append(self.ranking.take(items))

@@ -266,7 +266,10 @@ class Scheduler:
 
     def _catch_up(self, now: float) -> None:
         """Do what was due before this event, so that no event meets an expired job or sequence."""
-        while (thing := self._shared.deadlines.pop(now)) is not None:
+        deadlines = self._shared.deadlines
+        if not deadlines.heap or deadlines.heap[0][0] > now:  # as for nearly every event
+            return
+        while (thing := deadlines.pop(now)) is not None:
             match thing:
                 case Job():
                     self._withdraw(thing, Cause.outcome_unknown if thing.asks_after else Cause.client_timeout, now)

@@ -29,7 +29,7 @@ def validate_deadlines(scheduler: Scheduler, now: float) -> None:
     deadline = scheduler.next_deadline()
     assert deadline is None or deadline > now, "what was due has not been done"
     deadlines = scheduler._shared.deadlines
-    due_at = {number: at for at, number in deadlines._heap}
+    due_at = {number: at for at, number in deadlines.heap}
     assert len(due_at) == len(deadlines), "two entries have the same number"
     assert all(thing.timer == number for number, thing in deadlines._things.items()), "a timer has another number"
     entries = {id(thing): due_at[number] for number, thing in deadlines._things.items()}
