@@ -32,7 +32,7 @@ from torchserve_py.doors.tls import TlsError, use_files
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import Settings, default_of
 from torchserve_py.transport.http2.grpc_messages import LARGEST, MessageLimit
-from torchserve_py.transport.http2.grpc_server import Age, GrpcServer
+from torchserve_py.transport.http2.grpc_server import GrpcServer
 from torchserve_py.transport.http2.methods import Limits, Method
 
 logger = logging.getLogger(__name__)
@@ -106,12 +106,13 @@ class GrpcDoors:
 
     def _server(self, kind: str, methods: Mapping[str, Method]) -> GrpcServer:
         settings = self.context.settings
-        limits = Limits(settings.grpc_max_concurrent_streams, float(settings.default_response_timeout))
-        age = Age(
+        limits = Limits(
+            settings.grpc_max_concurrent_streams,
+            float(settings.default_response_timeout),
             _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_ms")),
             _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_grace_ms")),
         )
-        return GrpcServer(methods, limits, age, *self.context.limits(for_operators=kind == "management"))
+        return GrpcServer(methods, limits, *self.context.limits(for_operators=kind == "management"))
 
     async def _listen(self, kind: str, server: GrpcServer, context: ssl.SSLContext | None) -> None:
         setting, settings = f"grpc_{kind}_port", self.context.settings

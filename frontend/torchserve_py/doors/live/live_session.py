@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 from torchserve_py.doors.failures import DoorError, Failure, failure_of_job
 from torchserve_py.doors.live.live_steps import StepExchange, Terms
-from torchserve_py.doors.live.message_forms import LAST_STEP, Form, Resume, Step
+from torchserve_py.doors.live.message_forms import LAST_STEP, Form, Resume, Step, read_message
 from torchserve_py.doors.live.session_ends import ENDED, GONE, POLICY_VIOLATION, SessionOver, check_can_resume
 from torchserve_py.doors.live.socket_session import StepSession
 from torchserve_py.jobs.parts import Part
@@ -55,7 +55,7 @@ class LiveSession(StepSession):
         await self.send(self._form.session({**told, **terms}))
 
     async def take(self, message: Message) -> None:
-        read = self._form.read(message)
+        read = read_message(self._form, message)
         if not isinstance(read, Step):
             await self._resume(read)
             return

@@ -5,7 +5,6 @@ eight bytes. ``docs/live-sessions.md`` describes both.
 """
 
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -45,42 +44,6 @@ class Resume(msgspec.Struct, forbid_unknown_fields=True):
     unanswered: list[_Number] = []
 
 
-class Form(ABC):
-    """How messages are written."""
-
-    name: str
-    is_text: bool
-
-    def read(self, message: Message) -> Step | Resume:
-        """Return the step, or the request to resume, that a message holds.
-
-        Raises SessionOver: the message is not of this form.
-        """
-        if (message.kind is Kind.text) is not self.is_text:
-            kind = "text" if self.is_text else "binary"
-            raise SessionOver(UNSUPPORTED_DATA, f"The messages of {self.name} are {kind} messages.")
-        try:
-            return self._read(message.data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise SessionOver(INVALID_DATA, f"No message of {self.name}: {error}") from error
-
-    @abstractmethod
-    def _read(self, data: bytes) -> Step | Resume:
-        """Decode a message; raises `msgspec.MsgspecError` if it is invalid."""
-
-    @abstractmethod
-    def session(self, session: Mapping[str, Any]) -> bytes:
-        """Return the message that describes the session to its client."""
-
-    @abstractmethod
-    def part(self, number: int, part: Part) -> tuple[bytes, ...]:
-        """Return the messages for a part of an answer."""
-
-    @abstractmethod
-    def failure(self, number: int, failure: Failure) -> bytes:
-        """Return the message for a step that failed."""
-
-
 class _Base64(msgspec.Struct, forbid_unknown_fields=True):
     base64: bytes
 
@@ -95,11 +58,13 @@ class _JsonStep(msgspec.Struct, forbid_unknown_fields=True):
     unanswered: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
 
 
-class _JsonForm(Form):
+class _JsonForm:
+    """Text messages of JSON."""
+
     name = "sequences.json.v1"
     is_text = True
 
-    def _read(self, data: bytes) -> Step | Resume:
+    def decode(self, data: bytes) -> Step | Resume:
         read = _JSON_STEP.decode(data)
         if read.resume is not msgspec.UNSET:
             return _RESUME.decode(data)
@@ -132,11 +97,13 @@ _ERROR: Final = 4
 _ENDS = _MORE = 1
 
 
-class _BinaryForm(Form):
+class _BinaryForm:
+    """Binary messages behind a header of eight bytes."""
+
     name = "sequences.binary.v1"
     is_text = False
 
-    def _read(self, data: bytes) -> Step | Resume:
+    def decode(self, data: bytes) -> Step | Resume:
         if len(data) < _HEADER.size:
             raise msgspec.DecodeError(f"it has {len(data)} bytes, and its header {_HEADER.size}")
         kind, flags, _, number = _HEADER.unpack_from(data)
@@ -175,5 +142,20 @@ def _error(failure: Failure) -> dict[str, Any]:
 _JSON_STEP: Final = msgspec.json.Decoder(_JsonStep)
 _RESUME: Final = msgspec.json.Decoder(Resume)
 
+Form = _JsonForm | _BinaryForm
 #: The forms by subprotocol; a client that names none gets the first.
 FORMS: Final[Mapping[str, Form]] = {form.name: form for form in (_JsonForm(), _BinaryForm())}
+
+
+def read_message(form: Form, message: Message) -> Step | Resume:
+    """Return the step, or the request to resume, that a message holds.
+
+    Raises SessionOver: the message is not of this form.
+    """
+    if (message.kind is Kind.text) is not form.is_text:
+        kind = "text" if form.is_text else "binary"
+        raise SessionOver(UNSUPPORTED_DATA, f"The messages of {form.name} are {kind} messages.")
+    try:
+        return form.decode(message.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise SessionOver(INVALID_DATA, f"No message of {form.name}: {error}") from error

@@ -14,7 +14,7 @@ class Deadline:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._deadline: float | None = None
+        self._deadline = 0.0
         self._then: Callable[[], None] | None = None
         self._handle: asyncio.TimerHandle | None = None
 
@@ -29,7 +29,7 @@ class Deadline:
             self._handle = self._loop.call_at(deadline, self._look)
 
     def stop(self) -> None:
-        self._deadline = self._then = None
+        self._then = None
 
     def close(self) -> None:
         """Cancel the deadline, and the event loop's timer."""
@@ -41,7 +41,7 @@ class Deadline:
     def _look(self) -> None:
         self._handle = None
         deadline, then = self._deadline, self._then
-        if deadline is None or then is None:
+        if then is None:
             return
         # The event loop may call slightly early, within the resolution of its clock.
         if self._loop.time() < deadline - 0.001:

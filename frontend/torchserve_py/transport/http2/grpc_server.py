@@ -10,7 +10,7 @@ import ssl
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from torchserve_py.transport.acceptor import Acceptor
 from torchserve_py.transport.admission import Admission, ConnectionBudget
@@ -29,13 +29,6 @@ _CANCEL_LIMIT: Final = 5.0
 _AGE_JITTER: Final = 0.1
 
 
-class Age(NamedTuple):
-    """The maximum age of a connection, and how long its calls may then continue (seconds; None: no limit)."""
-
-    limit: float | None
-    grace: float | None
-
-
 class GrpcServer:
     """Serves methods, by path (``/package.Service/Method``).
 
@@ -46,7 +39,6 @@ class GrpcServer:
         self,
         methods: Mapping[str, Method],
         limits: Limits,
-        age: Age,
         admission: Admission | None = None,
         budget: RequestBudget | None = None,
     ) -> None:
@@ -55,7 +47,6 @@ class GrpcServer:
         self.budget = budget or RequestBudget()
         self.unread = UnreadOfAll()
         self.decompressor = Decompressor()
-        self._age = age
         #: The open connections, each with the timer of its age, if that is limited.
         self._connections: dict[Http2Connection, asyncio.TimerHandle | None] = {}
         self._admission = admission or Admission(ConnectionBudget.of_process(), sys.maxsize)
@@ -98,15 +89,15 @@ class GrpcServer:
 
     def opened(self, connection: Http2Connection) -> None:
         self._connections[connection] = None
-        if self._age.limit is not None:
-            delay = self._age.limit * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
+        if self.limits.age is not None:
+            delay = self.limits.age * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
             self._connections[connection] = asyncio.get_running_loop().call_later(delay, self._retire, connection)
 
     def _retire(self, connection: Http2Connection) -> None:
         connection.finish()
-        if self._age.grace is not None:
+        if self.limits.grace is not None:
             loop = asyncio.get_running_loop()
-            self._connections[connection] = loop.call_later(self._age.grace, connection.abort)
+            self._connections[connection] = loop.call_later(self.limits.grace, connection.abort)
 
     def closed(self, connection: Http2Connection) -> None:
         timer = self._connections.pop(connection)

@@ -21,10 +21,14 @@ LATER: Final = object()
 
 
 class Limits(NamedTuple):
-    """Limits per client: calls of a connection, and seconds that a stalled call is kept."""
+    """Limits per client."""
 
+    #: Calls of a connection, and seconds that a stalled call is kept.
     streams: int
     stall: float = 120.0
+    #: The maximum age of a connection, and how long its calls may then continue (seconds; None: no limit).
+    age: float | None = None
+    grace: float | None = None
 
 
 class Denied(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_py.doors.live.message_forms import FORMS, Form, Resume, Step
+from torchserve_py.doors.live.message_forms import FORMS, Form, Resume, Step, read_message
 from torchserve_py.doors.live.session_ends import SessionOver
 from torchserve_py.jobs.parts import Part
 from torchserve_py.transport.http1.websocket import Kind, Message
@@ -21,7 +21,7 @@ MEMBERS = st.sampled_from(["step", "body", "content_type", "end", "resume", "aft
 
 
 def read(form: Form, data: bytes) -> Step | Resume:
-    return form.read(Message(Kind.text if form.is_text else Kind.binary, data))
+    return read_message(form, Message(Kind.text if form.is_text else Kind.binary, data))
 
 
 @pytest.mark.parametrize("form", [JSON, BINARY])

@@ -11,7 +11,7 @@ from tests.unit.transport.http2.raw_client import RawClient
 
 from torchserve_py.transport.admission import Admission
 from torchserve_py.transport.http2.grpc_messages import MessageLimit
-from torchserve_py.transport.http2.grpc_server import Age, GrpcServer
+from torchserve_py.transport.http2.grpc_server import GrpcServer
 from torchserve_py.transport.http2.methods import LATER, Limits, Method
 
 SERVICE = "test.Service"
@@ -155,7 +155,6 @@ class Running:
 
 
 async def start(
-    age: Age = Age(None, None),  # noqa: B008 (immutable)
     limits: Limits = LIMITS,
     admission: Admission | None = None,
     message_size: int = MESSAGE_SIZE,
@@ -164,9 +163,7 @@ async def start(
     """A server, with these methods besides the usual ones."""
     methods = Methods()
     usual = served(methods, limit_of(message_size))
-    server = GrpcServer(
-        {**usual, **{f"/{SERVICE}/{name}": each for name, each in more.items()}}, limits, age, admission
-    )
+    server = GrpcServer({**usual, **{f"/{SERVICE}/{name}": each for name, each in more.items()}}, limits, admission)
     return Running(server, methods, await server.listen("127.0.0.1", 0, None))
 
 

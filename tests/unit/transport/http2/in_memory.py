@@ -6,7 +6,7 @@ from typing import Any
 
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.grpc_messages import MessageLimit
-from torchserve_py.transport.http2.grpc_server import Age, GrpcServer
+from torchserve_py.transport.http2.grpc_server import GrpcServer
 from torchserve_py.transport.http2.http2_connection import Http2Connection
 from torchserve_py.transport.http2.methods import Limits, Method
 from torchserve_py.transport.http2.unread import UnreadOfAll
@@ -77,7 +77,7 @@ class InMemory:
     """A server's end of one connection, which has begun."""
 
     def __init__(self, budget: int = 1 << 20, unread: int = 1 << 20) -> None:
-        self.server = GrpcServer(_methods(), Limits(20, 1000.0), Age(None, None), budget=RequestBudget(budget))
+        self.server = GrpcServer(_methods(), Limits(20, 1000.0), budget=RequestBudget(budget))
         self.server.unread = UnreadOfAll(unread, unread)
         self.transport = Transport()
         self.connection = Http2Connection(self.server)

@@ -6,9 +6,7 @@ import logging
 import grpc
 import pytest
 from grpc import StatusCode, aio
-from tests.unit.transport.http2.conftest import MESSAGE_SIZE, Running, start
-
-from torchserve_py.transport.http2.grpc_server import Age
+from tests.unit.transport.http2.conftest import LIMITS, MESSAGE_SIZE, Running, start
 
 
 async def failure(call: aio.Call) -> aio.AioRpcError:
@@ -181,7 +179,7 @@ async def test_stopping_ends_calls_that_do_not_finish() -> None:
 
 
 async def test_connections_that_are_too_old_are_replaced() -> None:
-    running = await start(Age(0.05, None))
+    running = await start(limits=LIMITS._replace(age=0.05))
     async with running.channel() as channel:
         echo = channel.unary_unary("/test.Service/Tell")
         peers = set()

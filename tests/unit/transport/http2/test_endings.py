@@ -16,7 +16,6 @@ from tests.unit.transport.http2.raw_client import MESSAGE, RawClient, frame, hea
 
 from torchserve_py.transport.http2 import frames
 from torchserve_py.transport.http2.frames import ErrorCode
-from torchserve_py.transport.http2.grpc_server import Age
 from torchserve_py.transport.http2.methods import Method
 
 LARGE = struct.pack(">BI", 0, 65_536) + bytes(65_536)
@@ -97,7 +96,7 @@ async def test_a_client_that_has_not_said_hello_is_closed_at_once() -> None:
 
 async def test_no_call_fails_when_connections_are_replaced_all_the_time() -> None:
     """grpcio's asyncio client; it sends again only what it knows that no server has seen."""
-    running = await start(Age(0.03, None))
+    running = await start(limits=LIMITS._replace(age=0.03))
     async with running.channel() as channel:
         tell = channel.unary_unary("/test.Service/Tell")
 
@@ -111,7 +110,7 @@ async def test_no_call_fails_when_connections_are_replaced_all_the_time() -> Non
 
 async def test_no_call_of_threads_fails_when_connections_are_replaced_all_the_time() -> None:
     """grpcio's client for threads."""
-    running = await start(Age(0.03, None))
+    running = await start(limits=LIMITS._replace(age=0.03))
 
     def call_often(channel: grpc.Channel) -> set[str]:
         tell = channel.unary_unary("/test.Service/Tell")
@@ -127,7 +126,7 @@ async def test_no_call_of_threads_fails_when_connections_are_replaced_all_the_ti
 
 
 async def test_streams_go_on_beyond_the_age_of_their_connection() -> None:
-    running = await start(Age(0.03, None))
+    running = await start(limits=LIMITS._replace(age=0.03))
     async with running.channel() as channel:
         talk = channel.stream_stream("/test.Service/Talk")()
         tell = channel.unary_unary("/test.Service/Tell")
