@@ -19,15 +19,11 @@ class Contract:
     name: str
     platform: str  # the contract's name in the Open Inference Protocol
     batches: bool = False  # one call takes several requests; otherwise each request is a call, and many run at once
-    steps: bool = False  # requests join and leave between the steps of a loop (continuous batching)
-    sequences: bool = False  # state is kept between requests, which run in order, one at a time
-    stores: bool = False  # that state can be kept in a store
-    processes: bool = False  # a worker may be several processes that compute together
-    declares: bool = False  # model-config.yaml may declare inputs and outputs
-    openai: bool = False  # model-config.yaml may declare that the code answers OpenAI's requests
     own_keys: frozenset[str] = frozenset()  # further keys of model-config.yaml that the code reads
-    handlers: bool = False  # the manifest or the registration names a handler file; the handler may describe the model
-    envelopes: bool = False  # a service envelope may unpack the requests
+    #: The manifest or the registration names a handler file; the handler may describe the model, and a service envelope
+    #: may unpack its requests. Only for handlers may model-config.yaml ask for steps, sequences, several processes,
+    #: declared inputs and outputs, warm-up, and OpenAI's paths.
+    handlers: bool = False
     own_health: bool = False  # the code says whether it is healthy
     own_routes: bool = False  # the code may declare paths of its own
     truss_api: bool = False  # the model answers at the paths of Truss
@@ -43,15 +39,8 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
         Contract(
             name=TORCHSERVE,
             batches=True,
-            steps=True,
-            sequences=True,
-            stores=True,
-            processes=True,
-            declares=True,
-            openai=True,
             own_keys=frozenset({"pt2", "handler", "dali", "deepspeed", "pippy", "micro_batching"}),
             handlers=True,
-            envelopes=True,
             platform="pytorch_torchserve",
         ),
         Contract(

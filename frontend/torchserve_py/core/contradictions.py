@@ -167,26 +167,26 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
     """Yield each unsupported key that is set, with its value and the reason."""
     call = "each request is a call of its own"
     state = "its code keeps no state between the requests of a sequence"
-    for supported, name, value, why in (
-        (contract.batches, "batchSize", (config.batch_size or 1) > 1 and config.batch_size, call),
-        (contract.batches, "asyncCommunication", config.async_communication is False and "false", call),
-        (contract.steps, "continuousBatching", config.continuous_batching and "true", _NO_STEPS),
-        (contract.sequences, "sequenceBatching", config.sequence_batching and "true", state),
-        (contract.sequences, "realtime", config.realtime and "true", state),
-        (contract.sequences, "openpi", config.openpi is not None and "set", state),
-        (contract.stores, "handler.cache", config.handler.cache is not None and "set", _NO_CACHE),
-        (contract.processes, "parallelType", config.parallel_type != "custom" and config.parallel_type, _PARALLEL),
-        (contract.processes, "torchrun", config.torchrun is not None and "set", _PARALLEL),
-        (contract.declares, "inputs", config.inputs and "set", _DECLARED_BY_CODE),
-        (contract.declares, "outputs", config.outputs and "set", _DECLARED_BY_CODE),
-        (contract.declares, "decoupled", config.decoupled and "set", _DECLARED_BY_CODE),
-        (contract.handlers, "warmup", config.warmup and "set", "its code warms itself up when it loads"),
-        (contract.handlers, "autocast", config.autocast, "only BaseHandler reads it"),
-        (contract.handlers, "channelsLast", config.channels_last and "true", "only BaseHandler reads it"),
-        (contract.openai, "openai", config.openai and "true", _OPENAI),
-    ):
-        if value and not supported:
-            yield name, value, why
+    unsupported = (
+        ("batchSize", (config.batch_size or 1) > 1 and config.batch_size, call),
+        ("asyncCommunication", config.async_communication is False and "false", call),
+        ("continuousBatching", config.continuous_batching and "true", _NO_STEPS),
+        ("sequenceBatching", config.sequence_batching and "true", state),
+        ("realtime", config.realtime and "true", state),
+        ("openpi", config.openpi is not None and "set", state),
+        ("handler.cache", config.handler.cache is not None and "set", _NO_CACHE),
+        ("parallelType", config.parallel_type != "custom" and config.parallel_type, _PARALLEL),
+        ("torchrun", config.torchrun is not None and "set", _PARALLEL),
+        ("inputs", config.inputs and "set", _DECLARED_BY_CODE),
+        ("outputs", config.outputs and "set", _DECLARED_BY_CODE),
+        ("decoupled", config.decoupled and "set", _DECLARED_BY_CODE),
+        ("warmup", config.warmup and "set", "its code warms itself up when it loads"),
+        ("autocast", config.autocast, "only BaseHandler reads it"),
+        ("channelsLast", config.channels_last and "true", "only BaseHandler reads it"),
+        ("openai", config.openai and "true", _OPENAI),
+    )
+    if not contract.handlers:
+        yield from (each for each in unsupported if each[1])
     cache = {"handler"} if config.handler.cache is not None else set()  # said above
     for name in sorted(CODE_KEYS - contract.own_keys - cache):
         if name in config.raw:

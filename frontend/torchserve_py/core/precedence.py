@@ -85,7 +85,7 @@ def resolve(
         warmup=_warmup(yaml, batch_size),
         ray=_ray(yaml, settings),
         use_venv=bool(yaml.use_venv),
-        openai=_answers_openai(yaml) and CONTRACTS[contract].openai,
+        openai=_answers_openai(yaml) and CONTRACTS[contract].handlers,
         realtime=bool(yaml.realtime),
         runtime=_runtime(request, models_json, manifest_runtime),
         **_sequences(yaml),

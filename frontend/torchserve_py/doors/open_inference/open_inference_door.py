@@ -144,7 +144,7 @@ class OpenInferenceDoor(Door):
         model = self.serving.get_latest(name, version)
         if request.method == "OPTIONS":  # as on TorchServe's own paths
             return self._json(request, predict_document(name))
-        if self._kserve_v2 and endpoint == INFER and version is None and model.contract.envelopes:
+        if self._kserve_v2 and endpoint == INFER and version is None and model.contract.handlers:
             return self._predictions.infer(request, name, None, _PREDICT)  # the envelope decodes the request
         return self._calls.begin(request, model, version, endpoint)
 
