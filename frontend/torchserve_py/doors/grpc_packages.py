@@ -35,20 +35,14 @@ def check_grpc_packages() -> None:
             importlib.import_module(module)
         except Exception as error:  # protobuf's own, an ImportError, or a TypeError of older versions
             reason = " ".join(str(error).split())
+            versions = {name: _version(name) for name in _DISTRIBUTIONS}
+            installed = ", ".join(f"{name} {found or '(missing)'}" for name, found in versions.items())
+            pin = f"protobuf=={versions['protobuf']}" if versions["protobuf"] else "protobuf"
             raise GrpcPackagesError(
                 f"gRPC cannot start, because {module} cannot be imported: {type(error).__name__}: {reason}"
-                f" Installed are {_installed()}. {_advice()}"
+                f" Installed are {installed}. For versions that fit together:"
+                f" pip install '{pin}' {' '.join(_DISTRIBUTIONS[1:])}"
             ) from error
-
-
-def _installed() -> str:
-    return ", ".join(f"{name} {_version(name) or '(missing)'}" for name in _DISTRIBUTIONS)
-
-
-def _advice() -> str:
-    protobuf = _version("protobuf")
-    pin = "protobuf" if protobuf is None else f"protobuf=={protobuf}"
-    return f"For versions that fit together: pip install '{pin}' {' '.join(_DISTRIBUTIONS[1:])}"
 
 
 def _version(name: str) -> str | None:

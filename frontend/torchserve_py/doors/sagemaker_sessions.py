@@ -18,7 +18,7 @@ from torchserve_py.core.serving import ServedModel
 from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.pipeline import HttpExchange
 from torchserve_py.doors.requests import inference_of
-from torchserve_py.doors.responses import Answer, Headers
+from torchserve_py.doors.responses import Answer
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders
 from torchserve_py.doors.torchserve_dialect import TorchServeDialect
@@ -51,23 +51,23 @@ class _SessionDialect(TorchServeDialect):
         self._begun = begun
 
     def answer(self, exchange: HttpExchange, part: Part) -> Answer:
-        whole = super().answer(exchange, part)
-        return whole._replace(headers=(*whole.headers, *self._told(exchange, part.headers)))
+        return self._telling(exchange, super().answer(exchange, part))
 
     def opening(self, exchange: HttpExchange, first: Part) -> Answer:
-        head = super().opening(exchange, first)
-        return head._replace(headers=(*head.headers, *self._told(exchange, first.headers)))
+        return self._telling(exchange, super().opening(exchange, first))
 
-    def _told(self, exchange: HttpExchange, headers: Headers) -> list[tuple[str, str]]:
-        """Return the headers about the session, except those that the handler has set itself."""
+    def _telling(self, exchange: HttpExchange, answer: Answer) -> Answer:
+        """Add the headers about the session, except those that the handler has set itself."""
         self._begun()
+        headers = tuple(answer.headers)
         sequence = exchange.inference.sequence
         assert sequence is not None, "the request belongs to a session"
         told = {} if self._expires is None else {_NEW_ID: f"{sequence.id}; Expires={self._expires}"}
         if sequence.ends or sequence.id in ended_sequences(headers, self._end_name):
             told[_CLOSED_ID] = sequence.id
         said = {name.lower() for name, _ in headers}
-        return [(name, value) for name, value in told.items() if name.lower() not in said]
+        added = [(name, value) for name, value in told.items() if name.lower() not in said]
+        return answer._replace(headers=(*headers, *added))
 
 
 class _CloseDialect(TorchServeDialect):
