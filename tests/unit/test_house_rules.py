@@ -28,7 +28,6 @@ SHARED_NAMES = {
     "manifest.py": "the manifest of an archive, of a model or of a workflow",
     "registry.py": "what is registered, models or workflows",
     "version.py": "the version; `ts.version` is TorchServe's name for it",
-    "versions.py": "the versions of a model, as they are served and as settings name them",
     "websocket.py": "WebSockets: the protocol, and the sessions of a Truss",
     "worker.py": "a worker: its process, and the frontend's end of it",
 }

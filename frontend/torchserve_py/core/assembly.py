@@ -20,12 +20,11 @@ from torchserve_py.core.dependencies import install_dependencies
 from torchserve_py.core.dispatcher import Dispatcher
 from torchserve_py.core.effective import EffectiveConfig
 from torchserve_py.core.errors import BadParameter
-from torchserve_py.core.launching import launch_of, load_message, sends_ahead
+from torchserve_py.core.launching import launch_of, load_message, sends_ahead, shared_imports
 from torchserve_py.core.model import Model
 from torchserve_py.core.plan import Plan, plan_of
 from torchserve_py.core.sequence_storage import make_folder
 from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.core.shared_imports import shared_imports
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import Usage
 from torchserve_py.nvidia_smi import list_gpus

@@ -6,12 +6,14 @@ that are never formed. `torchserve_py.archive.contract.Contract` says what each 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import urlsplit
 
 from torchserve_py.archive.contract import CONTRACTS, Contract
-from torchserve_py.core.redis_urls import redis_url_problem
 from torchserve_py.settings.schemas.cache import STORES, CacheConfig
+from ts.protocol.sentinel_url import is_sentinel_url, split_sentinel_url
 
 if TYPE_CHECKING:
     from torchserve_py.core.config import ModelConfig
@@ -25,6 +27,11 @@ _NO_CACHE: Final = "its code has no SequenceCache that could be stored"
 _DECLARED_BY_CODE: Final = "the model's own files and code declare its inputs and outputs"
 
 _PLACE = "handler.cache."
+#: Of the URLs of Redis databases.
+_FORMS = (
+    "redis://host:port/number, rediss://… for TLS, unix:///path/of/the/socket, or"
+    " redis+sentinel://host:port,host:port/service/number"
+)
 
 #: The keys that contradict each other, and what to tell.
 _Contradiction: TypeAlias = tuple[tuple[str, ...], str]
@@ -204,7 +211,7 @@ def _store_problems(cache: CacheConfig) -> Iterator[_Contradiction]:
     if "url" in allowed and cache.url is None:
         meaning = "where Redis is, for example redis://localhost:6379/0"
         yield (f"{_PLACE}url",), f"{_PLACE}store is {cache.store} but {_PLACE}url is not set; it must be {meaning}"
-    elif "url" in allowed and cache.url and (problem := redis_url_problem(cache.url)):
+    elif "url" in allowed and cache.url and (problem := _redis_url_problem(cache.url)):
         yield (f"{_PLACE}url",), f"{_PLACE}url {problem}"
 
 
@@ -226,3 +233,37 @@ def _cache_contradictions(cache: CacheConfig | None, *, stateful: bool, parallel
             f"handler.cache.store is {cache.store} but the worker is several processes, each with a part of the state; "
             "use store: memory",
         )
+
+
+def _redis_url_problem(url: str) -> str:
+    """Return what is wrong with the URL of a Redis database, without the passwords in it; "" if nothing is."""
+    shown = repr(re.sub(r"\?.*", "?…", re.sub(r"^([\w+]*:?//)?.*@", r"\1…@", url)))
+    if is_sentinel_url(url):
+        return _sentinel_problem(url, shown)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:  # which may quote the password: one with a slash ends the host early
+        return f"is {shown}, which has no usable port; /, ?, #, [ and ] in a password must be percent-encoded"
+    if parts.scheme not in {"redis", "rediss", "unix"}:
+        return f"is {shown}, it must be {_FORMS}"
+    if parts.scheme == "unix" and not parts.path.strip("/"):
+        return f"is {shown}, it must name the socket: unix:///path/of/the/socket"
+    number = parts.path.strip("/")
+    if parts.scheme != "unix" and number and not number.isdecimal():
+        return f"is {shown}, but Redis' databases have numbers, such as redis://host:port/0"
+    return ""
+
+
+def _sentinel_problem(url: str, shown: str) -> str:
+    form = "redis+sentinel://host:26379,host:26379/service/0"
+    try:
+        named = split_sentinel_url(url)
+    except ValueError as error:
+        return f"is {shown}, but {error}: {form}; /, ? and , in a password must be percent-encoded"
+    number = urlsplit(named.redis_url).path.strip("/")
+    if not named.service or "@" in named.service:  # a password with a slash
+        return f"is {shown}, it must name the service that the Sentinels watch: {form}"
+    if number and not number.isdecimal():
+        return f"is {shown}, but Redis' databases have numbers: {form}"
+    return ""

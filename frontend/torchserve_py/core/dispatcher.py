@@ -17,8 +17,7 @@ from torchserve_py.core.refused_steps import END_REASONS, cause_of
 from torchserve_py.core.scheduler_time import Alarm, RunningTime
 from torchserve_py.jobs.inference_job import InferenceJob, new_job_id
 from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.inputs import Input, Inputs
-from torchserve_py.jobs.parts import Part, Parts
+from torchserve_py.jobs.parts import Input, Inputs, Part, Parts
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.scheduling.effects import (
     Begin,

@@ -22,11 +22,10 @@ from torchserve_py.core.errors import (
 from torchserve_py.core.model import Model
 from torchserve_py.core.plan import Plan
 from torchserve_py.core.precedence import check_worker_count
-from torchserve_py.core.served import ServedModels
+from torchserve_py.core.served import ServedModels, Versions
 from torchserve_py.core.serving import RegisterRequest, RegisterResult, ServedModel
 from torchserve_py.core.startup_models import StartupModel, restored, saved_model, startup_models
 from torchserve_py.core.stored import StoredModels
-from torchserve_py.core.versions import Versions
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import Usage
 from torchserve_py.scheduling.effects import Cause

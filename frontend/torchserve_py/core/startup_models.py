@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchserve_py.core.model import Model
+from torchserve_py.core.served import Versions
 from torchserve_py.core.serving import RegisterRequest
-from torchserve_py.core.versions import Versions
 from torchserve_py.settings.model_spec import ModelSpec, expand_model_specs
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.table import Settings

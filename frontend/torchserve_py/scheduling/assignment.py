@@ -17,10 +17,9 @@ from typing import Any
 from torchserve_py.scheduling.effects import Begin, Released, Send, SendAhead
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import AHEAD, JOB_TRANSITIONS, Job
-from torchserve_py.scheduling.lane import AheadBatch, Lane, WorkerLoad
+from torchserve_py.scheduling.lane import AheadBatch, Lane, SharedState, WorkerLoad
 from torchserve_py.scheduling.modes import Admission, Source
 from torchserve_py.scheduling.scaling import Demand
-from torchserve_py.scheduling.shared_state import SharedState
 
 #: Seconds that a model's steps take in the mean, at least: sending ahead costs more than shorter steps would gain.
 WORTH_SENDING_AHEAD = 0.0003

@@ -6,9 +6,7 @@ from typing import Any
 
 from torchserve_py.scheduling.effects import Cause, EndReason
 from torchserve_py.scheduling.job import Job
-from torchserve_py.scheduling.lane import Lane, WorkerLoad
-from torchserve_py.scheduling.ranking import Ranking
-from torchserve_py.scheduling.shared_state import SharedState
+from torchserve_py.scheduling.lane import Lane, Ranking, SharedState, WorkerLoad
 
 
 class JobLane(Lane[Job]):

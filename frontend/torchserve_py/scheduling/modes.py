@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from torchserve_py.scheduling.fifo import Fifo
-from torchserve_py.scheduling.lane import Lane, WorkerLoad
+from torchserve_py.scheduling.lane import Lane, SharedState, WorkerLoad
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.sequence_source import Sequences
-from torchserve_py.scheduling.shared_state import SharedState
 
 Source: TypeAlias = Fifo | Sequences
 

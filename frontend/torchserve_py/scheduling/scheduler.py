@@ -11,12 +11,11 @@ from torchserve_py.scheduling.assignment import Assignment, TakeBack
 from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, Finish
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import CANCELLED, DONE, JOB_TRANSITIONS, STREAMING, WAITING, Job
-from torchserve_py.scheduling.lane import Lane, WorkerLoad
+from torchserve_py.scheduling.lane import Lane, SharedState, WorkerLoad
 from torchserve_py.scheduling.modes import Source, compose
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.sequence import Sequence
 from torchserve_py.scheduling.sequence_source import Sequences
-from torchserve_py.scheduling.shared_state import SharedState
 
 #: How many workers a job is sent to while each of them dies.
 MOST_SENDS = 3

@@ -12,9 +12,8 @@ from typing import cast
 from torchserve_py.scheduling.closed import ENDS, ClosedIds, SuspendedIds
 from torchserve_py.scheduling.effects import Cause, EndReason, EndSequence
 from torchserve_py.scheduling.job import STREAMING, WAITING, Job
-from torchserve_py.scheduling.lane import WorkerLoad
+from torchserve_py.scheduling.lane import Ranking, SharedState, WorkerLoad
 from torchserve_py.scheduling.policy import SequencePolicy
-from torchserve_py.scheduling.ranking import Ranking
 from torchserve_py.scheduling.sequence import (
     IDLE,
     PENDING,
@@ -24,7 +23,6 @@ from torchserve_py.scheduling.sequence import (
     Sequence,
     SequenceLane,
 )
-from torchserve_py.scheduling.shared_state import SharedState
 
 
 class Sequences:

@@ -1,11 +1,16 @@
 """The connections of one worker: of its only process, or of each of its ranks when torchrun started several.
 
 Rank 0 answers. The others get the model to load and, if ``every_rank``, the same requests in the same order; they only
-send metrics. Without any one of them the worker is lost.
+send metrics. Without any one of them the worker is lost. `Questions` are not queued behind its jobs.
 """
 
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
 from torchserve_py.workers.connection import Connection
-from ts.protocol.frames import Buffer
+from ts.protocol.frames import Buffer, encode
 from ts.protocol.messages import HEARTBEAT_CHANNEL, JOBS_CHANNEL, Hello
 
 
@@ -83,3 +88,30 @@ class Ranks:
         """Close all connections."""
         for connection in (*self._jobs.values(), *self._heartbeats.values()):
             connection.close()
+
+
+class Questions:
+    """What one worker was asked and has not answered yet; ``ended`` is done once it is gone."""
+
+    def __init__(self, send: Callable[[list[Buffer]], None], ended: asyncio.Future[Any]) -> None:
+        self._send = send
+        self._ended = ended
+        self._numbers = itertools.count()
+        self._open: dict[int, asyncio.Future[Any]] = {}
+
+    async def ask(self, kind: str, limit: float) -> Any:
+        """Ask; None if the worker goes away, or does not answer within ``limit`` seconds."""
+        number = next(self._numbers)
+        answer = self._open[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(encode([kind, number]))
+            await asyncio.wait([answer, self._ended], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else None
+        finally:
+            del self._open[number]
+
+    def answered(self, number: int, value: Any) -> None:
+        """Take an answer; one that comes too late is dropped."""
+        answer = self._open.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result(value)

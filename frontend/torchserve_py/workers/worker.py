@@ -9,18 +9,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from torchserve_py.jobs.inference_job import InferenceJob, encode_batch
-from torchserve_py.jobs.inputs import Input
-from torchserve_py.jobs.parts import Part
+from torchserve_py.jobs.parts import Input, Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.batch_tokens import BatchTokens
 from torchserve_py.workers.connection import Connection
-from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.launch import Launch
-from torchserve_py.workers.lifecycle import WorkerLimits, WorkerState
+from torchserve_py.workers.lifecycle import WorkerEvents, WorkerLimits, WorkerState
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import StartedProcess, start_process
-from torchserve_py.workers.questions import Questions
-from torchserve_py.workers.ranks import Ranks
+from torchserve_py.workers.ranks import Questions, Ranks
 from torchserve_py.workers.result_rows import part_of
 from torchserve_py.workers.startup import Startup, WorkerFailed, checked_declarations
 from torchserve_py.workers.watchdog import Watchdog

@@ -9,8 +9,7 @@ import pytest
 from torchserve_py.core.dispatcher import Dispatcher
 from torchserve_py.jobs.inference_job import InferenceJob, encode_batch
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.jobs.inputs import Input
-from torchserve_py.jobs.parts import JobFailed, Parts
+from torchserve_py.jobs.parts import Input, JobFailed, Parts
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy

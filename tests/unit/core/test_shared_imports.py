@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.core.shared_imports import shared_imports
+from torchserve_py.core.launching import shared_imports
 
 pytestmark = pytest.mark.torch
 TORCH = ("torch", "ts.torch_handler.base_handler")

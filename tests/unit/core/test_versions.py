@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from torchserve_py.core.versions import Versions
+from torchserve_py.core.served import Versions
 
 
 @dataclass(eq=False)

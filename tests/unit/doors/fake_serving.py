@@ -22,8 +22,7 @@ from torchserve_py.core.serving import (
 )
 from torchserve_py.core.stored import StoredModels
 from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.inputs import Input, Inputs
-from torchserve_py.jobs.parts import Part, Parts
+from torchserve_py.jobs.parts import Input, Inputs, Part, Parts
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.schemas.versions import SavedModel

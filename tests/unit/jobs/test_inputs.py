@@ -2,7 +2,7 @@
 
 import asyncio
 
-from torchserve_py.jobs.inputs import MAX_UNTAKEN, MAX_UNTAKEN_BYTES, Input, Inputs
+from torchserve_py.jobs.parts import MAX_UNTAKEN, MAX_UNTAKEN_BYTES, Input, Inputs
 
 
 class Wire:
