@@ -48,6 +48,10 @@ class CustomRoutes:
         """Return whether any model has declared paths now."""
         return any(map(self._routes_of, self._models()))
 
+    def declares(self, request: Request) -> bool:
+        """Return whether a model declares the request's path and method."""
+        return bool(self._declared(request)[0])
+
     def serve(self, request: Request) -> Reply | None:
         """Run a request on the model that declares its path; return None if no model does.
 

@@ -68,7 +68,7 @@ class OpenInferenceDoor(Door):
         for path in ("/invocations", "/ping", "/", *OPENAI_PATHS):
             # A model may declare these paths of the server. The server keeps all its other paths: a model that took
             # one would get requests for other models.
-            yield Route(path, self._serve_instead, applies=self._has_custom)
+            yield Route(path, self._serve_instead, applies=self._is_declared)
         yield from self._server_rows()
         yield from self._model_rows()
         for base in ("/v2", _MODEL, _VERSION):
@@ -122,10 +122,14 @@ class OpenInferenceDoor(Door):
     def _has_custom(self, request: Request, values: PathValues) -> bool:
         return self._custom.exist()
 
+    def _is_declared(self, request: Request, values: PathValues) -> bool:
+        """Return whether a model declares a path of the server; OpenAI's are those of models with its interface."""
+        if request.target.startswith("/v1/") and any(model.config.openai for model in self.serving.models()):
+            return False
+        return self._custom.declares(request)
+
     def _serve_instead(self, request: Request, values: PathValues) -> Reply | None:
         """Serve a path of the server that a model has declared, or pass the request on."""
-        if request.target.startswith("/v1/") and any(model.config.openai for model in self.serving.models()):
-            return None  # the body names one of them
         return self._custom.serve_instead(request, refuses=request.method not in READING)
 
     def _serve_custom(self, request: Request, values: PathValues) -> Reply | None:

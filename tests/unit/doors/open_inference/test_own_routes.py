@@ -71,6 +71,14 @@ async def test_a_model_may_declare_the_root_and_openais_paths(start):
     assert (await serving.request("POST", "/v1/embeddings", data=b"{}")).status == 404
 
 
+async def test_the_root_stays_open_while_a_model_has_other_paths(start):
+    models = FakeServing([declaring("mine", ["/custom", ["GET"], "it"], ["/", ["POST"], "detect"])])
+    serving = await start(models, disable_token_authorization=False)
+    assert (await serving.request("GET", "/")).json() == {"status": "alive"}
+    assert (await serving.request("OPTIONS", "/")).json()["openapi"]
+    assert (await serving.request("POST", "/")).status == 400
+
+
 async def test_openais_paths_are_those_of_a_model_that_declares_openais_interface(start):
     other = FakeModel("other")
     other.config = replace(other.config, openai=True)
