@@ -64,7 +64,7 @@ class Autoscaler:
 
     def _look(self) -> None:
         try:
-            now, demand = self.clock(), self.dispatcher.demand()
+            now, demand = self.clock(), self.dispatcher.scheduler.demand(self.dispatcher.now())
             decision = self._scaling.decide(demand, self.pool.counts, now)
             if decision is not None:
                 self._change(decision, demand, now)

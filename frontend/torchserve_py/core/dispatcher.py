@@ -32,7 +32,6 @@ from torchserve_py.scheduling.effects import (
 )
 from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
-from torchserve_py.scheduling.scaling import Demand
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.workers.worker import Worker
 from ts.protocol.messages import ended_sequences
@@ -113,18 +112,10 @@ class Dispatcher:
             self.on_waiting()
         return parts
 
-    def knows_sequence(self, sequence_id: str) -> bool:
-        """Whether the sequence is open, or remembered as one whose state is gone."""
-        return self.scheduler.knows_sequence(sequence_id, self.now())
-
     def end_sequence(self, sequence_id: str, *, keep_stored: bool) -> None:
         """Close a sequence once none of its jobs runs; a stored one may go on elsewhere, with ``keep_stored``."""
-        now, reason = self.now(), EndReason.suspended if keep_stored and self._durable else EndReason.ended
-        self._perform(self.scheduler.end_sequence(sequence_id, reason, now), now)
-
-    def demand(self) -> Demand:
-        """Return what the jobs ask of the workers now."""
-        return self.scheduler.demand(self.now())
+        reason = EndReason.suspended if keep_stored and self._durable else EndReason.ended
+        self._pass(lambda now: self.scheduler.end_sequence(sequence_id, reason, now))
 
     # What workers tell.
 
@@ -211,9 +202,8 @@ class Dispatcher:
 
     def worker_up(self, worker: Worker) -> None:
         """Give work to ``worker`` from now on."""
-        now = self.now()
         self._workers[worker.id] = worker
-        self._perform(self.scheduler.worker_up(worker.id, now), now)
+        self._pass(lambda now: self.scheduler.worker_up(worker.id, now))
 
     def worker_lost(self, worker: Worker) -> None:
         """Settle what the dead ``worker`` had; does nothing when it was released before."""
@@ -246,8 +236,7 @@ class Dispatcher:
 
         Return whether nothing is left; see `Scheduler.is_idle`.
         """
-        now = self.now()
-        self._perform(self.scheduler.drain(cause, now), now)
+        self._pass(lambda now: self.scheduler.drain(cause, now))
         if not self.scheduler.is_idle:
             if self._idle is None or self._idle.done():
                 self._idle = asyncio.get_running_loop().create_future()
@@ -257,8 +246,7 @@ class Dispatcher:
     async def close(self, cause: Cause) -> None:
         """End every job with ``cause`` at once, and all sequences, some in a turn of the loop; refuse new jobs."""
         while True:
-            now = self.now()
-            self._perform(self.scheduler.close(cause, now, _ENDED_AT_ONCE), now)
+            self._pass(lambda now: self.scheduler.close(cause, now, _ENDED_AT_ONCE))
             if not self.scheduler.open_sequences:
                 break
             await asyncio.sleep(0)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any
 
 from torchserve_py.archive.errors import ArchiveError
@@ -84,8 +84,10 @@ class ModelRegistry(ServedModels):
                     plan = await plans[0]
                     del plans[0]
                     self._add_at_startup(each, plan)
-        finally:
-            _discard(plans)
+        finally:  # prepared models that are not registered; downloads stay for the next start
+            for unused in plans:
+                if not unused.cancelled() and not unused.exception() and (plan := unused.result()) is not None:
+                    plan.files.remove()
 
     def saved_models(self) -> list[SavedModel]:
         return [saved_model(model, self._names[model.name]) for model in self._all() if not model.in_workflow]
@@ -339,13 +341,6 @@ class ModelRegistry(ServedModels):
         if wanted.default and (wanted.chosen or versions.default is not model):
             versions.choose(model)
         self._changes.start(_unattended(model.start_workers(model.config.initial_workers)))
-
-
-def _discard(preparations: Sequence[asyncio.Task[Plan | None]]) -> None:
-    """Remove the files of prepared models that are not registered; downloads stay for the next start."""
-    for preparation in preparations:
-        if not preparation.cancelled() and not preparation.exception() and (plan := preparation.result()) is not None:
-            plan.files.remove()
 
 
 async def _unattended(scaling: Coroutine[Any, Any, None]) -> None:

@@ -119,7 +119,8 @@ class ServedModels:
         return refused(Cause.unregistered) if live is None else live.submit(request)
 
     def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
-        return self._of(model).dispatcher.knows_sequence(sequence_id)
+        dispatcher = self._of(model).dispatcher
+        return dispatcher.scheduler.knows_sequence(sequence_id, dispatcher.now())
 
     def release_sequence(self, model: ServedModel, sequence_id: str) -> None:
         live = self._live.get(model.id)

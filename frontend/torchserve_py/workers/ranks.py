@@ -44,11 +44,6 @@ class Ranks:
         """Whether all processes have both their connections."""
         return len(self._jobs) == len(self._heartbeats) == self.count
 
-    @property
-    def answering(self) -> Connection | None:
-        """The connection that results come from: that of rank 0."""
-        return self._jobs.get(0)
-
     def send_request(self, buffers: list[Buffer]) -> None:
         """Send a frame to all that get requests."""
         for connection in self._receivers:

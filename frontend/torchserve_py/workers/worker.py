@@ -251,7 +251,8 @@ class Worker:
             max_frame = self._load["max_response_size"] * rows + 2**20
             connection.limit_frames(max_frame, _MAX_VALUES + _MAX_VALUES_OF_ROW * rows)
             connection.on_message, connection.on_close = self._received, self._jobs_closed
-            self._jobs = self._ranks.answering
+            if hello["rank"] == 0:
+                self._jobs = connection
             if self.state is WorkerState.STARTING:
                 self.state = WorkerState.LOADING
             if self.state is WorkerState.LOADING:
