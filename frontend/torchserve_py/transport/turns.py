@@ -50,10 +50,7 @@ class Turns:
             self._loop.call_soon(self._run)
 
     async def next(self) -> None:
-        """Wait for the next turn, or for a later one if earlier work uses up that turn's time.
-
-        The task that waits may then work until `end_of_slice`.
-        """
+        """Wait for the next turn, or for a later one if its time is used up; the task may work until `end_of_slice`."""
         come = self._loop.create_future()
         self.put_off(lambda: self._wake(come))
         await come

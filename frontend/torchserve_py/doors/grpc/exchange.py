@@ -63,10 +63,7 @@ class GrpcExchange(Exchange):
         return LATER
 
     async def stream(self) -> None:
-        """Answer with a message for each part.
-
-        Raises DoorError: the job failed; the parts before its failure have been written.
-        """
+        """Answer with a message for each part. Raises DoorError: the job failed, after the parts that were written."""
         try:
             await self.relay(await self.next())
         finally:

@@ -57,10 +57,7 @@ class OpenRequest(NamedTuple):
 
 
 def read_request(body: bytes) -> OpenRequest:
-    """Read the head of a serialized ``ModelInferRequest``.
-
-    Raises DoorError: the bytes are no ``ModelInferRequest``, or the request names no model.
-    """
+    """Read the head of a serialized ``ModelInferRequest``. Raises DoorError: it is malformed, or names no model."""
     try:
         part = body
         if len(body) >= LARGE_MESSAGE:
@@ -123,10 +120,7 @@ class OpenInferenceJobs:
         self._headers = SequenceHeaders(settings)
 
     def model(self, request: OpenRequest) -> ServedModel:
-        """Return the model that a request names.
-
-        Raises ModelNotFound: no such model; ModelVersionNotFound: no such version of it.
-        """
+        """Return the model that a request names. Raises ModelNotFound, ModelVersionNotFound: there is none."""
         return self.serving.get_latest(request.head.model_name, request.version)
 
     def submit(

@@ -119,11 +119,7 @@ class InferenceService:
         return self.submit(request, call, model, sequence)
 
     def model(self, request: PredictionsRequest) -> ServedModel:
-        """Return the model that a request names.
-
-        Raises DoorError: the request names no model; ModelNotFound: no such model; ModelVersionNotFound: no such
-        version of it.
-        """
+        """Return the model of a request. Raises DoorError, ModelNotFound, ModelVersionNotFound: it names none."""
         if not request.model_name:
             raise bad_request("Parameter model_name is required.")
         return self._serving.get(request.model_name, request.model_version or None)

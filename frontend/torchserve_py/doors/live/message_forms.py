@@ -148,10 +148,7 @@ FORMS: Final[Mapping[str, Form]] = {form.name: form for form in (_JsonForm(), _B
 
 
 def read_message(form: Form, message: Message) -> Step | Resume:
-    """Return the step, or the request to resume, that a message holds.
-
-    Raises SessionOver: the message is not of this form.
-    """
+    """Return the step, or the request to resume, in a message. Raises SessionOver: the message is of another form."""
     if (message.kind is Kind.text) is not form.is_text:
         kind = "text" if form.is_text else "binary"
         raise SessionOver(UNSUPPORTED_DATA, f"The messages of {form.name} are {kind} messages.")

@@ -54,10 +54,7 @@ class RealtimeDoor(SessionDoor):
         return self.serve(request, self.serving.get(name), make, headers=answered)
 
     def named(self, name: str | None) -> str:
-        """Return the model that a client means by a name; the only one, whatever the name is.
-
-        Raises BadEvent: there is none.
-        """
+        """Return the model that a name means; the only one, whatever the name is. Raises BadEvent: there is none."""
         names = [model.name for model in self.serving.models() if model.config.realtime]
         if name in names:
             return str(name)

@@ -53,10 +53,7 @@ class _Item:
         self._said: list[str] = []
 
     def heard(self, part: Part) -> str:
-        """Take a part of what the handler says; return what the client is told of it now.
-
-        Raises DoorError: the handler has set an error status.
-        """
+        """Take a part of what the handler says; return what the client is told. Raises DoorError: it is an error."""
         text = bytes(part.body).decode("utf-8", "replace")
         if part.status >= _BAD_REQUEST:
             raise DoorError(handler_failure(part.status, text))

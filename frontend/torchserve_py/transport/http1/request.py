@@ -143,10 +143,7 @@ class Request:
         return await self.connection.decompressor.decompress(body, window, limit, take)
 
     def hold(self, size: int) -> None:
-        """Count further bytes in the budget of the server, until the request is finished.
-
-        Raises NoRoomError: the budget does not allow it now.
-        """
+        """Count bytes in the budget of the server until the request is finished. Raises NoRoomError: it has no room."""
         self.connection.budget.take(size)
         self._held += size
 

@@ -27,10 +27,7 @@ class BadResponse(ValueError):
 
 
 def header_line(name: str, value: str) -> str:
-    """Return the line of a header; empty for the headers in `RESERVED`.
-
-    Raises BadResponse: HTTP does not allow the name or the value.
-    """
+    """Return the line of a header, empty for one in `RESERVED`. Raises BadResponse: HTTP does not allow the header."""
     if not value.isprintable() and _CONTROL_CHARACTER.search(value):
         raise BadResponse(f"the response header {name}: its value {value!r} holds a control character")
     beginning = _beginning(name)

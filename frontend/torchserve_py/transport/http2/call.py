@@ -94,10 +94,7 @@ class Call:
         self._give_window()
 
     def end_input(self) -> None:
-        """Note that the client has sent everything.
-
-        Raises StreamFailed: the client has sent fewer bytes than it announced.
-        """
+        """Note that the client has sent everything. Raises StreamFailed: that is less than it announced."""
         self.input_has_ended = True
         if self._head.content_length not in (None, self._received):
             raise StreamFailed(self.stream.id, ErrorCode.PROTOCOL_ERROR)
@@ -300,10 +297,7 @@ class Call:
         self._messages.appendleft(whole)
 
     def send(self, message: Any) -> None:
-        """Send a message without waiting for the client, as `room` does.
-
-        Raises AbortError: the client leaves too much unread; the call has been ended.
-        """
+        """Send a message without waiting. Raises AbortError: the client leaves too much unread; the call has ended."""
         if self.is_over:
             return
         data = message if self.method.write is None else self.method.write(message)

@@ -35,10 +35,7 @@ class ClosedStreams:
             self._streams[stream_id] = None
 
     def take_data(self, stream_id: int, size: int, *, ends: bool) -> bool:
-        """Take data for an ended stream; return whether the data costs patience.
-
-        Raises StreamFailed: the data may not arrive any more.
-        """
+        """Take data of an ended stream; return whether it costs patience. Raises StreamFailed: it must not arrive."""
         left = self._streams.get(stream_id)
         if left is None or size > left:
             raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED)
@@ -46,10 +43,7 @@ class ClosedStreams:
         return not ends and size < _SMALL_PIECE
 
     def take_headers(self, stream_id: int, *, are_trailers: bool) -> None:
-        """Take headers for an ended stream, or for a skipped one.
-
-        Raises ConnectionFailed: the headers are not trailers that may still arrive.
-        """
+        """Take headers of an ended or skipped stream. Raises ConnectionFailed: they are no trailers that may arrive."""
         if stream_id not in self._streams:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, f"headers of stream {stream_id}, behind a later one")
         if self._streams[stream_id] is None or not are_trailers:

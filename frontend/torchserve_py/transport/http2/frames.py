@@ -94,10 +94,7 @@ def settings(values: dict[int, int]) -> bytes:
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Return the identifiers and values of a SETTINGS frame.
-
-    Raises ConnectionFailed: a value is not allowed, or the payload has a wrong size.
-    """
+    """Return the identifiers and values of SETTINGS. Raises ConnectionFailed: a value, or the size, is not allowed."""
     if len(payload) % _SETTING.size:
         raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS with {len(payload)} bytes")
     found = list(_SETTING.iter_unpack(payload))
@@ -125,10 +122,7 @@ def window_update(stream_id: int, increment: int) -> bytes:
 
 
 def unpadded(payload: bytes, flags: int) -> bytes:
-    """Return the payload of DATA or HEADERS without its padding.
-
-    Raises ConnectionFailed: there is more padding than payload, or its length is missing.
-    """
+    """Return the payload of DATA or HEADERS without padding. Raises ConnectionFailed: the padding is malformed."""
     if not flags & PADDED:
         return payload
     if not payload:
@@ -139,10 +133,7 @@ def unpadded(payload: bytes, flags: int) -> bytes:
 
 
 def check_size(payload: bytes, size: int, name: str) -> None:
-    """Check the payload of a frame whose kind has a fixed size.
-
-    Raises ConnectionFailed: the payload has another size.
-    """
+    """Check the payload of a frame of a fixed size. Raises ConnectionFailed: the payload has another size."""
     if len(payload) != size:
         raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"{name} with {len(payload)} bytes")
 

@@ -28,10 +28,7 @@ class Patience:
         self._since = time.monotonic()
 
     def spend(self, count: int = 1) -> None:
-        """Count one frame, or one that costs as much as ``count`` frames.
-
-        Raises ConnectionFailed: the client has exceeded its allowance.
-        """
+        """Count one frame, or the price of several. Raises ConnectionFailed: the client has exceeded its allowance."""
         self._left -= count
         if self._left >= 0:
             return
