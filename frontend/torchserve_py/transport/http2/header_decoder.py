@@ -36,7 +36,7 @@ class HeaderDecoder:
         self._fields_size = 0
 
     def decode(self, block: bytes) -> RequestHead | Trailers | None:
-        """Return what a block says, None if malformed. Raises ConnectionFailed: it cannot be decoded, or is too large."""
+        """Return what a block says; None: malformed. Raises ConnectionFailed: it cannot be decoded, or is too large."""
         if block in self._kept:
             return self._kept[block]
         if len(block) > MAX_FIELDS and _has_too_many_fields(block):
