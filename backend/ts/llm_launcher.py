@@ -118,8 +118,12 @@ def _is_left_over(folder: Path) -> bool:
 def main(command_line: Sequence[str] | None = None) -> int:
     """Serve until interrupted, or until the server ends by itself; return the exit code."""
     arguments = build_parser().parse_args(command_line)
-    if problem := _problem(arguments):
+    if arguments.engine != "vllm":
+        problem = f"--engine is {arguments.engine}; this server runs vllm, TensorRT-LLM's handler is no part of it."
         print(problem, file=sys.stderr)
+        return 2
+    if importlib.util.find_spec("vllm") is None:
+        print("The package vllm is not installed: pip install vllm", file=sys.stderr)
         return 2
     try:
         with model_folder(arguments, _count_gpus()):
@@ -152,14 +156,6 @@ def _serve(arguments: argparse.Namespace) -> int:
         signal.signal(number, end)
     code = server.wait()
     return 0 if ending else code
-
-
-def _problem(arguments: argparse.Namespace) -> str | None:
-    if arguments.engine != "vllm":
-        return f"--engine is {arguments.engine}; this server runs vllm, TensorRT-LLM's handler is no part of it."
-    if importlib.util.find_spec("vllm") is None:
-        return "The package vllm is not installed: pip install vllm"
-    return None
 
 
 def _count_gpus() -> int:

@@ -88,19 +88,20 @@ class Steps:
         )
 
     def _refusals(self, steps: list[Step]) -> Mapping[str, StepRefusal]:
-        """Return refusals by sequence id: here those of sequences whose states were dropped from memory."""
-        text = "The state of sequence {!r} had to make room for others. Please start a new sequence."
-        ids = [step.sequence_id for step in steps]
-        return {each: (LOST, text.format(each)) for each in ids if self._cache.has_lost(each)}
+        """Make sure that the states of the steps' sequences are in memory; return refusals by sequence id."""
+        return {}
 
     def _answer_at_once(
         self, step: Step, refusals: Mapping[str, StepRefusal], wire_rows: Sequence[InferRow]
     ) -> ResultRow | None:
         """Return the answer to a step that is not to run; otherwise prepare its sequence's state and return None."""
-        if not step.starts and (refusal := refusals.get(step.sequence_id)) is not None:
-            return error_answer(step.row.job_id, *refusal[0], refusal[1])
         if step.starts:
             self._cache.drop(step.sequence_id)
+        elif self._cache.has_lost(step.sequence_id):
+            text = (
+                f"The state of sequence {step.sequence_id!r} had to make room for others. Please start a new sequence."
+            )
+            return error_answer(step.row.job_id, *LOST, text)
         return None
 
     def _release_closed(self, steps: list[Step]) -> None:

@@ -204,15 +204,10 @@ def _merge_inputs(inputs: Sequence[types.RequestInput]) -> types.RequestInput:
 
 
 def _merge_input_parameters(all_parameters: Sequence[Mapping[str, Any]]) -> types.Parameters | None:
-    merged: dict[str, Any] = {}
-    for place, parameters in enumerate(all_parameters):
-        for name, value in parameters.items():
-            if name in _OWN_FOR_EVERY_REQUEST or not all(name in each for each in all_parameters):
-                merged[name] = value
-            elif place == 0:
-                merged[name] = [value] if len(all_parameters) > 1 else value
-            else:
-                merged[name].append(value)
+    merged = {name: value for parameters in all_parameters for name, value in parameters.items()}
+    for name in merged:
+        if name not in _OWN_FOR_EVERY_REQUEST and all(name in each for each in all_parameters):
+            merged[name] = [each[name] for each in all_parameters]
     return types.Parameters.model_validate(merged) if merged else None
 
 

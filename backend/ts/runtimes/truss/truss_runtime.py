@@ -16,10 +16,10 @@ from ts.runtimes.async_jobs import FurtherInputs, Outbox
 from ts.runtimes.truss.model_call import Call
 from ts.runtimes.truss.model_methods import PREDICT, WEBSOCKET
 from ts.runtimes.truss.model_request import Client
-from ts.runtimes.truss.reply import Answer, Reply
+from ts.runtimes.truss.reply import Reply
 from ts.runtimes.truss.request_forms import Form, PredictionsForm, TrussForm
 from ts.runtimes.truss.request_logs import enter_request
-from ts.runtimes.truss.served_model import HotReload, ServedModel
+from ts.runtimes.truss.served_model import ServedModel
 from ts.runtimes.truss.websocket_session import Session
 
 logger = logging.getLogger(__name__)
@@ -54,21 +54,18 @@ class TrussRuntime(AsyncRuntime):
                     reply = self._reply_to(wire_row)
                     await Session(self._model, wire_row, inputs, client, self._connection, reply).run()
             elif endpoint == HOT_RELOAD and self._model.hot_reload is not None:
-                self._reply_to(wire_row).whole(self._reload(self._model.hot_reload))
+                answer, description = self._model.hot_reload.reload()
+                if description is not None:
+                    self._model.description = description
+                    self.declares = _declarations(self._model)
+                    self._connection.send([DECLARES, self.declares])
+                self._reply_to(wire_row).whole(answer)
             else:
                 form = _form_of(wire_row, self._model)
                 await Call(self._model, wire_row, client, form, self._outbox).run(endpoint or PREDICT)
         finally:
             client.leave()  # model code that still watches the client learns that the call is over
             del self._clients[job_id]
-
-    def _reload(self, hot_reload: HotReload) -> Answer:
-        answer, description = hot_reload.reload()
-        if description is not None:
-            self._model.description = description
-            self.declares = _declarations(self._model)
-            self._connection.send([DECLARES, self.declares])
-        return answer
 
     def _reply_to(self, row: InferRow) -> Reply:
         return Reply(self._outbox, row[0], TrussForm(row).problem_row)

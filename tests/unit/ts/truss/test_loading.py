@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # noqa: F401 - the fixture `load` forgets what was imported within a test
 from tests.unit.ts.frontend_stub import load_message
 from tests.unit.ts.sent_jobs import FakeConnection
 
