@@ -106,7 +106,8 @@ class Dispatcher:
         parts = job.parts = Parts(job.id, job.sequence_id, self)
         if request.more_input:
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
-        self.metrics.observe_submission(by_default=request.by_default)
+        counters = self.metrics.by_default if request.by_default else self.metrics.by_version
+        counters.requests_total.value += 1
         self._perform(self.scheduler.submit(job, now), now)
         if not self._workers:
             self.on_waiting()
@@ -368,5 +369,5 @@ class Dispatcher:
 
     def _resume_worker(self, job: Job) -> None:
         """Let the worker of a job send again, because the job's reader has caught up."""
-        if (worker := self._workers.get(job.worker_id)) is not None:
+        if (worker := self._workers.get(job.worker_id)) is not None and worker.paused:
             worker.resume()

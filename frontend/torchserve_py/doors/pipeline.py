@@ -157,7 +157,9 @@ class HttpExchange(Exchange):
             if stream is not None:
                 return stream
             answer = self.dialect.answer(self, part)
-            return self._send(answer) if isinstance(answer, Answer) else self._wait(answer)
+            if isinstance(answer, Answer):
+                return self.responses.send(self.request, answer, self.parts.job_id)
+            return self._wait(answer)
         except (DoorError, BadResponse) as error:
             return self._fail(failure_of(error))
 

@@ -70,12 +70,6 @@ class InferenceJob(Job):
     #: Whether the worker said nothing about the job for too long, and was told to drop it.
     overdue: bool = field(default=False, init=False)
 
-    @property
-    def row(self) -> InferRow:
-        """What the worker is sent."""
-        request = self.request
-        return self.id, request.headers, request.content_type, request.body, request.protocol, request.more_input
-
     def history(self, moment_of: Callable[[float], float]) -> History | None:
         """Return what the worker of a stored sequence has to know of the time before, if there is anything.
 
@@ -98,14 +92,23 @@ def encode_batch(
     if moment_of is not None:
         histories = {job.id: history for job in jobs if (history := job.history(moment_of)) is not None}
     try:
-        return encode_infer([job.row for job in jobs], histories, ahead)
+        return encode_infer(_rows(jobs), histories, ahead)
     except _UNSENDABLE:
-        return encode_infer([job.row for job in jobs if _is_sendable(job)], histories, ahead)
+        return encode_infer(_rows([job for job in jobs if _is_sendable(job)]), histories, ahead)
+
+
+def _rows(jobs: Sequence[InferenceJob]) -> list[InferRow]:
+    """Return what the worker is sent of the jobs."""
+    return [
+        (job.id, sent.headers, sent.content_type, sent.body, sent.protocol, sent.more_input)
+        for job in jobs
+        for sent in (job.request,)
+    ]
 
 
 def _is_sendable(job: InferenceJob) -> bool:
     try:
-        encode_infer([job.row])
+        encode_infer(_rows([job]))
     except _UNSENDABLE as error:
         about = {"request_id": job.id, "sequence_id": job.sequence_id}
         logger.warning("Request %s cannot be passed on: %s", job.id, error, extra=about)

@@ -109,11 +109,6 @@ class ModelMetrics:
             each: families.child(Counter, "ts_sequences_closed_total", self._labels_with(each)) for each in EndReason
         }
 
-    def observe_submission(self, *, by_default: bool = False) -> None:
-        """A job was submitted. by_default: its request named no version."""
-        counters = self.by_default if by_default else self.by_version
-        counters.requests_total.value += 1
-
     def observe_queue(self, seconds: float, *, by_default: bool = False) -> None:
         """A job has waited that long and goes to a worker. by_default: its request named no version."""
         self.queue_seconds.observe(seconds)

@@ -41,19 +41,16 @@ class Watchdog:
     independent: bool
 
     def __post_init__(self) -> None:
-        self._last_heard = 0.0
+        #: When the latest message came; set by the worker.
+        self.last_heard = 0.0
         #: When the worker was taken out, because stuck jobs hold places for nothing.
         self._taken_out_at: float | None = None
 
     # Called by the worker.
 
-    def heard(self, now: float) -> None:
-        """A message came."""
-        self._last_heard = now
-
     def resume(self, now: float) -> None:
         """Messages are received again: what could not be heard while the worker was paused was no silence."""
-        self._last_heard = now
+        self.last_heard = now
         for job in self.worker.in_flight.values():
             if job.heard_at is not None:
                 job.heard_at = now
@@ -79,7 +76,7 @@ class Watchdog:
         sent_or_heard = [job.heard_at for job in self.worker.in_flight.values() if job.heard_at is not None]
         # Where single jobs are ended first, a worker that lives answers their cancellation.
         limit = self.limits.response * (2 if self.independent else 1)
-        if sent_or_heard and now - max(self._last_heard, min(sent_or_heard)) > limit:
+        if sent_or_heard and now - max(self.last_heard, min(sent_or_heard)) > limit:
             self.worker.loss_cause = Cause.response_timeout
             self.worker.kill(f"it gave no response for {limit:g} s")
 

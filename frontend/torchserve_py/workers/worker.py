@@ -266,7 +266,7 @@ class Worker:
 
     def _received(self, connection: Connection, message: list[Any]) -> None:
         kind, now = message[0], time.monotonic()
-        self._watchdog.heard(now)
+        self._watchdog.last_heard = now
         if kind == RESULTS and connection is self._jobs:
             self._results(message[1], message[2])
         elif kind == LEAVING:

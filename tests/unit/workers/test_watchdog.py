@@ -50,7 +50,7 @@ class Watch:
 
     def heard(self, *job_ids: str, at: float) -> None:
         """A part of each comes."""
-        self.watchdog.heard(at)
+        self.watchdog.last_heard = at
         for job_id in job_ids:
             self.in_flight[job_id].heard_at = at
 
@@ -124,7 +124,7 @@ def test_a_job_may_last_as_long_as_its_client_likes() -> None:
 
 def test_a_worker_that_says_nothing_about_its_batch_is_killed() -> None:
     watch = Watch(independent=False)
-    watch.watchdog.heard(0.0)
+    watch.watchdog.last_heard = 0.0
     watch.sent("a", "b", at=100.0)
     assert watch.check(110.0) == ([], 0, "")
     watch.heard("a", at=105.0)

@@ -151,9 +151,9 @@ class HttpConnection(ClientTransport):
     def _holds_input(self) -> bool:
         """Whether input must stay unparsed until an earlier request has been answered."""
         current = self._current
-        return bool(
-            self._held or self._queue or self._awaits_reader or self.is_scheduled or (current and current.is_complete)
-        )
+        if current is not None and current.is_complete:
+            return True
+        return self._awaits_reader or self.is_scheduled or len(self._queue) > 0 or len(self._held) > 0
 
     def _hold(self, data: bytes | memoryview) -> None:
         self._held += data
@@ -261,7 +261,7 @@ class HttpConnection(ClientTransport):
         self.set_reading(True)
 
     def _check_body(self, request: Request) -> None:
-        if request.awaits_body and request.is_body_settled:
+        if request.awaits_body and (request.is_complete or request.body_error):
             self._timer.stop()
             request.deliver_body()
         elif request.awaits_body:

@@ -104,7 +104,7 @@ class Request:
             self.body_error = BodyTooLarge(limit)
         self._limit = limit
         self._then = then
-        if not self.is_body_settled:
+        if not (self.is_complete or self.body_error):
             try:
                 self.connection.budget.check(self.missing_size)
             except NoRoomError as error:
@@ -276,7 +276,9 @@ class Request:
         """Count the memory of the body in the server's budget; return whether the body is wanted and has room."""
         if self.body_error is None and not self.is_answered:
             try:
-                self.hold(max(0, size - self._held))
+                if size > self._held:
+                    self.connection.budget.take(size - self._held)
+                    self._held = size
                 return True
             except NoRoomError as error:
                 self.body_error = error
@@ -296,11 +298,6 @@ class Request:
     def awaits_body(self) -> bool:
         """Whether the application waits for the body."""
         return self._then is not None
-
-    @property
-    def is_body_settled(self) -> bool:
-        """Whether the whole body has arrived or has failed."""
-        return self.is_complete or self.body_error is not None
 
     def deliver_body(self) -> None:
         """Give the body, or its error, to the application's callback."""
