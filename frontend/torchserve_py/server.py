@@ -40,6 +40,7 @@ from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan, 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.metrics.system import SystemMetrics
 from torchserve_py.pid_file import PidFile, default_path
+from torchserve_py.server_folder import server_folder
 from torchserve_py.server_process import heeded_end_signals, release_end_signals
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.log_config import LogConfigError
@@ -275,8 +276,11 @@ def run(settings: Settings, attend: Attendant = _say_started) -> int:
     """Run a server to its end and return the exit status; see `serve`."""
     raise_descriptor_limit()
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings, attend))
+        with (
+            server_folder(settings.temp_dir) as folder,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            runner.run(serve(settings.model_copy(update={"temp_dir": folder}), attend))
     except (OSError, MetricsConfigError, GrpcPackagesError, Unservable) as error:
         logger.error("The server cannot run: %s", error)
         return 1

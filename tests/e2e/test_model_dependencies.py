@@ -73,8 +73,7 @@ def sources(tmp_path: Path) -> Path:
 
 
 def private_folders(running: RunningServer) -> list[Path]:
-    folder = running.temp / "models"
-    return sorted(folder.iterdir()) if folder.exists() else []
+    return sorted(running.temp.glob("ts-server-*/models/*"))
 
 
 NO_INDEX = {"PIP_NO_INDEX": "1"}

@@ -119,7 +119,7 @@ def test_each_kind_of_model_answers_the_curl_that_is_printed_for_it(tmp_path: Pa
         assert command.ended() == 0
         assert [each for each in workers if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
         assert list(command.temp.glob("torchserve-py-*")) == []
-        assert list(command.temp.glob("models/*")) == []
+        assert list(command.temp.glob("ts-server-*")) == []
 
 
 def test_an_address_of_the_network_needs_a_token_and_opens_no_management(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_nodes_one_after_the_other(running: RunningServer) -> None:
     eventually(lambda: not running.workers(), "the workers are gone")
     assert not any(each.is_running() for each in workers)
     assert management(running, "GET", "/models").json()["models"] == []
-    assert not list((running.temp / "models").iterdir())
+    assert not list(running.temp.glob("ts-server-*/models/*"))
     assert error_of(predict(running, "chain")) == (404, "WorkflowNotFoundException", "Workflow not found: chain")
 
 
@@ -246,7 +246,7 @@ def test_a_node_that_does_not_load_takes_the_others_with_it(running: RunningServ
     assert management(running, "GET", "/models").json()["models"] == []
     assert management(running, "GET", "/workflows").json()["workflows"] == []
     assert not running.workers()
-    assert not list((running.temp / "models").iterdir())
+    assert not list(running.temp.glob("ts-server-*/models/*"))
 
 
 def test_a_model_with_sequences_is_refused(running: RunningServer) -> None:
@@ -340,4 +340,4 @@ def test_a_server_that_stops_lets_a_request_finish_its_workflow() -> None:
         assert (answer.result().status_code, answer.result().text) == (200, "finish me")
         assert running.process is not None
         assert running.process.wait(DEADLINE) == 0
-        assert not (running.temp / "models").exists() or not list((running.temp / "models").iterdir())
+        assert not list(running.temp.glob("ts-server-*"))
