@@ -155,7 +155,7 @@ def write_archive(
     target: Path, artifacts: Artifacts, manifest_path: PurePosixPath, manifest: str, archive_format: str = "default"
 ) -> None:
     """Write the files and the manifest. Raises OSError; then what was at `target` is as it was, but for a folder."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as folder:  # the one folder that can be written to
         manifest_file = Path(folder, manifest_path.name)
         manifest_file.write_text(manifest, encoding="utf-8")
         files = [*artifacts.sorted_files(), (manifest_path, manifest_file)]
