@@ -102,7 +102,7 @@ class StoredSteps(Steps):
     ) -> ResultRow | None:
         sequence_id, request_id, job_id = step.sequence_id, step.request_id, step.row.job_id
         refused = refusals.get(sequence_id)
-        if refused is not None and not self._is_moot(refused[0], step):
+        if refused is not None and refused[0] is not UNREADABLE:
             # The refusal says that the step was not applied, but an earlier delivery may have been: look it up.
             if step.history.was_sent:
                 return look_up(self._free_store, step)
@@ -123,16 +123,13 @@ class StoredSteps(Steps):
                 # The step was not applied, so it has not ended the sequence, even if the server assumes that it has.
                 self._holdings.roll_back(sequence_id)
             return error_answer(job_id, 500, step.history.asks_after, NOT_APPLIED)
+        if refused is not None and lease.closed and not step.starts:  # it needs the state that cannot be read
+            return error_answer(job_id, *refused[0], refused[1])
         if lease.closed not in {"", ENDED} and not (step.starts or self._restart_expired):
             text = f"Sequence {sequence_id!r} has expired. Please start a new sequence."
             return error_answer(job_id, *EXPIRED, text)
         self._prepare(step, lease)
         return None
-
-    def _is_moot(self, reason: tuple[int, str], step: Step) -> bool:
-        """Whether a refusal does not count: the state that cannot be read belongs to what was before a start marker."""
-        lease = self._holdings.leases.get(step.sequence_id)
-        return reason is UNREADABLE and lease is not None and (step.starts or not lease.closed)
 
     def _prepare(self, step: Step, lease: Lease) -> None:
         """Prepare the state of a step that is to run: a step that begins an incarnation finds none."""

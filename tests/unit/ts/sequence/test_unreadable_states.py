@@ -2,7 +2,7 @@
 
 import pytest
 from tests.unit.ts.frontend_stub import Worker
-from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step
+from tests.unit.ts.sequence.stepping import TOTAL, Make, answered, step, told
 
 UNREADABLE = (500, "handler_error")
 ELSEWHERE = "another machine/1/1"
@@ -56,6 +56,19 @@ def test_a_step_behind_a_start_marker_goes_on_from_its_state(worker: Worker) -> 
 
 def test_a_repeated_start_gets_its_kept_answer(worker: Worker) -> None:
     assert answered(worker, step("j1", "s", "5", request_id="r", start=True)) == ["5"]
+    assert answered(worker, step("j2", "s", "1")) == [UNREADABLE]
+
+
+def test_a_repeated_step_gets_its_kept_answer(worker: Worker) -> None:
+    assert answered(worker, step("j1", "s", "5", request_id="r"), step("j2", "t", "1")) == ["5", "1"]
+
+
+@pytest.mark.parametrize(("request_id", "said"), [("r", "5"), ("other", (500, "not_applied"))])
+def test_a_client_can_ask_for_a_kept_answer(worker: Worker, request_id: str, said: object) -> None:
+    asked = step("j1", "s", "1", request_id=request_id)
+    worker.runtime.admit([asked], {"j1": (0.0, False, "not_applied")})
+    worker.runtime.step()
+    assert told(worker, asked) == said
     assert answered(worker, step("j2", "s", "1")) == [UNREADABLE]
 
 
