@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -53,8 +53,18 @@ def methods_of(
     limit = MessageLimit(context.settings.max_request_size, "max_request_size sets")
     methods = {}
     for each in service.methods:
-        served = _Served(f"{service.full_name}/{each.name}", table[each.name], context)
-        methods[f"/{served.name}"] = served.method(each, limit, raw_limit)
+        row = table[each.name]
+        served = _Served(f"{service.full_name}/{each.name}", row, context)
+        serve = served.serve_logged if context.settings.access_log else row.serve
+        admit = None if context.tokens is None else served.admit
+        method = Method(
+            serve, raw_limit if row.is_raw else limit, None, None, each.client_streaming, admit, served.refuse
+        )
+        if not row.is_raw:
+            read = row.read or GetMessageClass(each.input_type).FromString
+            write = functools.partial(_serialized, GetMessageClass(each.output_type))
+            method = method._replace(read=read, write=write)
+        methods[f"/{served.name}"] = method
     return methods
 
 
@@ -66,17 +76,6 @@ class _Served:
         self._row = row
         self._tokens = context.tokens
         self._is_logged = context.settings.access_log
-
-    def method(self, definition: MethodDescriptor, limit: MessageLimit, raw_limit: MessageLimit) -> Method:
-        """Return the method as the transport serves it."""
-        row = self._row
-        serve = self._serve_logged if self._is_logged else row.serve
-        admit = None if self._tokens is None else self.admit
-        served = Method(serve, limit, None, None, definition.client_streaming, admit, self.refuse)
-        if row.is_raw:
-            return served._replace(limit=raw_limit)
-        read = row.read or GetMessageClass(definition.input_type).FromString
-        return served._replace(read=read, write=functools.partial(_serialized, GetMessageClass(definition.output_type)))
 
     def admit(self, metadata: Metadata, peer: str) -> Denied | None:
         """Check the key of a call; return the status of one that is refused."""
@@ -98,7 +97,7 @@ class _Served:
         refusal = self._row.dialect.refusal(error)
         return Denied(refusal.code, refusal.description, refusal.metadata)
 
-    def _serve_logged(self, request: Any, call: Call) -> Any:
+    def serve_logged(self, request: Any, call: Call) -> Any:
         call.on_end.append(functools.partial(self._log, time.monotonic()))
         return self._row.serve(request, call)
 

@@ -68,12 +68,8 @@ class _OpenSequence:
         self.last: asyncio.Task[None] | None = None
         #: Whether responses need not come in the order of the requests.
         self.interleaves = stateful is not None and stateful.config.continuous
-        self._limit = MAX_REQUESTS if stateful is None else stateful.config.max_sequence_job_queue_size
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether the queue of the sequence certainly has room for another request."""
-        return self.unanswered < self._limit
+        #: How many requests the queue of the sequence certainly has room for.
+        self.limit = MAX_REQUESTS if stateful is None else stateful.config.max_sequence_job_queue_size
 
 
 class TwoWayCall(ABC):
@@ -163,7 +159,7 @@ class TwoWayCall(ABC):
             next(iter(self._order)).turn.set()
 
     def _submit_more(self, sequence: _OpenSequence) -> None:
-        while sequence.waiting and sequence.takes_more:
+        while sequence.waiting and sequence.unanswered < sequence.limit:
             sequence.unanswered += 1
             sequence.last = self._start(sequence.waiting.popleft(), None if sequence.interleaves else sequence.last)
 
@@ -186,7 +182,10 @@ class TwoWayCall(ABC):
                 part = await exchange.next()
             except DoorError as error:
                 refusal = error
-        self._begun(request)
+        sequence = self._sequences.get(request.sequence)
+        if sequence is not None:  # a request has left its queue
+            sequence.unanswered -= 1
+            self._submit_more(sequence)
         if part is not None and part.more:
             self._leave_order(request)
         await request.turn.wait()
@@ -197,16 +196,9 @@ class TwoWayCall(ABC):
                 refusal = error
         if refusal is not None:
             await send(self._call, request.failure(request, refusal))
-        self._over(request)
+        self._over(request, sequence)
 
-    def _begun(self, request: CarriedRequest) -> None:
-        """Note that a request has left the queue of its sequence."""
-        sequence = self._sequences.get(request.sequence)
-        if sequence is not None:
-            sequence.unanswered -= 1
-            self._submit_more(sequence)
-
-    def _over(self, request: CarriedRequest) -> None:
+    def _over(self, request: CarriedRequest, sequence: _OpenSequence | None) -> None:
         """Note that a request has been answered in full."""
         self._leave_order(request)
         if request.exchange is not None:
@@ -214,7 +206,6 @@ class TwoWayCall(ABC):
         self._held -= 1
         self._held_bytes -= request.size
         self._room.set()
-        sequence = self._sequences.get(request.sequence)
         if sequence is not None:
             sequence.held -= 1
             if not sequence.held:
