@@ -17,7 +17,6 @@ from torchserve_py.transport.request_budget import NoRoomError
 if TYPE_CHECKING:
     from torchserve_py.transport.http1.http_connection import HttpConnection
     from torchserve_py.transport.http1.parser import Head
-    from torchserve_py.transport.http1.websocket import WebSocket
 
 Buffer = bytes | bytearray | memoryview
 
@@ -221,13 +220,6 @@ class Request:
         self.is_answered = True
         if not self._is_chunked:
             self.connection.reset()  # without chunks an orderly close would look like the end of the response
-
-    def upgrade(self, head: bytes, receiver: WebSocket) -> HttpConnection:
-        """Send the head that switches protocols; from then on ``receiver`` gets all input."""
-        self.status = 101
-        self.is_answered = True
-        self.connection.upgrade(head, receiver)
-        return self.connection
 
     def finish(self) -> None:
         """End the request; if its response is incomplete, close its connection."""

@@ -100,7 +100,9 @@ class WebSocket:
         self._response = None
         self._protocol.send_response(response)
         head = b"".join(self._protocol.data_to_send())
-        self._connection = self._request.upgrade(head, self)
+        self._request.status, self._request.is_answered = _SWITCHING_PROTOCOLS, True
+        self._connection = self._request.connection
+        self._connection.upgrade(head, self)
         self._go_on()
 
     async def receive(self) -> Message:

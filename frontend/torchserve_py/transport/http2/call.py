@@ -100,7 +100,7 @@ class Call:
             raise StreamFailed(self.stream.id, ErrorCode.PROTOCOL_ERROR)
         if self.is_over:
             return
-        if not self.reader.is_between_messages:
+        if self.reader.arrived:
             self.fail(StatusCode.INTERNAL, "The request ends within a message.")
         elif self.method.takes_stream:
             self._wake()
@@ -119,7 +119,7 @@ class Call:
         """How far the client has got with sending the request and fetching the answer."""
         reader, stream = self.reader, self.stream
         if self.method.takes_stream:  # silence between messages is no stall, nor is that of a full window
-            awaits = not (reader.is_between_messages or self.is_over or len(self._messages) > 1)
+            awaits = bool(reader.arrived) and not self.is_over and len(self._messages) <= 1
             messages = reader.completed
         else:
             awaits = not (self.input_has_ended or self.is_over)
@@ -233,7 +233,7 @@ class Call:
         elif self.stream.pending:  # the handler has ended, but the client has not fetched its answer
             self.stream.discard()
             self.stream.end(header_blocks.trailers(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", ()))
-            self._connection.ready(self)
+            self._connection.sender.ready(self)
 
     def raised(self, error: Exception) -> None:
         """End the call after an exception of its handler; an `AbortError` has ended it already."""
@@ -270,7 +270,7 @@ class Call:
         else:
             block = header_blocks.trailers(code.value[0], details, self.trailing_metadata)
         self.stream.end(block)
-        self._connection.ready(self)
+        self._connection.sender.ready(self)
 
     # Messages.
 
@@ -309,7 +309,7 @@ class Call:
             )
             raise AbortError("The client leaves too much unread.")
         self.stream.send(PREFIX.pack(0, len(data)), data)
-        self._connection.ready(self)
+        self._connection.sender.ready(self)
 
     async def write(self, message: Any) -> None:
         """Send a message; returns when there is room for another one."""

@@ -58,10 +58,6 @@ class MessageReader:
         self._needed = PREFIX.size
         self._held = 0
 
-    @property
-    def is_between_messages(self) -> bool:
-        return not self.arrived
-
     def feed(self, data: bytes) -> list[bytes]:
         """Return the messages that ``data`` completes; the caller decompresses `Compressed` ones.
 

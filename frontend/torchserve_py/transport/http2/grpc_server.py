@@ -54,13 +54,15 @@ class GrpcServer:
         self._all_closed: asyncio.Future[None] | None = None
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
-        """Accept connections at an address or name of this machine, and return the port, which port 0 leaves open.
+        """Accept connections at the first address of ``host``, and return the port, which port 0 leaves open.
 
-        Raises OSError: the address cannot be used.
+        A socket for every IPv6 address takes IPv4 as well. Raises OSError: the address cannot be used.
         """
         if context is not None:
             context.set_alpn_protocols(["h2"])
-        listening = _bound(host, port)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
+        listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)
         number: int = listening.getsockname()[1]
         self._listener = Acceptor(listening, self._admission, partial(Http2Connection, self), context=context)
         return number
@@ -105,10 +107,3 @@ class GrpcServer:
             timer.cancel()
         if self._all_closed is not None and not self._connections and not self._all_closed.done():
             self._all_closed.set_result(None)
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """Return a socket at the first address of ``host``; a socket for every IPv6 address takes IPv4 as well."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)

@@ -189,11 +189,6 @@ class Http2Connection(asyncio.Protocol):
 
     # Called by `Call`.
 
-    def ready(self, call: Call) -> None:
-        """Note that a call has something to send by the end of this turn of the event loop."""
-        if call.stream.id in self.calls:
-            self.sender.ready(call)
-
     def handler_ended(self) -> None:
         """Note that one of the running handlers has ended."""
         self.running -= 1

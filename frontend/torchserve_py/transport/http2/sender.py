@@ -72,9 +72,10 @@ class Sender:
         self._parked.pop(call, None)
 
     def ready(self, call: Call) -> None:
-        """Send the new data of a call by the end of this turn of the event loop."""
-        self._ready[call] = None
-        self.flush_soon()
+        """Send the new data of a call that is open by the end of this turn of the event loop."""
+        if call.stream.id in self._calls:
+            self._ready[call] = None
+            self.flush_soon()
 
     def flush_soon(self) -> None:
         """Write by the end of this turn of the event loop."""
