@@ -240,7 +240,7 @@ class AsyncSession:
             self._over = SequenceLost(410, reason.partition(":")[0], reason)
         elif code not in _RESUMABLE:
             self._over = SessionClosed(code, reason)
-        elif self._is_greeted and not self._progress.is_resumable:
+        elif self._is_greeted and self._progress.token is None:
             text = "The connection is lost, and the model has no store of sequences."
             self._over = SequenceLost(410, "sequence_lost", text)
         if self._over is not None:

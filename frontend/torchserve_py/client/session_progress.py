@@ -85,15 +85,11 @@ class SessionProgress:
         self.has_ended = False
         #: The numbers of steps to be sent again a moment later.
         self.due: list[int] = []
-        self._token: str | None = None
+        #: What resumes the session over another connection, if it can.
+        self.token: str | None = None
         self._after = self._sent = 0
         self._steps: dict[int, _Step] = {}
         self._headers: dict[str, str] = {}
-
-    @property
-    def is_resumable(self) -> bool:
-        """Whether the session can go on over another connection."""
-        return self._token is not None
 
     @property
     def unanswered(self) -> int:
@@ -121,7 +117,7 @@ class SessionProgress:
     def greeted(self, message: bytes) -> None:
         """Take the first message of the first connection."""
         told = json.loads(message[_HEADER.size :])
-        self._token, self.window, self.sequence = told["resume"], told["window"], told["sequence"]
+        self.token, self.window, self.sequence = told["resume"], told["window"], told["sequence"]
 
     def step(self, body: bytes, *, end: bool) -> tuple[int, bytes]:
         """Return the number of a new step, and the message that sends it."""
@@ -137,7 +133,7 @@ class SessionProgress:
         self._headers, self.due = {}, []
         for number in self._unanswered:
             self._steps[number].begin_again()
-        asked = {"resume": self._token, "after": self._after, "unanswered": self._unanswered}
+        asked = {"resume": self.token, "after": self._after, "unanswered": self._unanswered}
         return _HEADER.pack(_RESUME, 0, 0, 0) + json.dumps(asked).encode()
 
     def resumed(self, message: bytes) -> list[bytes] | None:

@@ -13,7 +13,7 @@ from grpc import StatusCode
 
 from torchserve_py.doors.failures import failure_of
 from torchserve_py.doors.grpc.exchange import GrpcDialect, GrpcExchange
-from torchserve_py.doors.grpc.open_inference_requests import OpenRequest
+from torchserve_py.doors.grpc.open_inference_requests import EMPTY_FINAL_RESPONSE, OpenRequest
 from torchserve_py.doors.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
 from torchserve_py.doors.grpc.refusals import CAUSE_KEY, INVALID_KEY, Refusal, code_of
 from torchserve_py.doors.management_calls import ModelApiDisabledError
@@ -104,7 +104,7 @@ class EnvelopedMessages(OpenInferenceMessages):
     def __init__(self, request: OpenRequest | None, *, wants_status: bool) -> None:
         self._request = request
         self._wants_status = wants_status
-        self._wants_empty_final = request is not None and request.wants_empty_final
+        self._wants_empty_final = request is not None and request.parameters.get(EMPTY_FINAL_RESPONSE) is True
         self._held: bytes | bytearray = b""
 
     def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterator[bytes | bytearray]:

@@ -23,7 +23,8 @@ from ts.open_inference.protos.infer_pb2 import ModelInferRequest
 from ts.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import OPEN_INFERENCE_GRPC
 
-_EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
+#: The parameter by which a client wants a last message even if the model has no further response.
+EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
 
 #: Parameters that only Triton's clients send.
 _TRITON_KEYS: Final = frozenset(("sequence_id", "sequence_start", "sequence_end", priorities.PARAMETER, TIMEOUT))
@@ -49,11 +50,6 @@ class OpenRequest(NamedTuple):
     @property
     def version(self) -> str | None:
         return self.head.model_version or None
-
-    @property
-    def wants_empty_final(self) -> bool:
-        """Whether the client wants a last message even if the model has no further response."""
-        return self.parameters.get(_EMPTY_FINAL_RESPONSE) is True
 
 
 def read_request(body: bytes) -> OpenRequest:

@@ -49,7 +49,7 @@ class LiveSession(StepSession):
         self._adopted(self, before)
 
     async def greet(self) -> None:
-        token = self._token if self.terms.durable else None
+        token = self._token if self.terms.model.is_durable else None
         told = {"sequence": self.sequence_id, "resume": token, "last": self.last}
         terms = {"window": self.terms.window, "max_message_size": self.terms.max_message_size}
         await self.send(self._form.session({**told, **terms}))
@@ -65,7 +65,7 @@ class LiveSession(StepSession):
             raise SessionOver(POLICY_VIOLATION, f"Step {self.last} was the last one; a session has no more numbers.")
         if number > self.last:
             self.put_next(read._replace(number=number), partial(self._send_part, number))
-        elif self.terms.durable:
+        elif self.terms.model.is_durable:
             self.put_step(self._ask(number))
         else:
             reason = f"Step {number} was sent before; the next one is {self.last + 1}."
@@ -88,7 +88,7 @@ class LiveSession(StepSession):
             raise SessionOver(POLICY_VIOLATION, "A session is resumed before its first step.")
         if len(asked.unanswered) > self.terms.window:
             raise SessionOver(POLICY_VIOLATION, f"unanswered: up to {self.terms.window} steps.")
-        if not self.terms.durable:
+        if not self.terms.model.is_durable:
             await self._tell_lost()
         self._adopt(asked.resume)
         applied: StepExchange | None = None

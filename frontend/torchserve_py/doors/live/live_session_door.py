@@ -33,7 +33,7 @@ class LiveSessionDoor(SessionDoor):
         self._owners = context.live_sessions
         self._finishing: set[asyncio.Task[None]] = set()
         # While the server drains, sequences that no other server can continue go on.
-        context.on_drain.append(lambda: self.close_sessions(lambda session: session.terms.durable))
+        context.on_drain.append(lambda: self.close_sessions(lambda session: session.terms.model.is_durable))
 
     def routes(self) -> Iterator[Route]:
         for path in ("/sequences/{model_name}", "/sequences/{model_name}/{model_version}"):
@@ -74,7 +74,7 @@ class LiveSessionDoor(SessionDoor):
         if self._owners.get(key) is session:
             del self._owners[key]
         steps = session.unanswered()
-        if session.terms.durable and steps:
+        if session.terms.model.is_durable and steps:
             task = asyncio.create_task(self._finish(session, steps))
             self._finishing.add(task)
             task.add_done_callback(self._finishing.discard)

@@ -32,11 +32,6 @@ class Terms(NamedTuple):
     request: InferenceRequest
 
     @property
-    def durable(self) -> bool:
-        """Whether a store keeps the states of sequences, and the answers to their last steps."""
-        return self.model.is_durable
-
-    @property
     def window(self) -> int:
         """How many steps may be without an answer."""
         return min(_MOST_STEPS, self.model.config.max_sequence_job_queue_size)

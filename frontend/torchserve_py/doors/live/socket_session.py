@@ -134,11 +134,6 @@ class SocketSession(ABC):
         step = self._queue[-1][0] if self._queue else self.answered
         return step is not None and step.ends
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no step is on its way."""
-        return not self._count
-
     def put(self, answer: Answer, step: StepExchange | None = None) -> None:
         """Let ``answer`` be sent once those before it are; ``step`` is the step that it answers, if it does."""
         if step is not None:
@@ -205,7 +200,7 @@ class StepSession(SocketSession):
 
     def put_next(self, step: Step, send: SendPart) -> None:
         """Submit the sequence's next step, and let its answer be sent once those before it are."""
-        starts = self.is_idle and not self.is_begun
+        starts = not self._count and not self.is_begun
         exchange = self.terms.submit(self.sequence_id, step, send, starts=starts)
         self.last = step.number
         self.put_step(exchange)

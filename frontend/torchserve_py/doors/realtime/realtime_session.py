@@ -239,7 +239,7 @@ class RealtimeSession(SocketSession):
         return failure
 
     def _is_lost(self, failure: Failure) -> bool:
-        return failure.cause in _OVER or (failure.cause in _LOSSES and not self.terms.durable)
+        return failure.cause in _OVER or (failure.cause in _LOSSES and not self.terms.model.is_durable)
 
     def _put_events(self, *events: Event) -> None:
         self.put(partial(self._tell, *events))
