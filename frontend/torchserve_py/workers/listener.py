@@ -14,7 +14,6 @@ import secrets
 import shutil
 import ssl
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +58,8 @@ class WorkerListener:
 
     async def start(self) -> None:
         """Create the directory and listen. Raises OSError: the temporary directory cannot be used."""
-        self._directory = Path(tempfile.mkdtemp(prefix="ts-", dir=self._temp_dir))
+        self._directory = self._temp_dir / "run"
+        self._directory.mkdir(mode=0o700)
         if len(str(self.path)) >= _MAX_SOCKET_PATH:
             shutil.rmtree(self._directory)
             raise OSError(
