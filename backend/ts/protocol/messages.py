@@ -209,4 +209,8 @@ def encode_infer(
 
 def encode_results(rows: Sequence[ResultRow], handler_seconds: float) -> list[Buffer]:
     """Encode results; bodies of `LARGE_BODY` bytes or more are not copied."""
-    return encode((RESULTS, rows, handler_seconds), large=any(len(row[5]) >= LARGE_BODY for row in rows))
+    large = False
+    for row in rows:
+        if len(row[5]) >= LARGE_BODY:
+            large = True
+    return encode((RESULTS, rows, handler_seconds), large=large)

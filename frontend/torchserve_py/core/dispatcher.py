@@ -278,7 +278,7 @@ class Dispatcher:
                 self._end_sequence(effect, now)
             else:
                 self._release(effect.worker_id)
-        if (deadline := self.scheduler.next_deadline()) is not None:
+        if (deadline := self.scheduler.next_deadline()) is not None and deadline < self._alarm.rings_at:
             self._alarm.set(deadline, now)
         if self._idle is not None and not self._idle.done() and self.scheduler.is_idle:
             self._idle.set_result(None)

@@ -77,23 +77,24 @@ class Alarm:
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring
         self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = float("inf")
+        #: When the alarm rings at present.
+        self.rings_at = float("inf")
 
     def set(self, deadline: float, now: float) -> None:
         """Ring by ``deadline`` (monotonic seconds, as ``now``)."""
-        if deadline >= self._rings_at:
+        if deadline >= self.rings_at:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._rings_at = deadline
+        self.rings_at = deadline
         self._timer = asyncio.get_running_loop().call_later(max(0.0, deadline - now), self._go_off)
 
     def cancel(self) -> None:
         """Never ring again."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._rings_at = None, float("-inf")
+        self._timer, self.rings_at = None, float("-inf")
 
     def _go_off(self) -> None:
-        self._timer, self._rings_at = None, float("inf")
+        self._timer, self.rings_at = None, float("inf")
         self._ring()

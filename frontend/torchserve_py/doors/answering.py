@@ -60,22 +60,21 @@ class Application:
 class Answering:
     """One request, from its head to its answer."""
 
-    #: The route whose handler is called now, or has replied.
-    _route: Route | None = None
-    #: The route whose dialect words the refusal if no route replies, and the methods of routes that lack this one.
-    _declined: Route | None = None
-    _allowed: tuple[str, ...] = ()
-    #: The body, once it has arrived and a handler has passed the request on, and the reply that waits for the body.
-    _body: bytes | None = None
-    _after_body: AfterBody
-    #: The job, if the request has become one.
-    _exchange: HttpExchange | None = None
-    _task: asyncio.Task[None] | None = None
-
     def __init__(self, request: Request, application: Application) -> None:
         self._request = request
         self._application = application
         self._matches = iter(application.find(request.target.partition("?")[0]))
+        #: The route whose handler is called now, or has replied.
+        self._route: Route | None = None
+        #: The route whose dialect words the refusal if no route replies, and the methods of routes that lack this one.
+        self._declined: Route | None = None
+        self._allowed: tuple[str, ...] = ()
+        #: The reply that waits for the body; the body, once it has arrived and a handler has passed the request on.
+        self._after_body: AfterBody | None = None
+        self._body: bytes | None = None
+        #: The job, if the request has become one.
+        self._exchange: HttpExchange | None = None
+        self._task: asyncio.Task[None] | None = None
         request.on_lost = self._lost
 
     def try_routes(self) -> None:
@@ -139,6 +138,7 @@ class Answering:
         try:
             if isinstance(body, Exception):
                 raise body
+            assert self._after_body is not None, "its body is here"
             reply = self._after_body(body)
             if reply is None:
                 self._body = body  # for the next route

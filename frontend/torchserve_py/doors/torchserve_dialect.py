@@ -39,7 +39,7 @@ class TorchServeDialect(HttpDialect):
 
 
 def _has(headers: Headers, name: str) -> bool:
-    return any(each == name or each.lower() == name.lower() for each, _ in headers)
+    return name.lower() in [each.lower() for each, _ in headers]
 
 
 #: The dialect of routes that name no other.

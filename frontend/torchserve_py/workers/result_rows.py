@@ -47,8 +47,11 @@ def _problem(row: list[Any]) -> str | None:
         return f"the body is of type {type(body).__name__}; it must be bytes"
     if error is not None and (type(error) is not str or more):
         return "its error is no text, or parts are to follow it"
-    if type(headers) is not list or (headers and not all(type(pair) is list and len(pair) == 2 for pair in headers)):
+    if type(headers) is not list:
         return "its headers are no list of pairs"
+    for pair in headers:
+        if type(pair) is not list or len(pair) != 2:
+            return "its headers are no list of pairs"
     if type(status) is int and status == _SWITCHING_PROTOCOLS and more:
         status = 200
     problem = status_problem(status)

@@ -14,8 +14,9 @@ _NO_LINGERING: Final = struct.pack("ii", 1, 0)
 class ClientTransport(asyncio.Protocol):
     """The transport of one client; without one, nothing is done."""
 
-    _transport: asyncio.Transport | None = None
-    _is_reading = True
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._is_reading = True
 
     @property
     def is_connected(self) -> bool:

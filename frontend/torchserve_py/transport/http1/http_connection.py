@@ -43,6 +43,7 @@ class HttpConnection(ClientTransport):
     """The server's end of one connection; ``place`` is given back when the connection has ended."""
 
     def __init__(self, server: HttpServer, place: Place | None = None) -> None:
+        super().__init__()
         self._place = place
         self.loop = server.loop
         self.peer: Any = None

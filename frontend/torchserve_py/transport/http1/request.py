@@ -24,6 +24,7 @@ Buffer = bytes | bytearray | memoryview
 UNASKED_BODY: Final = 64 * 1024
 #: Above this size a body is handed to the transport as it is; below, one joined write is cheaper.
 _JOIN_LIMIT: Final = 16384
+_NO_FIELDS: Final[Mapping[str, str | None]] = MappingProxyType({})
 
 
 class Request:
@@ -33,27 +34,6 @@ class Request:
     whether it has answered or not; then the next request of the connection begins. For ``method``, ``target``,
     ``version``, ``headers``, ``raw_headers``, ``keep_alive`` and ``upgrades`` see `parser.Head`.
     """
-
-    #: Called when the client disconnects before `finish` was called.
-    on_lost: Callable[[], None] | None = None
-    #: The status of the response; 0 until its head is sent.
-    status = 0
-    #: Whether all of the response was sent.
-    is_answered = False
-    #: Fields of the access log that the request itself does not hold.
-    log_fields: Mapping[str, str | None] = MappingProxyType({})
-    #: Whether the whole body has arrived.
-    is_complete = False
-    #: How many bytes of the body have arrived.
-    body_size = 0
-    #: How many bytes count in the budget of the server.
-    _held = 0
-    _is_chunked = False
-    #: Why the body cannot be read, if so; the start of the next request cannot be found then.
-    body_error: BodyError | NoRoomError | None = None
-    _limit: int | None = None
-    _then: Callable[[bytes | Exception], None] | None = None
-    _unsent_head = b""
 
     def __init__(self, head: Head, connection: HttpConnection) -> None:
         (
@@ -69,8 +49,29 @@ class Request:
         ) = head
         self.connection = connection
         self._arrived = connection.loop.time()
+        # All set here, none in the class: the interpreter is slow with attributes of objects that their class has, too.
+        #: Called when the client disconnects before `finish` was called.
+        self.on_lost: Callable[[], None] | None = None
+        #: The status of the response; 0 until its head is sent.
+        self.status = 0
+        #: Whether all of the response was sent.
+        self.is_answered = False
+        #: Fields of the access log that the request itself does not hold.
+        self.log_fields: Mapping[str, str | None] = _NO_FIELDS
+        #: Whether the whole body has arrived.
+        self.is_complete = False
+        #: How many bytes of the body have arrived.
+        self.body_size = 0
         #: What has arrived of the body, unless it is not wanted any more.
         self._body = Body()
+        #: How many bytes count in the budget of the server.
+        self._held = 0
+        self._is_chunked = False
+        #: Why the body cannot be read, if so; the start of the next request cannot be found then.
+        self.body_error: BodyError | NoRoomError | None = None
+        self._limit: int | None = None
+        self._then: Callable[[bytes | Exception], None] | None = None
+        self._unsent_head = b""
 
     # The head.
 

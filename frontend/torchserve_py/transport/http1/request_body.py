@@ -15,11 +15,14 @@ class Body:
     Pieces are put together at once: in a list, chunks of two bytes would take twenty times their size.
     """
 
-    #: How many bytes have arrived, and for how many `room` has made memory.
-    size = capacity = 0
-    _only = b""
-    _buffer: BytesIO | None = None
-    _view: memoryview | None = None
+    __slots__ = ("_buffer", "_only", "_view", "capacity", "size")
+
+    def __init__(self) -> None:
+        #: How many bytes have arrived, and for how many `room` has made memory.
+        self.size = self.capacity = 0
+        self._only = b""
+        self._buffer: BytesIO | None = None
+        self._view: memoryview | None = None
 
     def add(self, piece: bytes | memoryview) -> None:
         """Add a piece behind what has arrived."""
