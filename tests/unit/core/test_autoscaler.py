@@ -132,14 +132,14 @@ async def test_a_closed_autoscaler_starts_nothing() -> None:
 async def test_it_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     followed = Followed(ScalingPolicy(down_after=0.01), stateless(), least=1, most=2, workers=2)
     failing = iter([True])
-    demand = followed.shell.dispatcher.demand
+    demand = followed.shell.dispatcher.scheduler.demand
 
-    def demand_or_error() -> object:
+    def demand_or_error(now: float) -> object:
         if next(failing, False):
             raise ZeroDivisionError
-        return demand()
+        return demand(now)
 
-    monkeypatch.setattr(followed.shell.dispatcher, "demand", demand_or_error)
+    monkeypatch.setattr(followed.shell.dispatcher.scheduler, "demand", demand_or_error)
     followed.autoscaler.start()
     await followed.until(lambda: followed.pool.resized)
     assert "ZeroDivisionError" in caplog.text
