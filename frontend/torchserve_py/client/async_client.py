@@ -17,25 +17,18 @@ _BYTES: Final = "application/octet-stream"
 
 
 class Options(TypedDict, total=False):
-    """What a request may say besides its body.
+    """What a request may say besides its body."""
 
-    version       the version of the model; without it, the default one answers
-    content_type  of the body; without it, ``application/octet-stream``
-    headers       further headers
-    """
-
-    version: str | None
-    content_type: str
-    headers: Mapping[str, str] | None
+    version: str | None  # of the model; without it, the default one answers
+    content_type: str  # of the body; without it, ``application/octet-stream``
+    headers: Mapping[str, str] | None  # further ones
 
 
 class AsyncClient:
-    """A client of one server.
+    """A client of the server whose inference API is at ``url``, such as ``http://localhost:8080``.
 
-    Args:
-        url: Of the server's inference API, such as ``http://localhost:8080``.
-        key: The inference key, unless token authorization is off.
-        patience: Seconds for an answer, and for which a session tries to go on.
+    ``key`` is the inference key, unless token authorization is off. ``patience`` is how long to wait for an answer, and
+    how long a session tries to go on (seconds).
     """
 
     def __init__(self, url: str, *, key: str | None = None, patience: float = PATIENCE) -> None:

@@ -217,7 +217,7 @@ class Answering:
                 request.target,
                 protocol,
                 request.status,
-                request.age,
+                request.connection.loop.time() - request.arrived,
                 request.log_fields,
                 path,
             )

@@ -53,8 +53,7 @@ class GrpcDoors:
         #: Setting name (``grpc_inference_port``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
         self.context = context
-        self._servers: list[GrpcServer] = []
-        self._health: list[HealthService] = []
+        self._servers: list[tuple[GrpcServer, HealthService]] = []
         self._open_calls: set[TwoWayCall] = set()
 
     async def open(self) -> None:
@@ -74,21 +73,21 @@ class GrpcDoors:
 
     async def close(self) -> None:
         """Accept no more calls, give answers that are being written a few seconds, and end every call."""
-        for each in self._health:
-            each.close()
+        for _, state in self._servers:
+            state.close()
         for call in tuple(self._open_calls):
             call.close()
-        await asyncio.gather(*(server.stop(_STOP_SECONDS) for server in self._servers))
+        await asyncio.gather(*(server.stop(_STOP_SECONDS) for server, _ in self._servers))
         self._servers.clear()
 
     async def _serve(self, kind: str, services: Sequence[_Services], context: ssl.SSLContext | None) -> None:
         """Open the port that the settings ``grpc_<kind>_…`` describe."""
-        names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
+        settings, names = self.context.settings, [health.SERVICE_NAME, reflection.SERVICE_NAME]
         methods: dict[str, Method] = {}
         for definition, table in services:
             for service in definition.DESCRIPTOR.services_by_name.values():
                 names.append(service.full_name)
-                methods |= methods_of(service, table, self.context, _tensor_limit(self.context.settings))
+                methods |= methods_of(service, table, self.context, _tensor_limit(settings))
         state = HealthService(self.context, names)
         methods |= state.methods(_SMALL)
         definitions = [health_pb2, reflection_pb2, *(definition for definition, _ in services)]
@@ -99,20 +98,15 @@ class GrpcDoors:
             reflection_pb2.ServerReflectionResponse.SerializeToString,
             takes_stream=True,
         )
-        server = self._server(kind, methods)
-        await self._listen(kind, server, context)
-        self._servers.append(server)
-        self._health.append(state)
-
-    def _server(self, kind: str, methods: Mapping[str, Method]) -> GrpcServer:
-        settings = self.context.settings
         limits = Limits(
             settings.grpc_max_concurrent_streams,
             float(settings.default_response_timeout),
             _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_ms")),
             _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_grace_ms")),
         )
-        return GrpcServer(methods, limits, *self.context.limits(for_operators=kind == "management"))
+        server = GrpcServer(methods, limits, *self.context.limits(for_operators=kind == "management"))
+        await self._listen(kind, server, context)
+        self._servers.append((server, state))
 
     async def _listen(self, kind: str, server: GrpcServer, context: ssl.SSLContext | None) -> None:
         setting, settings = f"grpc_{kind}_port", self.context.settings

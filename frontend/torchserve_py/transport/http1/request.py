@@ -48,7 +48,8 @@ class Request:
             self.upgrades,
         ) = head
         self.connection = connection
-        self._arrived = connection.loop.time()
+        #: When the head was complete, by the event loop's clock.
+        self.arrived = connection.loop.time()
         # All set here, none in the class: the interpreter is slow with attributes of objects that their class has, too.
         #: Called when the client disconnects before `finish` was called.
         self.on_lost: Callable[[], None] | None = None
@@ -88,10 +89,6 @@ class Request:
     def content_type(self) -> str:
         """The media type of the body in lower case, without its parameters; empty if the request has none."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-    @property
-    def age(self) -> float:
-        return self.connection.loop.time() - self._arrived
 
     # The body.
 

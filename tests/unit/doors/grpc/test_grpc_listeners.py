@@ -100,7 +100,7 @@ async def test_a_call_without_the_token_is_refused_before_its_body_is_there(star
         call = serving.inference_channel.stream_unary(f"/{INFERENCE}/{path}")(requests())
         error = await failure(asyncio.wait_for(call, 20))
         assert error.code() is StatusCode.PERMISSION_DENIED
-    assert all(server.budget.held == 0 for server in serving.doors._servers)
+    assert all(server.budget.held == 0 for server, _ in serving.doors._servers)
 
 
 @pytest.mark.parametrize(
