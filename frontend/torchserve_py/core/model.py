@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchserve_py.archive.contract import CONTRACTS
@@ -77,7 +78,7 @@ class Model:
     def _submit_traced(self, request: InferenceRequest, tracing: Tracing) -> Parts:
         sequence_id = None if request.sequence is None else request.sequence.id
         on_end, headers = tracing.begin(request.headers, self.name, self.version, sequence_id)
-        return self.dispatcher.submit(request._replace(headers=headers), on_end)
+        return self.dispatcher.submit(replace(request, headers=headers), on_end)
 
     @property
     def _ready_workers(self) -> list[Worker]:

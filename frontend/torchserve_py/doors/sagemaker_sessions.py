@@ -9,6 +9,7 @@ bodies go to the handler.
 import json
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
@@ -131,7 +132,7 @@ class SageMakerSessions:
             self._check_open(model, session_id)
             if model.is_durable:  # any worker may have it, and only a step ends what is stored
                 sequence = self._headers.request_of(session_id, None, True)
-                inference = inference_of(request, body, sequence.headers)._replace(sequence=sequence)
+                inference = replace(inference_of(request, body, sequence.headers), sequence=sequence)
                 return self._context.submit(request, self._closing, model, inference)
             self._serving.release_sequence(model, session_id)
         return _closed(session_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from torchserve_py.core.serving import ServedModel, Serving
@@ -64,7 +65,8 @@ class Terms(NamedTuple):
         of beginning it anew. The handler gets ``headers`` as well.
         """
         sequence = self.headers.of_step(sequence_id, starts, step.ends, step.number)._replace(once=once)
-        inference = self.request._replace(
+        inference = replace(
+            self.request,
             headers=(*self.request.headers, *headers, *sequence.headers),
             body=step.body,
             content_type=step.content_type or self.request.content_type,

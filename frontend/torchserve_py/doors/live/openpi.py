@@ -11,6 +11,7 @@ and its answer the actions.
 import secrets
 import time
 from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ class OpenpiSession(StepSession):
     """An episode, from the upgrade to the close."""
 
     def __init__(self, socket: WebSocket, terms: Terms) -> None:
-        super().__init__(socket, terms._replace(request=terms.request._replace(protocol=OPENPI)), is_text=False)
+        super().__init__(socket, terms._replace(request=replace(terms.request, protocol=OPENPI)), is_text=False)
         self.sequence_id = f"openpi-{secrets.token_hex(16)}"
         #: How long the latest answered observation took (seconds).
         self._took: float | None = None

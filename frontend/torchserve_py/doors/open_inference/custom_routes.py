@@ -6,6 +6,7 @@ A route exists while its model is loaded. The worker gets the raw request and ma
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
@@ -118,7 +119,7 @@ class CustomRoutes:
 
         def submit(body: bytes) -> HttpExchange:
             inference = inference_of(request, body, request_line(request, found[model]), CUSTOM)
-            inference = inference._replace(unbatched=model.is_stateful)
+            inference = replace(inference, unbatched=model.is_stateful)
             return self._context.submit(request, CUSTOM_DIALECT, model, inference)
 
         return submit

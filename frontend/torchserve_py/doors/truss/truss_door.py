@@ -4,6 +4,7 @@ Trusses share some paths with models of other contracts; a route applies only if
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -229,7 +230,7 @@ class TrussDoor(Door):
         """Run a request on a model; pseudo headers pass the request line to the worker."""
         is_socket = endpoint is Endpoint.websocket
         line = request_line(request, endpoint.value, "ws" if is_socket else "http")
-        inference = inference_of(request, body, line, TRUSS)._replace(more_input=is_socket)
+        inference = replace(inference_of(request, body, line, TRUSS), more_input=is_socket)
         return self.context.submit(request, dialect, model, inference)
 
     def _called(self, model: ServedModel) -> str:

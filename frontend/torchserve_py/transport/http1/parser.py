@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar, overload
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, overload
 
 import httptools
 
@@ -82,7 +83,8 @@ def _key(name: str) -> bytes:
     return name.lower().encode("utf-8", "surrogateescape")
 
 
-class Head(NamedTuple):
+@dataclass(slots=True)
+class Head:
     """The head of a request."""
 
     method: str

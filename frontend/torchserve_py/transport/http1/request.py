@@ -36,17 +36,15 @@ class Request:
     """
 
     def __init__(self, head: Head, connection: HttpConnection) -> None:
-        (
-            self.method,
-            self.target,
-            self.version,
-            self.headers,
-            self.raw_headers,
-            self.keep_alive,
-            self._length,
-            self._awaits_continue,
-            self.upgrades,
-        ) = head
+        self.method = head.method
+        self.target = head.target
+        self.version = head.version
+        self.headers = head.headers
+        self.raw_headers = head.raw_headers
+        self.keep_alive = head.keep_alive
+        self._length = head.length
+        self._awaits_continue = head.expects_continue
+        self.upgrades = head.upgrades
         self.connection = connection
         #: When the head was complete, by the event loop's clock.
         self.arrived = connection.loop.time()

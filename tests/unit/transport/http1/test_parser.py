@@ -1,6 +1,7 @@
 """Bytes to requests: which are taken, which refused, what is read from them, and that aiohttp reads the same."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -279,4 +280,4 @@ def test_reads_make_no_difference(data: bytes, cuts: list[int]) -> None:
 
 
 def _seen(request: Parsed) -> tuple[object, ...]:
-    return (*(value for value in request.head if not isinstance(value, Headers)), request.body)
+    return (replace(request.head, headers=Headers({})), request.body)
