@@ -146,6 +146,7 @@ def test_scaling_down_loses_the_sequences_of_the_workers_that_go(
     waiting = send("stateful", "b", sequence="new")
     eventually(lambda: server.pending("stateful") == 1, "the request waits")
     server.scale("stateful", 1, synchronous="false")
+    eventually(lambda: server.describe("stateful")[0]["maxWorkers"] == 1, "one of the workers goes")
     gate.open()
     assert running.result().text == "a,wait gate"
     assert (waiting.result().status_code, waiting.result().headers["ts-error-cause"]) == (410, "sequence_lost")
