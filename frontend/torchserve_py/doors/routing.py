@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from torchserve_py.core.serving import ServedModel, Serving
 from torchserve_py.doors.live.live_session import LiveSession
@@ -56,7 +57,8 @@ Reply = Answer | Sent | HttpExchange | AfterBody | Coroutine[Any, Any, Any]
 Handler = Callable[[Request, PathValues], Reply | None]
 
 
-class Route(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Route:
     """One row of a door's table.
 
     Attributes:

@@ -4,6 +4,7 @@ Refusals have the protocol's shape. The door ignores ``Content-Type``: clients i
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -62,7 +63,7 @@ class OpenInferenceDoor(Door):
         self._kserve_v2 = self.settings.service_envelope == _KSERVE_V2
 
     def routes(self) -> Iterator[Route]:
-        return (row._replace(dialect=CUSTOM_DIALECT) for row in self._rows())
+        return (replace(row, dialect=CUSTOM_DIALECT) for row in self._rows())
 
     def _rows(self) -> Iterator[Route]:
         for path in ("/invocations", "/ping", "/", *OPENAI_PATHS):
