@@ -54,7 +54,7 @@ class WorkerListener:
     def path(self) -> Path:
         """Where workers connect."""
         assert self._directory is not None, "the listener has not been started"
-        return self._directory / "workers.sock"
+        return self._directory / "w"  # short, since the system limits the length of the path
 
     async def start(self) -> None:
         """Create the directory and listen. Raises OSError: the temporary directory cannot be used."""
