@@ -144,9 +144,9 @@ def is_marked(place: str, value: Any) -> bool:
 
     Raises DoorError: the value is neither a truth value nor a word for one.
     """
-    if value is None:
-        return False
-    meaning = _MARKERS.get(str(value).strip().lower())
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    meaning = _MARKERS.get(value.strip().lower()) if isinstance(value, str) else None
     if meaning is None:
         raise bad_request(f"{place}: {value!a} is neither true nor false; use true or false, 1 or 0, or leave it out.")
     return meaning

@@ -17,7 +17,6 @@ from torchserve_py.core.errors import ModelError
 from torchserve_py.core.serving import Serving
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
-from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.spec import Dag, Node
 
@@ -123,8 +122,8 @@ async def _try_once(node: RunnableNode, serving: Serving, given: InferenceReques
         raise _failed(node, f"no answer within {limit} ms") from error
     except JobFailed as error:
         raise NodeFailed(node.node.name, node.model_name, error.cause.value, error.cause) from error
-    except ModelError as error:  # the workflow was unregistered meanwhile
-        raise NodeFailed(node.node.name, node.model_name, str(error), Cause.unregistered) from error
+    except ModelError as error:
+        raise _failed(node, str(error)) from error
 
 
 async def _whole_answer(node: RunnableNode, parts: Parts) -> bytes:

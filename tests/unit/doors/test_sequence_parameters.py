@@ -37,8 +37,7 @@ def test_markers_become_headers(headers):
 
 
 @pytest.mark.parametrize(
-    ("word", "starts"),
-    [("true", True), ("TRUE", True), ("1", True), (1, True), (" false ", False), ("0", False), (0, False)],
+    ("word", "starts"), [("true", True), ("TRUE", True), ("1", True), (" false ", False), ("0", False)]
 )
 def test_markers_have_the_words_of_headers(headers, word, starts):
     model = FakeModel(stateful=True)
@@ -77,7 +76,7 @@ def test_a_number_and_a_text_of_its_digits_are_two_sequences(headers):
         ({"sequence_id": 1.5, "sequence_start": True}, "1.5 is no sequence id"),
         ({"sequence_id": True, "sequence_start": True}, "True is no sequence id"),
         ({"sequence_id": False, "sequence_start": True}, "False is no sequence id"),
-        ({"sequence_id": 1, "sequence_start": 2}, "sequence_start: 2 is neither true nor false"),
+        ({"sequence_id": 1, "sequence_start": 1}, "sequence_start: 1 is neither true nor false"),
         (
             {"sequence_id": 1, "sequence_start": "yes"},
             "sequence_start: 'yes' is neither true nor false; use true or false",

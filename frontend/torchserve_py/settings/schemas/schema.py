@@ -88,7 +88,7 @@ def validate(schema: type[S], given: Mapping[Any, Any], base: Path | None = None
     except ValidationError as error:
         found = error.errors(include_url=False)
     wrong = {each["loc"][0] for each in found}
-    right = {key: value for key, value in given.items() if key not in wrong}
+    right = {key: value for key, value in given.items() if isinstance(key, str) and key not in wrong}
     return schema.model_validate(right, by_alias=True, by_name=False, context=base), found
 
 
