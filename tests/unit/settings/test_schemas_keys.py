@@ -15,4 +15,4 @@ class Colours(ClosedSchema):
 def test_a_key_that_is_no_text_is_a_problem_and_the_others_count(key: Any) -> None:
     values, problems = read(Colours, {key: 1, "red": 2})
     assert values.red == 2
-    assert list(problems) == [str(key)]
+    assert len(problems) == 1
