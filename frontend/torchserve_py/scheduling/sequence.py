@@ -17,8 +17,9 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from torchserve_py.scheduling.effects import EndReason
-from torchserve_py.scheduling.job import Job, Transitions
+from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.lane import Lane
+from torchserve_py.scheduling.transitions import Transitions
 
 
 class SequenceState(StrEnum):

@@ -1,4 +1,4 @@
-"""The lifecycle of a worker process, its limits, and who is told of it.
+"""The lifecycle of a worker process as a table.
 
     STARTING ──connected──▶ LOADING ──loaded──▶ READY ──stop──▶ STOPPING ──exited──▶ STOPPED
         │                      │                  │                 ▲
@@ -8,19 +8,11 @@
 A ready worker is busy while it has jobs; that is no state of its own.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Literal, TypeAlias
 
-from torchserve_py.jobs.inference_job import InferenceJob
-from torchserve_py.jobs.parts import Part
-from torchserve_py.scheduling.effects import Cause
-
-if TYPE_CHECKING:
-    from torchserve_py.workers.worker import Worker
+from torchserve_py.scheduling.transitions import Transitions
 
 
 class WorkerState(StrEnum):
@@ -34,6 +26,27 @@ class WorkerState(StrEnum):
     DIED = "died"  # gone, on its own
 
 
+WorkerEvent: TypeAlias = Literal["connected", "loaded", "stop", "exited", "died"]
+_S = WorkerState
+
+WORKER_TRANSITIONS = Transitions[WorkerState, WorkerEvent](
+    {
+        (_S.STARTING, "connected"): _S.LOADING,
+        (_S.STARTING, "stop"): _S.STOPPING,
+        (_S.STARTING, "died"): _S.DIED,
+        (_S.LOADING, "loaded"): _S.READY,
+        (_S.LOADING, "stop"): _S.STOPPING,
+        (_S.LOADING, "died"): _S.DIED,
+        (_S.READY, "stop"): _S.STOPPING,
+        (_S.READY, "died"): _S.DIED,
+        (_S.STOPPING, "connected"): _S.STOPPING,
+        (_S.STOPPING, "loaded"): _S.STOPPING,
+        (_S.STOPPING, "stop"): _S.STOPPING,
+        (_S.STOPPING, "exited"): _S.STOPPED,
+    }
+)
+
+
 @dataclass(frozen=True)
 class WorkerLimits:
     """How long a worker may take, in seconds."""
@@ -43,18 +56,3 @@ class WorkerLimits:
     response: float  # without a word while it has jobs
     stop: float  # from the stop message to its exit
     heartbeat: float  # without answering a ping, once loaded
-
-
-class WorkerEvents(Protocol):
-    """Takes what workers send and what becomes of them, and knows their jobs: see `core.dispatcher.Dispatcher`."""
-
-    def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None: ...
-    def taken(self, worker: Worker, job_id: str, count: int) -> None: ...
-    def model_metrics(self, entries: list[list[Any]]) -> None: ...
-    def jobs_of(self, worker: Worker) -> Mapping[str, InferenceJob]: ...
-    def cancel(self, job: InferenceJob, cause: Cause) -> None: ...
-    def set_workers(self, count: int) -> None: ...
-    def worker_up(self, worker: Worker) -> None: ...
-    def take_out(self, worker: Worker) -> None: ...
-    def worker_lost(self, worker: Worker) -> None: ...
-    async def retire(self, worker: Worker, limit: float) -> None: ...

@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from torchserve_py.workers.lifecycle import WorkerEvents, WorkerState
+from torchserve_py.workers.events import WorkerEvents
+from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.worker import Worker
 

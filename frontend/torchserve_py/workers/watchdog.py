@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.lifecycle import WorkerEvents, WorkerLimits
+from torchserve_py.workers.events import WorkerEvents
+from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.ranks import Ranks
 from ts.protocol.frames import encode
 from ts.protocol.messages import PING

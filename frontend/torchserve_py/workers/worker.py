@@ -13,8 +13,9 @@ from torchserve_py.jobs.parts import Input, Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.batch_tokens import BatchTokens
 from torchserve_py.workers.connection import Connection
+from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.launch import Launch
-from torchserve_py.workers.lifecycle import WorkerEvents, WorkerLimits, WorkerState
+from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerLimits, WorkerState
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.process import StartedProcess, start_process
 from torchserve_py.workers.ranks import Questions, Ranks
@@ -138,8 +139,7 @@ class Worker:
         finally:
             self._listener.forget(token)
         self.declares = loaded["declares"]
-        if self.state is WorkerState.LOADING:  # else it was told to stop meanwhile
-            self.state = WorkerState.READY
+        self._advance("loaded")
         self._ranks.start_listening(time.monotonic())
         self._watcher = asyncio.create_task(self._watchdog.run())
 
@@ -151,7 +151,7 @@ class Worker:
         if self.ended.done():
             return
         ready = self.ready
-        self.state = WorkerState.STOPPING
+        self._advance("stop")
         if ready:
             self.resume()
             self._ranks.send_all(encode([STOP]))
@@ -253,8 +253,8 @@ class Worker:
             connection.on_message, connection.on_close = self._received, self._jobs_closed
             if hello["rank"] == 0:
                 self._jobs = connection
-            if self.state is WorkerState.STARTING:
-                self.state = WorkerState.LOADING
+            if self.state is not WorkerState.LOADING:  # else another of its processes has connected
+                self._advance("connected")
             if self.state is WorkerState.LOADING:
                 gpu_id = self._load["gpu_id"]  # each process has its own of the worker's devices
                 own: Load = {**self._load, "gpu_id": None if gpu_id is None else gpu_id + hello["rank"]}
@@ -312,6 +312,9 @@ class Worker:
 
     # Life.
 
+    def _advance(self, event: WorkerEvent) -> None:
+        self.state = WORKER_TRANSITIONS[self.state, event]
+
     async def _launch_process(self, token: str) -> None:
         self._tokens = BatchTokens() if self._launch.ahead else None
         starting = start_process(self._launch, self._listener.path, token, self.id, self.label, self._tokens)
@@ -352,7 +355,7 @@ class Worker:
         self._ranks.close()
         if self._tokens is not None:
             self._tokens.close()
-        self.state = WorkerState.STOPPED if self.state is WorkerState.STOPPING else WorkerState.DIED
+        self._advance("exited" if self.state is WorkerState.STOPPING else "died")
         if self._kill_reason:
             reason = f"was killed by the server because {self._kill_reason}"
         self.ended.set_result(reason)

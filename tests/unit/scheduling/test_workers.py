@@ -4,8 +4,9 @@ import pytest
 from tests.unit.scheduling.play import BATCHES, Play, sequences
 
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.scheduling.job import IllegalTransition, Job
+from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.transitions import IllegalTransition
 
 
 def test_jobs_wait_for_a_worker_that_is_wanted():

@@ -6,7 +6,8 @@ from typing import cast
 import pytest
 
 from torchserve_py.workers import supervisor as module
-from torchserve_py.workers.lifecycle import WorkerEvents, WorkerState
+from torchserve_py.workers.events import WorkerEvents
+from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.supervisor import Supervisor
 from torchserve_py.workers.worker import Worker

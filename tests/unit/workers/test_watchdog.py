@@ -6,7 +6,8 @@ from typing import Any, cast
 from torchserve_py.jobs.inference_job import InferenceJob
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.lifecycle import WorkerEvents, WorkerLimits
+from torchserve_py.workers.events import WorkerEvents
+from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.ranks import Ranks
 from torchserve_py.workers.watchdog import Watchdog
 from torchserve_py.workers.worker import Worker
