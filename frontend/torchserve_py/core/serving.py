@@ -160,7 +160,7 @@ class Serving(Protocol):
         """Return a version of a model, the default version when ``version`` is None."""
 
     def get_latest(self, name: str, version: str | None = None) -> ServedModel:
-        """Return a version of a model; when ``version`` is None the latest one, see `core.versions.Versions.latest`."""
+        """Return a version of a model; when ``version`` is None the latest one, see `core.served.Versions.latest`."""
 
     def models(self) -> Sequence[ServedModel]:
         """Return the default version of every model, sorted by name."""
