@@ -202,7 +202,9 @@ def test_a_failing_node_is_named(running: RunningServer) -> None:
     assert error_of(refused)[2].startswith('Error executing broken: Model "broken__broken" has no worker')
     assert (refused.headers["ts-error-cause"], refused.headers["retry-after"]) == ("no_worker", "1")
     assert running.unregister("broken__broken").status_code == 200
-    assert error_of(predict(running, "broken"))[2] == "Error executing broken: Model not found: broken__broken"
+    gone = predict(running, "broken")
+    assert error_of(gone)[2] == "Error executing broken: Model not found: broken__broken"
+    assert gone.headers["ts-error-cause"] == "unregistered"
     unregister(running, "broken")
 
 

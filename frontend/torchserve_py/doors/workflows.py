@@ -118,7 +118,7 @@ class WorkflowDialect(TorchServeDialect):
         error = exchange.parts.failure
         assert error is not None
         of_job = failure_of_job(cause, error.model_name, None)
-        message = f"Error executing {error.node}: {of_job.message}"
+        message = f"{error.message}: {error.detail or of_job.message}"
         return failure_of(error)._replace(message=message, cause=of_job.cause, overloaded=of_job.overloaded)
 
 

@@ -58,12 +58,13 @@ class RegistrationFailed(WorkflowError):
 class NodeFailed(WorkflowError):
     """A node, which runs a model, gave no usable answer, so the workflow has none.
 
-    `cause` is why the job of the node ended without an answer; None if the handler answered with an error or too late.
+    `cause` is why the node's model gave no answer; None if the handler answered with an error or too late. An empty
+    reason: there is no more to say than the cause.
     """
 
     error_type = "InternalServerException"
 
-    def __init__(self, node: str, model_name: str, reason: str, cause: Cause | None = None) -> None:
+    def __init__(self, node: str, model_name: str, reason: str, cause: Cause | None) -> None:
         super().__init__(f"Error executing {node}", reason)
         self.node = node
         self.model_name = model_name

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchserve_py.bounded_json import UnreadableJson, check_object
-from torchserve_py.core.errors import ModelError
+from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.core.serving import Serving
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
+from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workflows.errors import NodeFailed
 from torchserve_py.workflows.spec import Dag, Node
 
@@ -121,9 +122,9 @@ async def _try_once(node: RunnableNode, serving: Serving, given: InferenceReques
     except TimeoutError as error:
         raise _failed(node, f"no answer within {limit} ms") from error
     except JobFailed as error:
-        raise NodeFailed(node.node.name, node.model_name, error.cause.value, error.cause) from error
-    except ModelError as error:
-        raise _failed(node, str(error)) from error
+        raise _failed(node, "", error.cause) from error
+    except (ModelNotFound, ModelVersionNotFound) as error:
+        raise _failed(node, str(error), Cause.unregistered) from error
 
 
 async def _whole_answer(node: RunnableNode, parts: Parts) -> bytes:
@@ -156,5 +157,5 @@ def _joined(nodes: Mapping[str, RunnableNode], answers: Mapping[str, bytes]) -> 
     return b"{" + b", ".join(members) + b"}"
 
 
-def _failed(node: RunnableNode, reason: str) -> NodeFailed:
-    return NodeFailed(node.node.name, node.model_name, reason)
+def _failed(node: RunnableNode, reason: str, cause: Cause | None = None) -> NodeFailed:
+    return NodeFailed(node.node.name, node.model_name, reason, cause)

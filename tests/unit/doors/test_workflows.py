@@ -63,6 +63,10 @@ async def test_what_fails_is_told_with_the_cause_of_the_node(serving: OpenDoors)
     answer = await serving.request("POST", "/wfpredict/w", data=b"x")
     assert (answer.status, answer.headers["ts-error-cause"]) == (500, "handler_error")
     assert answer.json()["message"] == "Error executing first: out of glue"
+    serving.registry.registered.clear()
+    answer = await serving.request("POST", "/wfpredict/w", data=b"x")
+    assert (answer.status, answer.headers["ts-error-cause"]) == (500, "unregistered")
+    assert answer.json()["message"] == "Error executing first: Model not found: noop"
 
 
 async def test_options_runs_no_workflow_and_describes_it(serving: OpenDoors) -> None:

@@ -164,8 +164,9 @@ async def test_a_status_of_an_error_is_one() -> None:
 
 
 async def test_a_model_that_is_gone() -> None:
-    with pytest.raises(NodeFailed, match=r"^Error executing m: Model not found: m$"):
+    with pytest.raises(NodeFailed, match=r"^Error executing m: Model not found: m$") as error:
         await run({"m": []}, FakeModels())
+    assert error.value.cause is Cause.unregistered
 
 
 async def test_a_client_that_hangs_up_cancels_what_runs() -> None:
