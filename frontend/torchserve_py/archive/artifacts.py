@@ -51,7 +51,7 @@ class Artifacts:
             for match in _matches(path):
                 if match.is_dir():
                     self._add_folder(match, PurePosixPath())
-                else:
+                elif not self._is_left_out(match):
                     self._add(PurePosixPath(match.name), match)
 
     def add_external_packages(self) -> None:
@@ -79,16 +79,20 @@ class Artifacts:
         if not folder.is_dir():
             raise FileNotFoundError(f"Folder does not exist: {folder}")
         for file in _files_below(folder):
-            self._add(under.joinpath(*file.relative_to(folder).parts), file)
+            if not self._is_left_out(file):
+                self._add(under.joinpath(*file.relative_to(folder).parts), file)
 
     @property
     def top_names(self) -> set[str]:
         """What the archive's root holds."""
         return {name.parts[0] for name in self._files}
 
-    def _add(self, name: PurePosixPath, file: Path) -> None:
+    def _is_left_out(self, file: Path) -> bool:
         resolved = file.resolve()
-        if name == MANIFEST_PATH or self._leave_out in (resolved, *resolved.parents):
+        return self._leave_out in (resolved, *resolved.parents)
+
+    def _add(self, name: PurePosixPath, file: Path) -> None:
+        if name == MANIFEST_PATH:
             return
         earlier = self._files.get(name)
         if earlier is not None and not earlier.samefile(file):

@@ -232,6 +232,16 @@ def test_a_packed_folder_can_be_packed_again_in_place(pack_model: Pack, sources:
     assert open_model(again, temp_dir).manifest.model_version == "2.0"
 
 
+def test_a_file_from_deep_in_the_packed_folder_is_found_when_it_is_packed_again(
+    pack_model: Pack, sources: Path
+) -> None:
+    folder = pack_model(archive_format="no-archive")
+    (folder / "checkpoints").mkdir()
+    (sources / "weights.pt").rename(folder / "checkpoints" / "best.pt")
+    again = pack_model(archive_format="no-archive", serialized_file=str(folder / "checkpoints" / "best.pt"), force=True)
+    assert (again / "best.pt").read_bytes() == (folder / "checkpoints" / "best.pt").read_bytes()
+
+
 @all_formats
 def test_an_existing_archive_is_kept_unless_forced(
     archive_format: str, pack_model: Pack, temp_dir: Path, caplog: pytest.LogCaptureFixture
@@ -300,7 +310,7 @@ def test_a_manifest_among_the_extra_files_is_not_taken(pack_model: Pack, extra: 
 
 @pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
 def test_progress_is_told_for_every_byte(
-    archive_format: str, pack_model: Pack, sources: Path, monkeypatch: pytest.MonkeyPatch
+    archive_format: str, pack_model: Pack, sources: Path, temp_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
     totals: list[int | None] = []
@@ -311,10 +321,12 @@ def test_progress_is_told_for_every_byte(
         yield told.append
 
     monkeypatch.setattr(pack_module, "progress_bar", bar)
-    pack_model(archive_format=archive_format, serialized_file=str(sources / "weights.pt"))
-    assert totals == [sum(told)]
-    files = sum((sources / name).stat().st_size for name in ("weights.pt", "my_handler.py"))
-    assert 0 < sum(told) - files < 1000  # the rest is the manifest
+    archive = pack_model(archive_format=archive_format, serialized_file=str(sources / "weights.pt"))
+    opened = open_model(archive, temp_dir)
+    expected = sum((sources / name).stat().st_size for name in ("weights.pt", "my_handler.py"))
+    expected += (opened.model_dir / "MAR-INF" / "MANIFEST.json").stat().st_size
+    assert totals == [expected]
+    assert sum(told) == expected
 
 
 def test_warnings_go_to_the_log(pack_model: Pack, caplog: pytest.LogCaptureFixture) -> None:
