@@ -87,6 +87,9 @@ def validate(schema: type[S], given: Mapping[Any, Any], base: Path | None = None
         return schema.model_validate(given, by_alias=True, by_name=False, context=base), []
     except ValidationError as error:
         found = error.errors(include_url=False)
+    for each in found:
+        if each["type"] == "invalid_key" and isinstance(each["input"], bool):  # pydantic's location has 1 for True
+            each["loc"] = (*each["loc"][:-1], each["input"])
     wrong = {each["loc"][0] for each in found}
     right = {key: value for key, value in given.items() if isinstance(key, str) and key not in wrong}
     return schema.model_validate(right, by_alias=True, by_name=False, context=base), found
