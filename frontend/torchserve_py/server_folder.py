@@ -1,7 +1,7 @@
 """A server's own folder below the temporary directory, with the files of its models and the workers' socket.
 
 A server that was killed cannot remove its folder, so the next one that starts there does. A folder is in use as long as
-its server holds the lock on it, which the system releases with the process.
+its server holds the lock on it, which the system releases with the process (and which keeps systemd-tmpfiles away).
 """
 
 import logging

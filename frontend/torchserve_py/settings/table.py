@@ -330,7 +330,9 @@ class Settings(ClosedSchema):
     )
     temp_dir: Annotated[Path, kinds.DIRECTORY, Source(env="TEMP", env_always=True, in_file=False)] = Field(
         default_factory=lambda: Path(tempfile.gettempdir()),
-        description="root of the directories that archives are unpacked to and worker sockets lie in",
+        description="where each server has a folder for unpacked archives and its workers' socket; the path has at "
+        "most 82 bytes. Not to be shared with other machines: a start removes the folders of servers that do not run "
+        "on its own",
         json_schema_extra={"x-default": "the system's temporary directory"},
     )
     log_config: Annotated[
