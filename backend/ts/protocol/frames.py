@@ -7,7 +7,7 @@ receiving side, reads into a ``bytearray`` of its own.
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgpack
@@ -65,34 +65,6 @@ def _append(value: Any, packer: msgpack.Packer, bodies: list[Buffer]) -> None:
         bodies.append(value)
     else:
         packer.pack(value)
-
-
-def unpack(payload: memoryview, make_body: Callable[[int, bytes], Any], most: int | None = None) -> Any:
-    """Return the value in a payload. Raises ValueError: it is no msgpack; or it has lists and maps of too many items.
-
-    Args:
-        make_body: Returns the value for an extension value.
-        most: How many items all lists and maps together may have; a longer list, or what is behind, is not built.
-    """
-    if most is None:
-        return msgpack.unpackb(payload, ext_hook=make_body)
-    left = most
-
-    def counted(items: list[Any]) -> list[Any]:
-        nonlocal left
-        left -= len(items)
-        if left < 0:
-            raise ValueError(f"it has more than {most} values")
-        return items
-
-    return msgpack.unpackb(
-        payload,
-        ext_hook=make_body,
-        list_hook=counted,
-        object_pairs_hook=lambda pairs: dict(counted(pairs)),
-        max_array_len=most,
-        max_map_len=most,
-    )
 
 
 class FrameBuffer:
@@ -180,6 +152,8 @@ class FrameBuffer:
         if self._end < first + length:
             return False
         payload = self._view[first : first + length]
+        if length > _SMALL and self._max_values is not None:
+            check_values(payload, self._max_values)
         self._room = self._max_frame - length
         self._message = self._unpack(payload)
         self._start = first + length
@@ -187,13 +161,10 @@ class FrameBuffer:
 
     def _unpack(self, payload: memoryview) -> list[Any]:
         try:
-            if self._max_values is None or len(payload) <= _SMALL:
-                message = msgpack.unpackb(payload, ext_hook=self._make_body)
-            else:
-                message = unpack(payload, self._make_body, self._max_values)
+            message = msgpack.unpackb(payload, ext_hook=self._make_body)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise FrameError(
-                f"a frame of {len(payload)} bytes cannot be read: {error or type(error).__name__}"
+                f"a frame of {len(payload)} bytes is not msgpack: {error or type(error).__name__}"
             ) from error
         if not isinstance(message, list) or not message or not isinstance(message[0], str):
             raise FrameError("a frame must hold an array that starts with the kind of message")
@@ -237,3 +208,49 @@ class FrameBuffer:
     def _replace(self, data: bytearray) -> None:
         self._data = data
         self._view = memoryview(data)
+
+
+#: For the first bytes of msgpack's values that do not tell their size: how many bytes the value has before its content,
+#: and how many of these, right behind the first, are the length of that content.
+_FORMATS: Final[Mapping[int, tuple[int, int]]] = {
+    **dict.fromkeys((0xC0, 0xC1, 0xC2, 0xC3), (1, 0)),
+    **dict.fromkeys((0xCC, 0xD0), (2, 0)),
+    **dict.fromkeys((0xCD, 0xD1), (3, 0)),
+    **dict.fromkeys((0xCA, 0xCE, 0xD2), (5, 0)),
+    **dict.fromkeys((0xCB, 0xCF, 0xD3), (9, 0)),
+    **{0xD4: (3, 0), 0xD5: (4, 0), 0xD6: (6, 0), 0xD7: (10, 0), 0xD8: (18, 0)},
+    **dict.fromkeys((0xC4, 0xD9), (2, 1)),
+    **dict.fromkeys((0xC5, 0xDA, 0xDC, 0xDE), (3, 2)),
+    **dict.fromkeys((0xC6, 0xDB, 0xDD, 0xDF), (5, 4)),
+    **{0xC7: (3, 1), 0xC8: (4, 2), 0xC9: (6, 4)},
+}
+
+
+def check_values(payload: memoryview, most: int) -> None:
+    """Check that a payload has at most ``most`` values, without building one. What is cut short is not looked at.
+
+    Raises FrameError: it has more.
+    """
+    position, end, awaited = 0, len(payload), 1
+    for _ in range(most):
+        if not awaited or position >= end:
+            return
+        awaited -= 1
+        kind = payload[position]
+        if kind < 0x80 or kind >= 0xE0:
+            position += 1
+        elif kind < 0xA0:
+            awaited += (kind & 0x0F) * (1 if kind & 0x10 else 2)
+            position += 1
+        elif kind < 0xC0:
+            position += 1 + (kind & 0x1F)
+        else:
+            size, length_size = _FORMATS[kind]
+            length = int.from_bytes(payload[position + 1 : position + 1 + length_size], "big")
+            position += size
+            if kind >= 0xDC:  # an array or a map
+                awaited += length * (1 if kind < 0xDE else 2)
+            else:
+                position += length
+    if awaited and position < end:
+        raise FrameError(f"a frame of {end} bytes has more than {most} values")
