@@ -193,9 +193,8 @@ class StateEncoding:
 
     def _marked(self, value: Any, kind: type, tensors: _Tensors, place: str, depth: int) -> tuple[int, Any]:
         """Return the extension type, and its content, of a value that msgpack cannot distinguish or does not know."""
-        if (
-            kind is dict or kind is OrderedDict
-        ):  # msgpack could write keys that are no scalars, but not read all of them
+        # Keys that are no scalars, msgpack could write, but not read all of them.
+        if kind is dict or kind is OrderedDict:
             pairs = [item for pair in value.items() for item in pair]
             return _Kind.PAIRS, [kind is OrderedDict, self._plain_items(pairs, tensors, place, depth)]
         if kind in self._encoders:

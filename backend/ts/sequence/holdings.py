@@ -8,14 +8,12 @@ from typing import Final
 
 from ts.protocol.messages import ENDED, EXPIRED_REASONS, EndedSequence
 from ts.sequence.sequence_cache import SequenceCache
-from ts.sequence.step import MOVED, NOT_STORED, UNREADABLE, Step, StepRefusal
+from ts.sequence.step import MOVED, NOT_STORED, UNREADABLE, UNREADABLE_HERE, Step, StepRefusal
 from ts.sequence.stores.store import Acquired, Lease, Store, StoreError, StoreSettings
 
 logger = logging.getLogger(__name__)
 
 _SWEEP_INTERVAL: Final = 60.0
-#: Why a sequence is over as far as this worker knows: its code cannot decode the stored state.
-_UNREADABLE_HERE: Final = "unreadable"
 
 
 class Holdings:
@@ -104,7 +102,7 @@ class Holdings:
             except Exception as error:  # a decoder is the handler's code
                 logger.exception("The state of %r cannot be read", sequence_id, extra={"sequence_id": sequence_id})
                 # The lease is released behind this batch, unless a step of the batch begins the sequence anew.
-                lease.closed = _UNREADABLE_HERE
+                lease.closed = UNREADABLE_HERE
                 return UNREADABLE, f"The stored state of sequence {sequence_id!r} cannot be read: {error}"
         if lease.closed:
             self._active_since.pop(sequence_id, None)

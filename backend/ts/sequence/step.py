@@ -42,6 +42,8 @@ NOT_STORED: Final = (503, "sequence_store")
 UNKNOWN: Final = (503, "outcome_unknown")
 #: A defect of the handler, not of the store: the state cannot be encoded or decoded, so a retry does not help.
 UNREADABLE: Final = (500, "handler_error")
+#: `Lease.closed` while this worker cannot decode the stored state: the sequence goes on for workers that can.
+UNREADABLE_HERE: Final = "unreadable"
 
 ROLLED_BACK: Final = (
     "Another request of its sequence failed meanwhile, so the sequence went back to an earlier state and the step does"
@@ -174,8 +176,9 @@ def is_repeated(step: Step, lease: Lease, store: Store, *, restart_expired: bool
     if step.history.asks_after == CLIENT_ASKS:
         return lease.has_applied(step.request_id)
     if step.request_id == lease.first_id:
-        may_begin = step.starts or lease.closed == ENDED or bool(lease.closed and restart_expired)
-        if may_begin and lease.closed and lease.further_steps:
+        is_over = lease.closed not in {"", UNREADABLE_HERE}
+        may_begin = step.starts or lease.closed == ENDED or (is_over and restart_expired)
+        if may_begin and is_over and lease.further_steps:
             return False
         return not may_begin or _first_had_same_body(step, lease, store)
     return not step.starts and step.request_id in lease.request_ids

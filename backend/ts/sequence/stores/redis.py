@@ -22,7 +22,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgpack
 
@@ -40,9 +40,6 @@ from ts.sequence.stores.store import (
     StoreError,
     StoreSettings,
 )
-
-if TYPE_CHECKING:
-    pass
 
 #: The part of the time for an answer in which the replicas must have a write.
 _COPY_SHARE = 0.8

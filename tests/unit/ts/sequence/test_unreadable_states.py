@@ -82,3 +82,14 @@ def test_a_step_that_starts_anew_and_fails_leaves_the_state(worker: Worker, dura
     assert answered(worker, step("j1", "s", "boom", start=True)) == [(503, "")]
     assert answered(worker, step("j2", "s", "1")) == [UNREADABLE]
     assert answered(worker, step("j3", "s", "1", start=True)) == ["1"]
+
+
+@pytest.mark.parametrize(("start", "restart"), [(True, False), (False, True)])
+def test_a_first_step_that_arrives_late_once_more_leaves_the_state_to_whoever_can_read_it(
+    durable_worker: Make, start: bool, restart: bool
+) -> None:
+    elsewhere = durable_worker(FRACTIONS, owner=ELSEWHERE, lease=0.0)
+    answered(elsewhere, step("j0", "s", "5", request_id="r", start=start), step("j1", "s", "1"))
+    worker = durable_worker(TOTAL, restart_expired=restart)
+    assert answered(worker, step("j2", "s", "5", request_id="r", start=start)) == ["5"]
+    assert answered(durable_worker(FRACTIONS, owner=ELSEWHERE), step("j3", "s", "1")) == ["7"]
