@@ -86,8 +86,8 @@ orders = st.lists(
 )
 
 
-class Wrong(BaseException):
-    """Tells what is wrong; no ``except Exception`` around a handler hides it."""
+class Wrong(SystemExit):
+    """Tells what is wrong; what answers for a handler that fails does not hide it."""
 
 
 class Killed(SystemExit):
