@@ -124,12 +124,12 @@ class Http2Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Drop everything: the client has disconnected."""
-        self._transport = None
         for timer in (self._greeting, self._farewell, self._stalls):
             if timer is not None:
                 timer.cancel()
         self._drop_all()
         self.unread.leave()
+        self._transport = None
         self._leave()
 
     def _leave(self) -> None:

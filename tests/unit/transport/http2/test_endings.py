@@ -218,6 +218,21 @@ async def test_a_client_that_reads_slowly_is_not_given_up() -> None:
     await running.server.stop(0)
 
 
+async def test_a_client_that_is_gone_while_a_handler_without_a_task_answers_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    running = await start()
+    client = await raw_client_of(running)
+    client.send(client.request(1, headers=headers_for("Later")))
+    client.send(frame(frames.DATA, frames.END_STREAM, 1, struct.pack(">BI", 0, 5) + b"never"))
+    await running.until(running=1)
+    client.writer.transport.abort()
+    await running.until(running=0, cancelled=1)
+    await running.server.stop(0)
+    assert not running.server._connections
+    assert not caplog.records
+
+
 async def test_stopping_leaves_handlers_behind_that_do_not_let_themselves_be_cancelled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
