@@ -70,7 +70,7 @@ class SocketSession(ABC):
         tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(each) for each in (self._receive(), self._answer())]
         try:
             done, _ = await asyncio.wait([*tasks, self._told], return_when=asyncio.FIRST_COMPLETED)
-            over = next(filter(None, map(self._end, done)), None)
+            over = next(filter(None, [self._end(each) for each in done]), None)
             if over is not None:
                 for task in tasks:
                     task.cancel()
