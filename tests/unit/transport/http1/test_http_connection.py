@@ -280,7 +280,7 @@ async def test_a_client_that_reads_byte_by_byte_is_dropped(monkeypatch: pytest.M
 
 
 async def test_a_client_that_reads_what_the_kernel_holds_for_it_is_not_dropped() -> None:
-    talk = Talk(replace(LIMITS, stall_seconds=0.02))
+    talk = Talk(replace(LIMITS, stall_seconds=0.2))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         talk.transport.socket = ours
@@ -293,7 +293,7 @@ async def test_a_client_that_reads_what_the_kernel_holds_for_it_is_not_dropped()
         for _ in range(100):
             assert not talk.transport.aborted
             theirs.recv(4)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.005)
         await until(lambda: talk.transport.aborted)
 
 
