@@ -38,9 +38,7 @@ def workplace(tmp_path: Path) -> Iterator[Workplace]:
         yield place
 
 
-def start(
-    workplace: Workplace, command: str = "torchserve-py --ncs --start --model-store model_store"
-) -> psutil.Process:
+def start(workplace: Workplace, command: str = START_EMPTY) -> psutil.Process:
     assert workplace.run(command)[0] == 0
     try:
         eventually(
