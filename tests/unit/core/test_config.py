@@ -357,6 +357,7 @@ def test_keys_of_handlers_are_no_misspellings(tmp_path: Path, key: str) -> None:
         ("a: &a {b: *a}", "line 1: an alias makes this value contain itself"),
         ("a: " + "9" * 5000, "not valid YAML"),
         ("a: 2024-99-99", "not valid YAML"),
+        ("!!null {batchSize: 4}", "not valid YAML"),
         (b"\xff\xfe\x00", "not valid YAML"),
         ("a: " + "[" * 200_000 + "]" * 200_000, "line 1: mappings and lists are nested more than 64 deep"),
         ("a: '" + "x" * (1 << 20) + "'", "the file is larger than 1048576 bytes, the most that is read"),

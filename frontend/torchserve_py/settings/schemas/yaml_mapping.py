@@ -61,7 +61,7 @@ def parse_yaml_mapping(text: bytes, *, last_wins: bool = False) -> YamlMapping:
         loader = SafeLoader(text)
         try:
             node = loader.get_single_node()
-            if node is None or node.tag == "tag:yaml.org,2002:null":
+            if node is None or (isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"):
                 return YamlMapping({}, {})
             if not isinstance(node, yaml.MappingNode):
                 raise UnreadableYaml(f"{_place(node)}the file must hold 'key: value' lines, not a {_kind(node)}")
