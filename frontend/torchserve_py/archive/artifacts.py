@@ -67,7 +67,7 @@ class Artifacts:
 
         config_file = self._files[PurePosixPath(TRUSS_CONFIG)]
         try:
-            config = read_yaml_mapping(config_file).values
+            config = read_yaml_mapping(config_file, last_wins=True).values
         except UnreadableYaml as error:
             raise PackError(f"{config_file}: {error}") from error
         bundled = config.get("bundled_packages_dir") or _DEFAULT_PACKAGES_DIR

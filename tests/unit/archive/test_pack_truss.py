@@ -53,6 +53,13 @@ def test_packages_from_outside_join_the_bundled_ones(tmp_path: Path) -> None:
     assert {"packages/tools/__init__.py", "packages/helper.py"} <= set(names)
 
 
+def test_of_a_repeated_key_the_last_value_counts_as_when_the_truss_is_served(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "tool.py").write_text("")
+    folder = make_truss(tmp_path, "external_package_dirs: [../nowhere]\nexternal_package_dirs: [../shared]\n")
+    assert "packages/tool.py" in zipfile.ZipFile(packed(folder, tmp_path / "store")).namelist()
+
+
 def test_packages_that_are_not_there_are_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         packed(make_truss(tmp_path, "external_package_dirs: [../nowhere]\n"), tmp_path / "store")
