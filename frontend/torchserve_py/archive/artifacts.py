@@ -9,16 +9,25 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Annotated
 
 from torchserve_py.archive.contract import TRUSS_CONFIG
 from torchserve_py.archive.errors import PackError
 from torchserve_py.archive.manifest import MANIFEST_PATH
+from torchserve_py.settings.schemas.schema import Schema, read
+from torchserve_py.settings.schemas.values import Expected, Texts, is_inside
 
 log = logging.getLogger(__name__)
 
 UNWANTED_FOLDERS = ("__MACOSX", "__pycache__")
-_DEFAULT_PACKAGES_DIR = "packages"
 _WILDCARD = re.compile(r"[*?]|\[.*\]")
+
+
+class _Packages(Schema):
+    """Where a Truss has packages, in its `config.yaml`."""
+
+    bundled_packages_dir: Annotated[str, Expected("a path inside of the Truss's folder", is_inside)] = "packages"
+    external_package_dirs: Texts = None
 
 
 class Artifacts:
@@ -67,12 +76,14 @@ class Artifacts:
 
         config_file = self._files[PurePosixPath(TRUSS_CONFIG)]
         try:
-            config = read_yaml_mapping(config_file, last_wins=True).values
+            mapping = read_yaml_mapping(config_file, last_wins=True)
         except UnreadableYaml as error:
             raise PackError(f"{config_file}: {error}") from error
-        bundled = config.get("bundled_packages_dir") or _DEFAULT_PACKAGES_DIR
-        for external in config.get("external_package_dirs") or ():
-            self._add_folder(config_file.parent / external, PurePosixPath(bundled))
+        config, problems = read(_Packages, mapping.values, lines=mapping.lines)
+        if problems:
+            raise PackError(f"{config_file}: {'; '.join(problems.values())}")
+        for external in config.external_package_dirs or ():
+            self._add_folder(config_file.parent / external, PurePosixPath(config.bundled_packages_dir))
 
     def _add_folder(self, folder: Path, under: PurePosixPath) -> None:
         """Add the contents of `folder` below a folder of the archive. Raises FileNotFoundError."""

@@ -65,6 +65,29 @@ def test_packages_that_are_not_there_are_told(tmp_path: Path) -> None:
         packed(make_truss(tmp_path, "external_package_dirs: [../nowhere]\n"), tmp_path / "store")
 
 
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (
+            "a: 1\nexternal_package_dirs: ./x\n",
+            "line 2: external_package_dirs is './x' (str), it must be a list of texts",
+        ),
+        ("external_package_dirs: [7]\n", "line 1: external_package_dirs is [7] (list), it must be a list of texts"),
+        (
+            "bundled_packages_dir: ../packages\n",
+            "line 1: bundled_packages_dir is '../packages' (str), it must be a path inside of the Truss's folder",
+        ),
+    ],
+)
+def test_packages_that_are_no_folders_are_told_as_when_the_truss_is_served(
+    config: str, told: str, tmp_path: Path
+) -> None:
+    folder = make_truss(tmp_path, config)
+    with pytest.raises(PackError) as error:
+        packed(folder, tmp_path / "store")
+    assert str(error.value) == f"{folder / 'config.yaml'}: {told}"
+
+
 @pytest.mark.parametrize("config", ["a: {", "- a"])
 def test_a_broken_config_is_told(config: str, tmp_path: Path) -> None:
     with pytest.raises(PackError, match=r"config\.yaml"):
