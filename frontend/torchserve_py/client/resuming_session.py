@@ -126,6 +126,9 @@ class AsyncSession:
                 await self._go_on(end)
             except ConnectionClosed as closed:
                 self._lost(closed)
+            except (SessionClosed, SequenceLost):
+                if not progress.has_next:  # what came before the end is handed out first
+                    raise
         self._delay = _FIRST_DELAY
         arrived = progress.next()
         if isinstance(arrived, StepFailed):

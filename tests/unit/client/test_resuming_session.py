@@ -58,6 +58,39 @@ async def test_the_last_missing_answer_may_come_when_the_session_is_resumed() ->
         assert (await session.step("a")).body == b"A"
 
 
+async def test_a_last_answer_that_comes_before_the_connection_breaks_again_counts() -> None:
+    """The connection breaks while the session is resumed, and nobody knows the ended sequence any longer."""
+
+    async def behave(socket: ServerConnection, count: int) -> None:
+        await socket.recv()
+        if count == 2:
+            await socket.send(answer(1, b"A"))
+        socket.transport.abort()
+
+    async with session_with(behave) as session:
+        assert (await session.step("a", end=True)).body == b"A"
+        with pytest.raises(SessionClosed):
+            await session.step("b")
+
+
+async def test_answers_that_came_before_a_sequence_was_lost_are_handed_out() -> None:
+    async def behave(socket: ServerConnection, count: int) -> None:
+        await socket.recv()
+        if count == 1:
+            await socket.recv()
+            socket.transport.abort()
+            return
+        await socket.send(answer(1, b"A"))
+        await socket.close(4410, "sequence_lost")
+
+    async with session_with(behave) as session:
+        await session.send("a")
+        await session.send("b")
+        assert (await session.receive()).body == b"A"
+        with pytest.raises(SequenceLost):
+            await session.receive()
+
+
 async def test_a_slow_caller_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """More is waiting for the caller than the library takes at once, for longer than a silent server is suffered."""
     monkeypatch.setattr(resuming_session, "_SILENCE", 0.2)
