@@ -340,6 +340,7 @@ class Scheduler:
             job.state = JOB_TRANSITIONS[job.state, "requeue"]
             if not job.asks_after and (job.sends >= MOST_SENDS or cause is Cause.response_timeout):
                 job.asks_after, job.expires_at = cause.value, now + OUTCOME_LIMIT
+                self._shared.deadlines.bring_forward(job, now)  # its client may have been ready to wait for longer
             self._shared.deadlines.start_timer(job, now)
 
     def _final_cause(self, job: Job, cause: Cause) -> Cause:

@@ -89,9 +89,10 @@ def test_jobs_that_were_begun_early_take_too_long_once_the_earlier_ones_are_answ
     assert play.asks("b") == "response_timeout"
 
 
-def test_a_job_that_nobody_can_tell_about_in_time_ends_all_the_same():
+@pytest.mark.parametrize("patience", [None, 1.0, 10 * OUTCOME_LIMIT])
+def test_a_job_that_nobody_can_tell_about_in_time_ends_all_the_same(patience):
     play = Play(durable())
-    play.submit("a", "s")
+    play.submit("a", "s", expires_at=patience)
     play.submit("b", "s")
     play.worker_lost("w1", Cause.response_timeout)
     assert play.at(OUTCOME_LIMIT - 1).tick() == []
