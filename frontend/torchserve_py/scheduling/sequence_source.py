@@ -11,6 +11,7 @@ from typing import cast
 
 from torchserve_py.scheduling.closed import ENDS, ClosedIds, SuspendedIds
 from torchserve_py.scheduling.effects import Cause, EndReason, EndSequence
+from torchserve_py.scheduling.emptiest import EmptiestLane
 from torchserve_py.scheduling.job import STREAMING, WAITING, Job
 from torchserve_py.scheduling.lane import Ranking, SharedState, WorkerLoad
 from torchserve_py.scheduling.policy import SequencePolicy
@@ -42,6 +43,7 @@ class Sequences:
         self._delay = delay
         self._joins = joins
         self._lanes: dict[str, SequenceLane] = {}
+        self._emptiest = EmptiestLane()
         # Sequences, not jobs: one that joins its own stream counts once; a second batch may be sent ahead of the first.
         self._most_running = batch_size if joins else 2 * batch_size
         self._pending = SequenceLane(None, self._most_running, delay, policy.max_idle)
@@ -127,6 +129,7 @@ class Sequences:
         """Return a new worker with a lane and slots of its own; pending sequences are bound to it."""
         max_idle = self._policy.max_idle
         lane = self._lanes[worker_id] = SequenceLane(worker_id, self._most_running, self._delay, max_idle)
+        self._emptiest.add(lane)
         self._bind_pending(now)
         return WorkerLoad(worker_id, lane)
 
@@ -234,14 +237,15 @@ class Sequences:
     def _bind_pending(self, now: float) -> None:
         """Bind pending sequences, the most urgent and oldest first, each to the worker with the most free slots."""
         pending = self._pending
-        while pending.items and self._lanes:
-            lane = min(self._lanes.values(), key=lambda lane: len(lane.bound))
-            if len(lane.bound) >= self._slots:
+        while pending.items:
+            lane = self._emptiest.get()
+            if lane is None or len(lane.bound) >= self._slots:
                 return
             sequence = self._ranking.take(pending.items) if self._ranking else next(iter(pending.items))
             del pending.items[sequence]
             del pending.bound[sequence]
             lane.bound[sequence] = None
+            self._emptiest.changed(lane)
             sequence.lane = lane
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "bind"]
             lane.items[sequence] = now
@@ -311,6 +315,7 @@ class Sequences:
         del self.open[sequence.id]
         lane = sequence.lane
         del lane.bound[sequence]
+        self._emptiest.changed(lane)
         lane.items.pop(sequence, None)
         if self._ranking:
             self._ranking.withdraw(self._pending.items)
@@ -336,8 +341,10 @@ class Sequences:
 
     def _unlink(self, worker: WorkerLoad) -> list[Sequence]:
         """Bind no further sequence to the worker; return those that are bound."""
+        lane = cast(SequenceLane, worker.lane)
         self._lanes.pop(worker.id, None)
-        return list(cast(SequenceLane, worker.lane).bound)
+        self._emptiest.remove(lane)
+        return list(lane.bound)
 
 
 def _without(job: Job, jobs: tuple[Job, ...]) -> tuple[Job, ...]:

@@ -104,6 +104,9 @@ def validate_sequences(source: Sequences) -> None:
         assert set(lane.bound) == set(bound)
         assert lane.running == sum(bool(sequence.in_flight) for sequence in bound) <= lane.most_running
         assert set(lane.items) == {sequence for sequence in bound if sequence.state in (READY, PENDING)}
+    emptiest = source._emptiest.get()
+    assert emptiest is min(source._lanes.values(), key=lambda lane: lane.members, default=None)
+    assert len(source._emptiest) <= max(64, 2 * len(source._lanes)) + 1, "entries of former numbers pile up"
     if source._pending.items:
         assert all(lane.members >= source._slots for lane in source._lanes.values()), "a slot is free, a sequence waits"
     for sequence_id, sequence in source.open.items():
