@@ -96,7 +96,7 @@ class FrameBuffer:
         self._max_values = max_values
 
     @property
-    def pending(self) -> int:
+    def _pending(self) -> int:
         """How many bytes wait, without those of large bodies."""
         return self._end - self._start
 
@@ -108,7 +108,7 @@ class FrameBuffer:
             return self._missing[0]
         if not self._end:
             return self._view
-        pending = self.pending
+        pending = self._pending
         needed = _INITIAL_CAPACITY
         if pending >= _LENGTH.size:
             needed = max(needed, _LENGTH.size + self._frame_length())
@@ -199,7 +199,7 @@ class FrameBuffer:
         return length
 
     def _make_room(self, capacity: int) -> None:
-        pending = self.pending
+        pending = self._pending
         room = bytearray(capacity)
         room[:pending] = self._view[self._start : self._end]
         self._replace(room)

@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 #: to read.
 _DEAR = 0.02
 _REST = 4
-#: Messages of so few bytes never take that long: their time is not taken, which costs a system call.
-_CHEAP: Final = 4096
 #: But no longer than this (seconds).
 _LONGEST_REST = 1.0
 #: ``struct ucred`` of Linux: process, user and group.
@@ -129,13 +127,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self) -> None:
         """Handle the messages that are here, for a moment; the rest waits for the next turn."""
-        end = self._turns.end_of_slice()
-        begun = time.thread_time() if self._frames.pending > _CHEAP else None
+        end, begun = self._turns.end_of_slice(), time.thread_time()
         try:
             for message in self._frames.messages():
                 self.on_message(self, message)
                 if time.monotonic() > end:
-                    took = 0.0 if begun is None else time.thread_time() - begun
+                    took = time.thread_time() - begun
                     self._fall_behind(min(took * _REST, _LONGEST_REST) if took > _DEAR else 0.0)
                     return
         except Exception as error:  # any error concerns this peer alone

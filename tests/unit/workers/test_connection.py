@@ -191,10 +191,9 @@ async def test_a_flood_can_be_paused(ends: tuple[Connection, Peer]) -> None:
 
 
 async def test_messages_that_are_dear_to_read_leave_most_of_the_time_to_others(ends: tuple[Connection, Peer]) -> None:
-    connection, peer = ends
-    connection.limit_frames(10_000, 10)
+    _, peer = ends
     begun = time.monotonic()
-    await peer.send(frame(["dear", "x" * 5000]) * 3)
+    await peer.send(frame(["dear"]) * 3)
     for _ in range(3):
         await peer.messages.get()
     assert time.monotonic() - begun > 3 * 0.03 + 2 * 4 * 0.03
