@@ -262,7 +262,8 @@ def test_the_example_shows_what_there_is_without_a_file(place: Path) -> None:
         with RunningServer({"echo": HANDLERS / "echo"}, {"drain_timeout": 1, **properties}) as server:
             server.wait_ready()
             assert server.predict("echo", "x").status_code == 200
-            return set(shown(server))
+            asked_too_early = "ts_http_requests method=GET route=/ready status=503"  # there in some runs
+            return set(shown(server)) - {asked_too_early}
 
     assert series({"metrics_config": ROOT / "configs" / "metrics.yaml"}) == series({})
 
