@@ -73,11 +73,14 @@ def _holds_anything(folder: Path) -> bool:
 
 
 def _mlserver_models(entry: Path) -> list[Path]:
-    """Return the folders of MLServer's models, one or two levels below a folder that holds nothing but folders."""
+    """Return the folders of MLServer's models, one or two levels below a folder that holds nothing but folders.
+
+    What is hidden does not count.
+    """
     try:
-        if not entry.is_dir() or not all(child.is_dir() for child in entry.iterdir()):
+        if not entry.is_dir() or not all(child.is_dir() for child in entry.glob("[!.]*")):
             return []
-        found = [path for pattern in ("*", "*/*") for path in entry.glob(f"{pattern}/model-settings.json")]
+        found = [path for below in ("[!.]*", "[!.]*/[!.]*") for path in entry.glob(f"{below}/model-settings.json")]
     except OSError:  # a folder is not readable
         return []
     return [path.parent for path in found]

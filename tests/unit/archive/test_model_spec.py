@@ -113,6 +113,15 @@ def test_all_finds_the_models_of_mlserver_in_folders_of_folders(model_store: Pat
     assert [spec.location for spec in named] == ["deep/er/iris", "empty", "gone.mar", "plain", "sums/v2", "sums/v1"]
 
 
+def test_nothing_hidden_counts_in_folders_of_folders(model_store: Path) -> None:
+    for name in ("sums/v1", "sums/.old", "deep/er/iris", "deep/er/.old", "deep/.old/iris"):
+        (model_store / name).mkdir(parents=True)
+        (model_store / name / "model-settings.json").touch()
+    (model_store / "sums" / ".DS_Store").touch()
+    names = [spec.location for spec in expand_model_specs(parse_model_specs("all"), model_store)]
+    assert names == ["deep/er/iris", "sums/v1"]
+
+
 @pytest.mark.parametrize("value", [["all", "/srv/mine", "x=b.mar"], "/srv/mine,ALL,x=b.mar"])
 def test_all_goes_together_with_other_models(value: str | list[str], full_store: Path) -> None:
     specs = expand_model_specs(parse_model_specs(value), full_store)
