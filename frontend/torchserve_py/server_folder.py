@@ -46,7 +46,7 @@ def _locked_folder(temp_dir: Path) -> tuple[Path, int]:
 
 
 def _remove_abandoned(temp_dir: Path) -> None:
-    for folder in temp_dir.glob(f"{_PREFIX}*"):
+    for folder in temp_dir.glob(f"{_PREFIX}{'?' * 8}"):  # as mkdtemp makes names
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:  # it is another user's, or has just been removed

@@ -26,11 +26,13 @@ def test_a_folder_goes_with_its_server(tmp_path: Path) -> None:
 
 
 def test_a_killed_server_s_folder_goes_with_the_next_start_and_that_of_a_running_one_stays(tmp_path: Path) -> None:
-    foreign = [tmp_path / "models", tmp_path / "ts-node", tmp_path / "ts-server-link", tmp_path / "ts-server-file"]
-    for each in foreign[:2]:
+    folders = [tmp_path / "models", tmp_path / "ts-node", tmp_path / "ts-server-backups"]
+    link, file = tmp_path / "ts-server-linklink", tmp_path / "ts-server-filefile"
+    for each in folders:
         each.mkdir()
-    foreign[2].symlink_to(foreign[0])
-    foreign[3].touch()
+    link.symlink_to(folders[0])
+    file.touch()
+    foreign = [*folders, link, file]
     servers = [
         subprocess.Popen(
             [sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
