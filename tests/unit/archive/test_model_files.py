@@ -123,6 +123,19 @@ def test_a_manifest_without_a_name_gets_the_archives(tmp_path: Path, temp_dir: P
     assert open_model(tmp_path / "resnet-18.mar", temp_dir).name == "resnet_18"
 
 
+@pytest.mark.parametrize("missing", [(), ("createdOn",), ("createdOn", "archiverVersion")])
+def test_what_a_manifest_does_not_say_of_its_making_is_a_warning(
+    missing: tuple[str, ...], pack_model: Pack, temp_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = pack_model(archive_format="no-archive")
+    file = folder / "MAR-INF" / "MANIFEST.json"
+    file.write_text(json.dumps({key: each for key, each in json.loads(file.read_text()).items() if key not in missing}))
+    open_model(folder, temp_dir, url="noop")
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"noop: {key} is missing in MAR-INF/MANIFEST.json; was it made by torch-model-archiver?" for key in missing
+    ]
+
+
 def test_a_folder_with_nothing_but_a_folder_is_descended_into(
     tmp_path: Path, model_store: Path, pack_model: Pack, temp_dir: Path
 ) -> None:
