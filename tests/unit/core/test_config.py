@@ -214,7 +214,10 @@ def test_the_handlers_keys_stay_available(tmp_path: Path) -> None:
         ("batchSize: 0", "line 1: batchSize is 0 (int), it must be an integer from 1"),
         ("batchSize: true", "line 1: batchSize is True (bool), it must be an integer from 1"),
         ("batchSize: 2.0", "line 1: batchSize is 2.0 (float), it must be an integer from 1"),
-        ("jobQueueSize: 2147483648", "line 1: jobQueueSize is 2147483648 (int), it must be an integer from 0"),
+        (
+            "jobQueueSize: 2147483648",
+            "line 1: jobQueueSize is 2147483648 (int), it must be an integer from 0, at most 2147483647",
+        ),
         ("responseTimeout: -1", "line 1: responseTimeout is -1 (int), it must be an integer from 1 (seconds)"),
         ("useVenv: 'yes'", "line 1: useVenv is 'yes' (str), it must be true or false"),
         ("deviceType: tpu", "line 1: deviceType is 'tpu' (str), it must be one of cpu, gpu, auto"),

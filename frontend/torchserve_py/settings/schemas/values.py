@@ -46,7 +46,9 @@ class Expected:
                 return run(value)
         except (ValidationError, ValueError, TypeError):
             pass
-        raise unexpected(self.words)
+        limit = None if self.inner is None else self.inner.get("le")
+        is_untold = limit is not None and isinstance(value, int) and value > limit and str(limit) not in self.words
+        raise unexpected(f"{self.words}, at most {limit}" if is_untold else self.words)
 
 
 @dataclass(frozen=True)
