@@ -45,6 +45,7 @@ class SystemMetrics:
         if command is not None and not command.startswith(BUILT_IN_SCRIPT):
             self._command = SystemCommand(command, command_limit)
         self._read_gpus: Callable[[], Sequence[GpuUsage]] | None = read_gpus
+        self._has_gpus = False
         self._interval: float | None = _FIRST_INTERVAL
         self._read_gpu_memory = read_gpu_memory
 
@@ -88,7 +89,8 @@ class SystemMetrics:
         if self._read_gpus is None:
             return
         gpus = self._read_gpus()
-        if not gpus and not usage.gpus:
+        self._has_gpus = self._has_gpus or bool(gpus)
+        if not self._has_gpus:
             self._read_gpus = None
         for gpu in gpus:
             used, total = gpu.memory_used, gpu.memory_total

@@ -67,6 +67,16 @@ def test_a_host_without_gpus_is_asked_once() -> None:
     assert len(asked) == 1
 
 
+def test_gpus_that_do_not_answer_for_a_while_are_asked_again() -> None:
+    answers = iter([[GpuUsage(0, 1.0, 2.0, 3.0, 4.0)], [], [], [GpuUsage(0, 5.0, 6.0, 7.0, 8.0)]])
+    metrics, usage = ServerMetrics(HOST), Usage()
+    system = SystemMetrics(metrics, lambda: next(answers))
+    for shown in ([0], [], [], [0]):
+        system.collect([], usage)
+        assert list(usage.gpus) == shown
+    assert scrape(metrics)["GPUUtilization DeviceId=0 Level=Host"] == 5
+
+
 def test_what_a_worker_has_started_counts_as_the_workers_gpu_memory() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as engine:
         used = {os.getpid(): 1000, engine.pid: 200, 1: 7, 2**22 + 1: 8}
