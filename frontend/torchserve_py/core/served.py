@@ -8,7 +8,7 @@ choice holds for all APIs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torchserve_py.core.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.core.model import Model
@@ -19,10 +19,6 @@ from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.model_spec import ModelSpec
-
-if TYPE_CHECKING:
-    from torchserve_py.core.model import Model
-
 
 _MAX_DIGITS: Final = 18
 

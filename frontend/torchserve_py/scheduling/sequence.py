@@ -72,7 +72,7 @@ class Sequence:
     in_flight: tuple[Job, ...] = ()
     ending: EndReason | None = None  # why the sequence closes as soon as none of its jobs is in flight, if it does
     has_state: bool = False  # whether a worker has had one of its jobs, and so state that can be lost
-    once: bool = False  # whether nothing begins it anew after its end, as the job said that was sent last
+    once: bool = False  # whether nothing begins it anew after its end: a job that was sent has said so
     timer: int = 0  # kept by `Deadlines`
 
     def __repr__(self) -> str:
