@@ -1,5 +1,6 @@
 """Workers that are forked from a process that has imported torch: what they are, and which workers are not forked."""
 
+import contextlib
 import os
 import pwd
 import signal
@@ -130,6 +131,24 @@ def test_a_forked_worker_that_dies_is_replaced_and_takes_its_processes_along(ser
     assert server.predict("pair", "exit").status_code == 500
     eventually(lambda: "exited with code 3" in server.log(), "the exit status is in the log")
     eventually(lambda: len(pids(server, "pair")) == len(seen_by_both(server)) == 2, "there is another")
+
+
+def test_a_forked_worker_that_has_ended_leaves_no_pipe_open(server: RunningServer, tmp_path: Path) -> None:
+    def pipes() -> int:
+        found = 0
+        for descriptor in Path(f"/proc/{server.server.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                found += str(descriptor.readlink()).startswith("pipe:")
+        return found
+
+    folder = model_folder(tmp_path, "passing", "import torch\n\n\ndef handle(data, context):\n    pass\n")
+    before = pipes()
+    for _ in range(5):
+        assert server.register(folder).status_code == 200
+        assert forked(server, *pids(server, "passing"))
+        assert pipes() > before
+        assert server.unregister("passing").status_code == 200
+    eventually(lambda: pipes() == before, "the pipes are closed")
 
 
 def test_workers_outlive_the_death_of_what_forks_them_by_being_replaced(server: RunningServer) -> None:

@@ -210,12 +210,18 @@ async def _end_of(pid: int) -> None:
         os.close(process)
 
 
+class _PipeProtocol(asyncio.StreamReaderProtocol):
+    """Fills a reader; at the end of the pipe the transport closes it, as that of a child's output does."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
+
+
 async def _reader(end: int, stack: ExitStack) -> asyncio.StreamReader:
     reader = asyncio.StreamReader()
     pipe = os.fdopen(end, "rb", 0)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), pipe
-    )
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: _PipeProtocol(reader), pipe)
     stack.callback(transport.close)
     return reader
 
