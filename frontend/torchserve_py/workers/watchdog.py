@@ -97,4 +97,4 @@ class Watchdog:
             logger.warning(text, self.worker.label, len(stuck))
             self.events.take_out(self.worker)
         if self._taken_out_at is not None and (len(in_flight) == len(stuck) or now - self._taken_out_at > limit):
-            self.worker.kill("it did not drop jobs that were over")
+            self.worker.kill(f"it did not drop {len(stuck)} jobs that were over")

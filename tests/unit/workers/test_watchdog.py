@@ -99,7 +99,7 @@ def test_a_worker_that_does_not_drop_a_job_gets_no_more_and_is_killed_once_the_o
     watch.heard("runs", at=22.0)
     assert watch.check(23.0) == (["stuck"], 1, "")
     del watch.in_flight["runs"]
-    assert watch.check(24.0) == (["stuck"], 1, "it did not drop jobs that were over")
+    assert watch.check(24.0) == (["stuck"], 1, "it did not drop 1 jobs that were over")
 
 
 def test_a_worker_that_was_taken_out_is_killed_after_a_time_though_its_other_jobs_go_on() -> None:
@@ -109,7 +109,7 @@ def test_a_worker_that_was_taken_out_is_killed_after_a_time_though_its_other_job
         watch.heard("streams", at=now)
         assert watch.check(now)[2] == ""
     watch.heard("streams", at=32.0)
-    assert watch.check(32.1) == (["stuck"], 1, "it did not drop jobs that were over")
+    assert watch.check(32.1) == (["stuck"], 1, "it did not drop 1 jobs that were over")
 
 
 def test_a_job_may_last_as_long_as_its_client_likes() -> None:
