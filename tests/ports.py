@@ -10,13 +10,15 @@ from typing import Final
 _PORTS: Final = range(20_001, 32_000)
 #: Not the generator that tests seed: those that run side by side would choose the same ports.
 _CHOICE: Final = random.SystemRandom()
+#: What was handed out: a program may not have begun to listen yet, or be down for a moment.
+_HANDED_OUT: Final[set[int]] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens on now."""
+    """Return ports of this machine that nobody listens on now, others each time."""
     ports: list[int] = []
     with contextlib.ExitStack() as stack:
-        for port in _CHOICE.sample(_PORTS, len(_PORTS)):
+        for port in _CHOICE.sample(sorted(set(_PORTS) - _HANDED_OUT), len(_PORTS) - len(_HANDED_OUT)):
             if len(ports) == count:
                 break
             probe = stack.enter_context(socket.socket())
@@ -24,4 +26,5 @@ def free_ports(count: int) -> list[int]:
                 probe.bind(("127.0.0.1", port))
                 ports.append(port)
     assert len(ports) == count, f"there are no {count} free ports"
+    _HANDED_OUT.update(ports)
     return ports
