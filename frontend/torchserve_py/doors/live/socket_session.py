@@ -176,16 +176,18 @@ class SocketSession(ABC):
             self._heard_at = loop.time()
         elif self._sent > _READ_AHEAD:
             give_up_after = max(give_up_after, self.terms.settings.default_response_timeout)
-        idle, silent = loop.time() - self.active_at, loop.time() - self._heard_at
-        if not self._count and idle >= max_idle:
+        # While a session is resumed, the step whose answer is awaited is not counted.
+        is_waiting = self._count > 0 or self.answered is not None
+        idle = 0.0 if is_waiting else loop.time() - self.active_at
+        silent = loop.time() - self._heard_at
+        if idle >= max_idle:
             self.tell(GONE, f"sequence_expired: no step for {max_idle:g} seconds")
         elif silent >= give_up_after:
             self.tell(*SILENT)
         else:
             if silent >= _PING_AFTER:
                 self._socket.ping()
-            seconds = min(_PING_AFTER / 2, max_idle - (0.0 if self._count else idle))
-            self._timer = loop.call_later(seconds, self._check)
+            self._timer = loop.call_later(min(_PING_AFTER / 2, max_idle - idle), self._check)
 
 
 class StepSession(SocketSession):

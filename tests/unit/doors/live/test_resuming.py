@@ -124,3 +124,16 @@ async def test_the_answer_that_a_replaced_session_waited_for_is_read_and_dropped
     parts = model.calls[0].parts
     model.calls[0].part(b"a part", more=True)
     await until(lambda: not parts.buffered_bytes, "nobody waits for the answer, so it is dropped")
+
+
+async def test_a_client_that_waits_for_what_it_has_missed_is_not_idle(live: Open) -> None:
+    model = stateful(is_durable=True, sequence_max_idle_ms=200)
+    model.behave = lambda call: None
+    session = await live(model)
+    await session.send(resume="a token", after=0, unanswered=[1])
+    await until(lambda: len(model.calls) == 1, "the missed answer is asked for")
+    await asyncio.sleep(0.6)
+    model.calls[0].part(b"late")
+    assert (await session.receive()).get("body") == "late"
+    assert (await session.receive())["last"] == 1
+    assert await session.closed() == (4410, "sequence_expired: no step for 0.2 seconds")
