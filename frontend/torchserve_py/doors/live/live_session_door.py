@@ -92,7 +92,7 @@ class LiveSessionDoor(SessionDoor):
         self._release(session)
 
     def _release(self, session: SocketSession) -> None:
-        """Close the sequence of a session that is over, unless it had no step, or another session owns it."""
+        """Close the sequence of a session that is over, unless another session owns it."""
         model = session.terms.model
-        if session.last and (model.id, session.sequence_id) not in self._owners:
+        if (model.id, session.sequence_id) not in self._owners:
             self.serving.release_sequence(model, session.sequence_id)

@@ -137,3 +137,15 @@ async def test_a_client_that_waits_for_what_it_has_missed_is_not_idle(live: Open
     assert (await session.receive()).get("body") == "late"
     assert (await session.receive())["last"] == 1
     assert await session.closed() == (4410, "sequence_expired: no step for 0.2 seconds")
+
+
+async def test_a_sequence_is_released_though_its_client_left_while_it_was_resumed(live: Open) -> None:
+    model = stateful(is_durable=True)
+    model.behave = lambda call: None
+    session = await live(model)
+    await session.send(resume="a token", after=1)
+    await until(lambda: len(model.calls) == 1, "the answer that the client has is asked for")
+    await session.socket.close()
+    model.calls[0].part(b"one")
+    await until(lambda: model.released, "the sequence is released")
+    assert model.released == [model.calls[0].sequence_id]
