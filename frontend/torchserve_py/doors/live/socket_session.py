@@ -30,7 +30,7 @@ _READ_AHEAD: Final = 8
 _CLOSE_LIMIT: Final = 5.0
 
 #: Sends an answer when those before it are sent; may raise SessionOver.
-Answer = Callable[[], Awaitable[None]]
+SendAnswer = Callable[[], Awaitable[None]]
 
 
 class SocketSession(ABC):
@@ -44,7 +44,7 @@ class SocketSession(ABC):
         self.sequence_id = ""
         self.last = 0
         #: Answers that wait for their turn. (Not `asyncio.Queue`, which would be a tenth of an idle session's memory.)
-        self._queue = deque[tuple[StepExchange | None, Answer]]()
+        self._queue = deque[tuple[StepExchange | None, SendAnswer]]()
         self._answer_comes: asyncio.Future[None] | None = None
         #: The step whose answer is sent, or waited for.
         self.answered: StepExchange | None = None
@@ -134,7 +134,7 @@ class SocketSession(ABC):
         step = self._queue[-1][0] if self._queue else self.answered
         return step is not None and step.ends
 
-    def put(self, answer: Answer, step: StepExchange | None = None) -> None:
+    def put(self, answer: SendAnswer, step: StepExchange | None = None) -> None:
         """Let ``answer`` be sent once those before it are; ``step`` is the step that it answers, if it does."""
         if step is not None:
             self._count += 1
