@@ -240,8 +240,15 @@ class Call:
         if not isinstance(error, AbortError):
             self.end(*self.method.refuse(error))
 
+    def end(self, code: StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> None:
+        """End the call with a status, behind the messages that were sent."""
+        if trailing_metadata:
+            self.trailing_metadata = trailing_metadata
+        self._conclude(code, details)
+        self._end_handler()
+
     def fail(self, code: StatusCode, details: str) -> None:
-        """End the call now, without waiting for its handler."""
+        """End the call now: drop what has not left yet, and cancel the handler unless it is the caller."""
         if self.is_over:
             return
         self.stream.discard()
@@ -363,9 +370,3 @@ class Call:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         self._waiter = None
-
-    def end(self, code: StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> None:
-        if trailing_metadata:
-            self.trailing_metadata = trailing_metadata
-        self._conclude(code, details)
-        self._end_handler()
