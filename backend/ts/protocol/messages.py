@@ -67,7 +67,8 @@ InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any, str | None, bo
 class History(NamedTuple):
     """What the server knows of a row before this worker got it: a step of a sequence whose state is stored.
 
-    The server sends it if the row is the first of its sequence for this worker, or was sent to another worker before.
+    The server sends it if the row is the first of its sequence for this worker, was sent to another worker before, or
+    comes from a client that only asks whether an earlier step was applied.
 
     Attributes:
         active_since: The moment (monotonic seconds, which the processes of a machine share) since which the server

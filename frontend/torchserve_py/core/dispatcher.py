@@ -66,7 +66,7 @@ class Dispatcher:
         self.metrics = metrics
         self._end_header = end_header.lower() if policy.sequences is not None else None
         self._durable = policy.sequences is not None and policy.sequences.durable
-        #: What makes monotonic seconds of the scheduler's for the histories of stored sequences.
+        #: Converts the scheduler's time to monotonic seconds, for the histories of stored sequences; else None.
         self._moment_of = self._running_time.moment_of if self._running_time is not None and self._durable else None
         self._stream_buffer_size = stream_buffer_size
         #: The most seconds that a request may wait for a worker.

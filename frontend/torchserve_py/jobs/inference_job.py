@@ -73,7 +73,7 @@ class InferenceJob(Job):
     def history(self, moment_of: Callable[[float], float]) -> History | None:
         """Return what the worker of a stored sequence has to know of the time before, if there is anything.
 
-        ``moment_of`` makes monotonic seconds of the scheduler's.
+        ``moment_of`` converts the scheduler's time to monotonic seconds.
         """
         if not (self.opens or self.was_sent_before or self.request.only_ask):
             return None
@@ -86,7 +86,7 @@ def encode_batch(
 ) -> list[Buffer]:
     """Encode a batch without those of its jobs that cannot be encoded: they get a `refusal`.
 
-    Without ``moment_of``, which makes monotonic seconds of the scheduler's, the jobs have no histories.
+    ``moment_of`` converts the scheduler's time to monotonic seconds; without it the jobs have no histories.
     """
     histories = NO_HISTORIES
     if moment_of is not None:
