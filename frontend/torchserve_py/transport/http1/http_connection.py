@@ -126,7 +126,7 @@ class HttpConnection(ClientTransport):
             self._awaits_reader = False
             self._next()
 
-    # Callbacks of the parser, called during `_feed`.
+    # Callbacks of the parser, called during `_parse`; `received_of_body` calls `on_end`, too.
 
     def on_head(self, head: Head) -> None:
         self._awaits_head = False
