@@ -106,7 +106,8 @@ class StepExchange(Exchange):
     def usable(self, outcome: Part | Cause) -> Part:
         """Return the outcome as `Exchange.usable` does; note whether the sequence ends with it.
 
-        `write` notes this, too, but not every part is written: errors are not, and no answer that the client has."""
+        `write` notes this, too, but not every part is written: errors are not, and no answer that the client has.
+        """
         if not isinstance(outcome, Cause):
             self._note_end(outcome)
         return super().usable(outcome)
