@@ -153,7 +153,7 @@ class StoredSteps(Steps):
     def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Commit the steps that these answers complete; return the answers to send, errors if a commit failed."""
         self.finish_commit()
-        return self._committed(self._commit_for(answers))
+        return self._commit(self._batch_commit(answers))
 
     def complete_and_send(
         self, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], seconds: float, *, meanwhile: bool
@@ -163,9 +163,9 @@ class StoredSteps(Steps):
         if seconds:  # not for a part of a stream
             now = time.perf_counter()
             self._overlap.ran(now - seconds, now, is_followed=meanwhile)
-        batch = self._commit_for(answers)
+        batch = self._batch_commit(answers)
         if not (meanwhile and self._overlap.pays and batch.commits) or self._live or self._holdings.has_chores:
-            send(self._committed(batch))
+            send(self._commit(batch))
             return
         batch.answers = self._with_rolled_back(batch.answers)
         self._under_way = batch
@@ -188,7 +188,7 @@ class StoredSteps(Steps):
         self._under_way = None
         self._overlap.committed(batch.seconds)
 
-    def _commit_for(self, answers: list[ResultRow]) -> BatchCommit:
+    def _batch_commit(self, answers: list[ResultRow]) -> BatchCommit:
         """Return the commit of the steps that these answers complete; roll back the sequences of failed steps."""
         live = self._live
         batch = BatchCommit(answers, self._lease_seconds)
@@ -212,7 +212,7 @@ class StoredSteps(Steps):
             batch.steps.pop(step.sequence_id, None)
         for sequence_id, steps in list(batch.steps.items()):
             try:
-                batch.commits.append(self._commit_of(sequence_id, steps))
+                batch.commits.append(self._sequence_commit(sequence_id, steps))
             except Exception as error:  # an encoder is the handler's code
                 logger.exception("The state of %r cannot be stored", sequence_id, extra={"sequence_id": sequence_id})
                 batch.refuse(sequence_id, *UNREADABLE, f"The state cannot be stored: {error}")
@@ -220,7 +220,7 @@ class StoredSteps(Steps):
                 del batch.steps[sequence_id]
         return batch
 
-    def _committed(self, batch: BatchCommit) -> list[ResultRow]:
+    def _commit(self, batch: BatchCommit) -> list[ResultRow]:
         """Commit a batch; return the answers to send."""
         batch.write(self._store)
         if batch.commits:  # not for a part of a stream
@@ -228,7 +228,7 @@ class StoredSteps(Steps):
         batch.conclude(self._holdings)
         return self._with_rolled_back(batch.answers)
 
-    def _commit_of(self, sequence_id: str, steps: list[Step]) -> Commit:
+    def _sequence_commit(self, sequence_id: str, steps: list[Step]) -> Commit:
         lease = self._holdings.leases[sequence_id]
         state = self._cache.peek(sequence_id, _NOTHING)
         encoded = None if state is _NOTHING else self._cache.encoding.encode(state)
