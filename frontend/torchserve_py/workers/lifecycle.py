@@ -2,8 +2,8 @@
 
     STARTING ──connected──▶ LOADING ──loaded──▶ READY ──stop──▶ STOPPING ──exited──▶ STOPPED
         │                      │                  │                 ▲
-        │                      └──────stop────────┼─────────────────┘
-        └──────────────any of them: died──────────┴──▶ DIED
+        ├──────────────────────┴──────stop────────┼─────────────────┘
+        └──────────any of these three: died───────┴──▶ DIED
 
 A ready worker is busy while it has jobs; that is no state of its own.
 """
