@@ -62,17 +62,21 @@ class LiveSessionDoor(SessionDoor):
 
     def _adopted(self, session: LiveSession, before: str) -> None:
         """Note which sequence a session owns; close the session that owned it before, whose client must have left."""
-        self._owners.pop((session.terms.model.id, before), None)
+        self._disown(session, before)
         key = session.terms.model.id, session.sequence_id
         if (other := self._owners.get(key)) is not None:
             other.tell(*REPLACED)
         self._owners[key] = session
 
-    def leave(self, session: SocketSession) -> None:
-        """Clean up after a session. Steps of stored sequences go on, as clients can ask for their answers later."""
-        key = session.terms.model.id, session.sequence_id
+    def _disown(self, session: SocketSession, sequence_id: str) -> None:
+        """Note that a session owns a sequence no more; do nothing if another session has taken it over."""
+        key = session.terms.model.id, sequence_id
         if self._owners.get(key) is session:
             del self._owners[key]
+
+    def leave(self, session: SocketSession) -> None:
+        """Clean up after a session. Steps of stored sequences go on, as clients can ask for their answers later."""
+        self._disown(session, session.sequence_id)
         steps = session.unanswered()
         if session.terms.model.is_durable and steps:
             task = asyncio.create_task(self._finish(session, steps))

@@ -83,6 +83,18 @@ async def test_of_connections_that_resume_at_once_one_goes_on_and_the_others_are
     assert (await last.receive())["step"] == 2
 
 
+async def test_a_replaced_session_that_resumes_another_does_not_take_the_sequence_from_its_owner(live: Open) -> None:
+    model = stateful(is_durable=True)
+    first, second, third = [await live(model) for _ in range(3)]
+    await first.send(resume="a token")
+    assert (await first.receive())["resume"] == "a token"
+    await asyncio.gather(second.send(resume="a token"), first.send(resume="another token"))
+    assert (await second.receive())["resume"] == "a token"
+    await third.send(resume="a token")
+    assert (await third.receive())["resume"] == "a token"
+    assert (await second.closed())[0] == 4409
+
+
 async def test_more_steps_than_can_be_unanswered_are_refused(live: Open) -> None:
     model = stateful(window=4, is_durable=True)
     session = await live(model)
