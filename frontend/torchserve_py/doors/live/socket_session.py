@@ -53,7 +53,7 @@ class SocketSession(ABC):
         self._told: asyncio.Future[SessionOver | None] = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = self.active_at = asyncio.get_running_loop().time()
-        self._is_listening = False
+        self._is_listening = self._is_sending = False
         self._sent = 0  # messages since the client was heard
 
     async def greet(self) -> None:  # noqa: B027 - most APIs override it
@@ -162,7 +162,9 @@ class SocketSession(ABC):
     async def send(self, message: bytes) -> None:
         """Send a message; waits for a client that reads slowly."""
         self._sent += 1
+        self._is_sending = True
         await self._socket.send(message, is_text=self._is_text)
+        self._is_sending = False
 
     # Clients that have disappeared or are idle.
 
@@ -170,9 +172,11 @@ class SocketSession(ABC):
         """Ping a silent client, or close a session that is idle too long or whose client is gone; check again later.
 
         A client that is not read from, or has answers to read before the ping, may be slow without being gone.
+        The transport limits how slowly it may read an answer. Pongs to its own pings, which nobody waits for, it may
+        leave unread no longer than it may be silent.
         """
         loop, max_idle, give_up_after = asyncio.get_running_loop(), self.terms.max_idle, _GIVE_UP_AFTER
-        if self._socket.is_reader_slow or not self._is_listening:
+        if self._is_sending or not self._is_listening:
             self._heard_at = loop.time()
         elif self._sent > _READ_AHEAD:
             give_up_after = max(give_up_after, self.terms.settings.default_response_timeout)

@@ -78,3 +78,17 @@ async def test_a_client_that_waits_for_what_it_has_missed_is_not_given_up(
     await asyncio.sleep(1)
     model.calls[0].part(b"late")
     assert (await session.receive())["body"] == "late"
+
+
+async def test_a_client_that_leaves_its_pongs_unread_is_given_up(live: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not read from once they fill the buffers, and no answer waits for it to read."""
+    monkeypatch.setattr(socket_session, "_PING_AFTER", 0.1)
+    monkeypatch.setattr(socket_session, "_GIVE_UP_AFTER", 0.5)
+    monkeypatch.setattr(socket_session, "_CLOSE_LIMIT", 0.1)
+    model = stateful()
+    session = await live(model, ping_interval=None)
+    session.socket.transport.pause_reading()
+    ping = b"\x89\xfd" + bytes(4) + b"x" * 125  # masked with zeros
+    session.socket.transport.write(ping * 150_000)
+    await until(lambda: model.released, "the session is over")
+    session.socket.transport.abort()
