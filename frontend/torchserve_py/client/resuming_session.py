@@ -164,13 +164,14 @@ class AsyncSession:
         while self._socket is None:
             if self._over is not None:
                 raise self._over
-            if self._progress.has_ended:
+            if self._progress.has_ended and not self._progress.is_overtaken:
                 raise SessionClosed(_ENDED, "The sequence has ended.")
             try:
                 await self._connect()
             except ConnectionClosed as closed:
                 self._lost(closed)
-                await self._wait(end, str(closed))
+                if self._over is None:
+                    await self._wait(end, str(closed))
             except InvalidStatus as refused:
                 if refused.response.status_code < 500:
                     message = (refused.response.body or b"").decode(errors="replace")
@@ -236,18 +237,16 @@ class AsyncSession:
             await asyncio.gather(sending, return_exceptions=True)
 
     def _lost(self, closed: ConnectionClosed) -> None:
-        """The connection is lost. Raises SessionClosed, SequenceLost: the session is over with it."""
+        """The connection is lost, and perhaps the session is over with it."""
         self._socket = None
         code, reason = (_NO_CONNECTION, "") if closed.rcvd is None else (closed.rcvd.code, closed.rcvd.reason)
         if code == _GONE:
             self._over = SequenceLost(410, reason.partition(":")[0], reason)
-        elif code not in _RESUMABLE:
+        elif code not in _RESUMABLE and not (code == _ENDED and self._progress.is_overtaken and self._progress.token):
             self._over = SessionClosed(code, reason)
         elif self._is_greeted and self._progress.token is None:
             text = "The connection is lost, and the model has no store of sequences."
             self._over = SequenceLost(410, "sequence_lost", text)
-        if self._over is not None:
-            raise self._over
 
     async def _wait(self, end: float, why: str) -> None:
         """Wait a little before the next attempt. Raises SessionClosed: the patience is at an end."""

@@ -19,8 +19,9 @@ _RESUME = _SESSION = 2
 _HEADERS: Final = 3
 _FAILURE: Final = 4
 _MORE = _END = 1
-#: Causes after which the step was not applied, and may be sent again.
-_TRANSIENT: Final = frozenset({"sequence_moved", "sequence_store", "no_worker", "not_applied"})
+#: Causes after which this attempt of the step was not applied, and the step may be sent again.
+_PASSING: Final = frozenset({"sequence_moved", "sequence_store", "no_worker"})
+_NOT_APPLIED: Final = "not_applied"
 _UNKNOWN: Final = "outcome_unknown"
 #: Causes after which the step may have been applied, or may be yet: it is asked for under its own number.
 _OPEN: Final = frozenset({_UNKNOWN, "request_running"})
@@ -50,6 +51,8 @@ class _Step:
         #: What the caller can take: parts of the answer, or the failure; and whether nothing follows.
         self.arrived = deque[Part | StepFailed]()
         self.is_answered = False
+        #: Whether an attempt may have been applied, so that the step keeps its number.
+        self.is_open = False
         self._seen, self._digest = 0, hashlib.sha256()
         self._again: bytes | None = None
 
@@ -58,11 +61,11 @@ class _Step:
         if self._seen:
             self._again = b""
 
-    def unseen(self, number: int, body: bytes) -> bytes:
+    def unseen(self, number: int, body: bytes, *, more: bool) -> bytes:
         """Return what of a part the caller has not had. Raises StepFailed: the answer begins otherwise than before."""
         if self._again is not None:
             self._again += body
-            if len(self._again) < self._seen:
+            if more and len(self._again) < self._seen:
                 return b""
             begin, body, self._again = self._again[: self._seen], self._again[self._seen :], None
             if hashlib.sha256(begin).digest() != self._digest.digest():
@@ -100,6 +103,11 @@ class SessionProgress:
     def is_awaited(self) -> bool:
         """Whether there are steps whose answers the caller has not taken."""
         return bool(self._steps)
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether a later step was answered than one without an answer: resuming tells what has become of that."""
+        return any(number < self._after for number in self._unanswered)
 
     @property
     def has_next(self) -> bool:
@@ -153,8 +161,9 @@ class SessionProgress:
             return None
         last = json.loads(message[_HEADER.size :])["last"]
         for number in self._unanswered:
+            self._steps[number].is_open = False
             if number <= last:
-                self._fail(number, 409, "not_applied", "The step was not applied; a later one was.")
+                self._fail(number, 409, _NOT_APPLIED, "The step was not applied; a later one was.")
         return [self.message(number) for number in self._unanswered]
 
     def take(self, message: bytes) -> None:
@@ -162,12 +171,13 @@ class SessionProgress:
         kind, flags, status, number = _HEADER.unpack_from(message)
         body = message[_HEADER.size :]
         step = self._steps.get(number)
+        headers, self._headers = self._headers, {}
         if kind == _HEADERS:
             self._headers = json.loads(body)
         elif step is None or step.is_answered:
             return
         elif kind == _PART:
-            self._take_part(number, step, status, body, more=bool(flags & _MORE))
+            self._take_part(step, Part(number, bool(flags & _MORE), status, headers, body))
         elif kind == _FAILURE:
             self._take_failure(number, step, **json.loads(body))
 
@@ -175,18 +185,17 @@ class SessionProgress:
     def _unanswered(self) -> list[int]:
         return [number for number, step in self._steps.items() if not step.is_answered]
 
-    def _take_part(self, number: int, step: _Step, status: int, body: bytes, *, more: bool) -> None:
-        headers, self._headers = self._headers, {}
+    def _take_part(self, step: _Step, part: Part) -> None:
         try:
-            unseen = step.unseen(number, body)
+            unseen = step.unseen(part.number, part.body, more=part.more)
         except StepFailed as error:
             step.arrived.append(error)
             step.is_answered = True
             return
-        step.arrived.append(Part(number, more, status, headers, unseen))
-        if not more:
+        step.arrived.append(part._replace(body=unseen))
+        if not part.more:
             step.is_answered = True
-            self._after = max(self._after, number)
+            self._after = max(self._after, part.number)
             self.has_ended = self.has_ended or step.end
 
     def _take_failure(self, number: int, step: _Step, status: int, cause: str, message: str) -> None:
@@ -195,9 +204,13 @@ class SessionProgress:
         if cause == _LEAVING:
             return
         step.begin_again()
-        if cause in _OPEN:
+        if cause in _OPEN or (step.is_open and cause in _PASSING):
+            step.is_open = True
             self.due.append(number)
-        elif cause in _TRANSIENT and number == self._sent and self.unanswered == 1:  # no other step is overtaken
+            return
+        step.is_open = False
+        can_pass = cause in _PASSING or cause == _NOT_APPLIED
+        if can_pass and number == self._sent and self.unanswered == 1:  # no other step is overtaken
             del self._steps[number]
             self._sent += 1
             self._steps[self._sent] = step
