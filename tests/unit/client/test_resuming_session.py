@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from torchserve_py.client import AsyncSession, SequenceLost, SessionClosed, resuming_session
+from torchserve_py.client import AsyncSession, SequenceLost, SessionClosed, StepFailed, resuming_session
 
 HEADER = struct.Struct(">BBHI")
 LIMIT = 20
@@ -71,6 +71,27 @@ async def test_a_last_answer_that_comes_before_the_connection_breaks_again_count
         assert (await session.step("a", end=True)).body == b"A"
         with pytest.raises(SessionClosed):
             await session.step("b")
+
+
+async def test_a_step_that_the_last_one_has_overtaken_gets_its_outcome_though_the_connection_breaks_again() -> None:
+    async def behave(socket: ServerConnection, count: int) -> None:
+        await socket.recv()
+        if count == 1:
+            await socket.recv()
+        else:
+            await socket.send(answer(2, b"B"))
+        if count < 3:
+            socket.transport.abort()
+            return
+        await socket.send(told(last=2))
+        await socket.close(1000, "The sequence has ended.")
+
+    async with session_with(behave) as session:
+        await session.send("a")
+        await session.send("b", end=True)
+        with pytest.raises(StepFailed, match="not_applied"):
+            await session.receive()
+        assert (await session.receive()).body == b"B"
 
 
 async def test_answers_that_came_before_a_sequence_was_lost_are_handed_out() -> None:

@@ -28,7 +28,8 @@ class Server:
         self.outbox = deque[bytes]()
         self.is_closed = False
         self.is_calm = False
-        self._last = 0
+        #: The last step of this connection, and whether the server knows on it that the sequence has begun.
+        self._last, self._is_begun = 0, False
 
     def chance(self, *outcomes: str) -> str:
         return outcomes[0] if self.is_calm else self._draw.draw(st.sampled_from(outcomes))
@@ -36,7 +37,7 @@ class Server:
     def connect(self) -> None:
         self.inbox.clear()
         self.outbox.clear()
-        self.is_closed, self._last = False, 0
+        self.is_closed, self._last, self._is_begun = False, 0, False
 
     def read(self) -> None:
         kind, flags, _, number = HEADER.unpack_from(message := self.inbox.popleft())
@@ -52,6 +53,8 @@ class Server:
 
     def _apply(self, number: int, body: bytes, *, ends: bool) -> bytes:
         assert body not in self.applied.values(), "applied twice"
+        assert self._is_begun or not self.applied, "the sequence is begun anew"
+        self._is_begun = True
         self.applied[number] = body
         self._answers[number] = b" ".join(self.applied.values())
         self.end = number if ends else 0
@@ -59,6 +62,7 @@ class Server:
 
     def _run(self, number: int, body: bytes, *, ends: bool) -> None:
         if number in self.applied:
+            self._is_begun = True
             self._part(number, self._answers[number])
         elif self.end:
             self._fail(number, "sequence_ended")
@@ -101,7 +105,7 @@ class Server:
                 self.is_closed = True
                 return
             if number in self.applied:
-                self._last = number
+                self._last, self._is_begun = number, True
                 if number != after:
                     self._part(number, self._answers[number])
         self.outbox.append(greeting(self._last))

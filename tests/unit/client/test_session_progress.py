@@ -106,6 +106,25 @@ def test_a_stream_that_begins_otherwise_is_no_answer(progress: SessionProgress) 
     assert failed.cause == "outcome_unknown"
 
 
+def test_a_stream_that_is_shorter_when_it_is_repeated_is_no_answer(progress: SessionProgress) -> None:
+    send(progress, b"a")
+    progress.take(part(1, b"one two", more=True))
+    progress.resume()
+    progress.resumed(part(1, b"one"))
+    failed = taken(progress)[-1]
+    assert isinstance(failed, StepFailed)
+    assert failed.cause == "outcome_unknown"
+
+
+def test_headers_belong_to_the_part_that_follows_though_nobody_waits_for_it(progress: SessionProgress) -> None:
+    send(progress, b"a", b"b")
+    progress.take(part(1, b"A"))
+    progress.take(HEADER.pack(3, 1, 200, 1) + b'{"x": "y"}')
+    progress.take(part(1, b"A"))
+    progress.take(part(2, b"B"))
+    assert [each.headers for each in taken(progress) if isinstance(each, Part)] == [{}, {}]
+
+
 @pytest.mark.parametrize("cause", ["outcome_unknown", "request_running"])
 def test_a_step_of_unknown_outcome_is_asked_for_under_its_own_number(progress: SessionProgress, cause: str) -> None:
     send(progress, b"a")
