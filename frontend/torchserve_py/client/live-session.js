@@ -109,7 +109,7 @@ export class LiveSession {
     const { key, patience, WebSocket } = this.#options;
     const until = Date.now() + patience;
     for (;;) {
-      if (this.#failure) throw this.#failure; // closed meanwhile
+      if (this.#failure) throw this.#fail(this.#failure); // closed meanwhile, or its last step was answered
       const socket = new WebSocket(this.#url, key ? [SUBPROTOCOL, `bearer.${key}`] : [SUBPROTOCOL]);
       const closed = await this.#begin(socket);
       if (!closed) break;
@@ -185,7 +185,7 @@ export class LiveSession {
       step.parts.push(message);
       return step.arrived();
     }
-    this.#after = message.step;
+    this.#after = Math.max(this.#after, message.step);
     if (step.end) this.#failure ??= new SessionClosed(1000, "The sequence has ended.");
     return this.#end(message.step, message);
   }
