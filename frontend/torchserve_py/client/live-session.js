@@ -9,6 +9,10 @@
 const SUBPROTOCOL = "sequences.json.v1";
 // Close codes after which the session can go on over another connection.
 const RESUMABLE = new Set([1001, 1005, 1006, 1011, 1012, 1013]);
+// Causes after which a step may have been applied, or may be yet: it is asked for under its own number.
+const OPEN = new Set(["outcome_unknown", "request_running"]);
+// Causes that say nothing of an earlier attempt of the step, only that this one was not applied.
+const PASSING = new Set(["sequence_moved", "sequence_store", "no_worker"]);
 const FIRST_DELAY = 50;
 const MOST_DELAY = 1000;
 
@@ -92,7 +96,8 @@ export class LiveSession {
     if (this.#failure) throw this.#failure;
     if (this.#steps.size >= this.window) throw new RangeError(`${this.window} steps have no answer yet`);
     const number = ++this.#sent;
-    const step = { message: JSON.stringify({ step: number, body, end }), end, seen: "", again: null, parts: [] };
+    const message = JSON.stringify({ step: number, body, end });
+    const step = { message, end, seen: "", again: null, parts: [], isOpen: false };
     step.arrived = () => {};
     this.#steps.set(number, step);
     if (this.#socket && !this.#resuming) this.#socket.send(step.message);
@@ -139,6 +144,7 @@ export class LiveSession {
         this.#resuming = false;
         this.#socket = socket;
         for (const [number, step] of this.#steps) {
+          step.isOpen = false;
           if (number > message.last) socket.send(step.message);
           else this.#take({ step: number, error: { status: 409, cause: "not_applied", message: "not applied" } });
         }
@@ -193,7 +199,8 @@ export class LiveSession {
   #takeFailure({ step: number, error }, step) {
     if (error.cause === "draining") return; // the step is sent again when the session is resumed
     if (this.#resuming && error.cause !== "handler_error") return; // a close follows, and the session is resumed later
-    if (error.cause === "outcome_unknown" || error.cause === "request_running") {
+    if (OPEN.has(error.cause) || (step.isOpen && PASSING.has(error.cause))) {
+      step.isOpen = true;
       step.again = step.seen === "" ? null : "";
       setTimeout(() => this.#socket?.send(step.message), MOST_DELAY); // asks what has become of it
       return;

@@ -11,11 +11,18 @@ import torchserve_py.client
 MODULE = Path(torchserve_py.client.__file__).with_name("live-session.js")
 
 
-def test_no_step_waits_for_ever_after_the_last_answer_came_and_the_connection_broke_again() -> None:
+def said_by(script: str) -> list[str]:
+    """Run a script that lies beside this file; return the lines that it prints."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("needs Node.js")
-    script = Path(__file__).with_name("broken_resumption.mjs")
-    command = [node, "--experimental-default-type=module", script, MODULE.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "SessionClosed B\n"
+    command = [node, "--experimental-default-type=module", Path(__file__).with_name(script), MODULE.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+
+
+def test_no_step_waits_for_ever_after_the_last_answer_came_and_the_connection_broke_again() -> None:
+    assert said_by("broken_resumption.mjs") == ["SessionClosed B"]
+
+
+def test_a_step_of_unknown_outcome_is_asked_for_until_it_is_told() -> None:
+    assert said_by("open_step.mjs") == ['{"step":1,"body":"a","end":false}'] * 3 + ["A"]
