@@ -1,6 +1,6 @@
 """Runs the same loads against this server and others, alternately in one run, and says how they compare.
 
-    scripts/install-torchserve; scripts/install-mlserver; scripts/install-truss
+    scripts/install-torchserve; scripts/install-mlserver; scripts/install-truss; scripts/install-mosec
     python -m benchmarks.compare [--only NAME ...] [--rounds N] [--seconds S] [--alone] [--markdown FILE]
 
 All servers of a figure are up, warm and serve the same model; while one is measured the others are suspended, so that
@@ -28,6 +28,7 @@ from benchmarks.results import (
     BARE_AIOHTTP,
     BARE_GRPC,
     MLSERVER,
+    MOSEC,
     OURS,
     TORCHSERVE,
     TRUSS,
@@ -73,6 +74,7 @@ def _servers(figure: Figure, options: argparse.Namespace) -> list[Launcher]:
         TORCHSERVE: lambda: launchers.torchserve(options.torchserve_venv),
         MLSERVER: lambda: launchers.MLServer(options.mlserver_venv),
         TRUSS: lambda: launchers.Truss(options.truss_venv),
+        MOSEC: lambda: launchers.Mosec(options.mosec_venv),
         BARE_AIOHTTP: lambda: launchers.bare_aiohttp(options.python),
         BARE_GRPC: lambda: launchers.bare_grpc(options.python),
     }
@@ -90,9 +92,14 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=_positive, default=5, help="turns of each server (default 5)")
     parser.add_argument("--seconds", type=_positive, default=5, help="length of one load run (default 5)")
     parser.add_argument("--alone", action="store_true", help="measure this server alone (and the bare applications)")
-    for name, program in (("torchserve", "TorchServe"), ("mlserver", "MLServer"), ("truss", "Truss")):
+    for name, program in (
+        ("torchserve", "TorchServe"),
+        ("mlserver", "MLServer"),
+        ("truss", "Truss"),
+        ("mosec", "mosec"),
+    ):
         parser.add_argument(
-            f"--{name}-venv", type=Path, default=ROOT / f".{name}-venv", help=f"where the real {program} is installed"
+            f"--{name}-venv", type=Path, default=ROOT / f".{name}-venv", help=f"where {program} is installed"
         )
     parser.add_argument(
         "--python", default=sys.executable, help="the interpreter that runs this server (default: this one)"

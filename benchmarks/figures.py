@@ -10,7 +10,7 @@ from benchmarks import torchserve_loads as torchserve
 from benchmarks import truss_loads as truss
 from benchmarks.benchmark_models import BenchmarkModel
 from benchmarks.loads import Load, LoadResult
-from benchmarks.results import BARE_AIOHTTP, BARE_GRPC, MLSERVER, TORCHSERVE, TRUSS
+from benchmarks.results import BARE_AIOHTTP, BARE_GRPC, MLSERVER, MOSEC, TORCHSERVE, TRUSS
 from benchmarks.servers import Server
 
 
@@ -112,6 +112,14 @@ FIGURES: tuple[Figure, ...] = (
     StartFigure(
         name="start", title="start to first prediction", unit="s", goal=0.35, higher_is_better=False,
         model=torchserve.ECHO, read=lambda server: server.start_seconds,
+    ),
+    LoadFigure(
+        name="mosec-echo", title="echo, batch 1, 32 connections", unit="req/s", goal=0.95, rival=MOSEC,
+        model=torchserve.ECHO, load=torchserve.http(torchserve.ECHO, 32),
+    ),
+    LoadFigure(
+        name="mosec-batches", title="echo, batches of 8, 32 connections", unit="req/s", goal=0.85, rival=MOSEC,
+        model=torchserve.ECHO_BATCHES, load=torchserve.http(torchserve.ECHO_BATCHES, 32),
     ),
     LoadFigure(
         name="infer", title="REST infer, a small BYTES tensor, 32 connections", unit="req/s", goal=4.0, rival=MLSERVER,

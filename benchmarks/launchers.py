@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from benchmarks.benchmark_models import ROOT, BenchmarkModel
-from benchmarks.results import BARE_AIOHTTP, BARE_GRPC, MLSERVER, OURS, TORCHSERVE, TRUSS
+from benchmarks.benchmark_models import ROOT, SOURCES, BenchmarkModel, HandlerModel
+from benchmarks.results import BARE_AIOHTTP, BARE_GRPC, MLSERVER, MOSEC, OURS, TORCHSERVE, TRUSS
 
 #: Writes a Truss's configuration with all its defaults, as the build of an image does; the server needs them.
 _WITH_DEFAULTS = """
@@ -96,9 +96,9 @@ class TorchServeLike:
         return [*self._program, "--start", "--ncs", "--ts-config", str(config)]
 
 
-def this_server(python: str, properties: str = "") -> Launcher:
-    """This checkout's server, run by the interpreter `python`, with further lines of config.properties."""
-    sources = os.pathsep.join(str(ROOT / name) for name in ("frontend", "backend"))
+def this_server(python: str, properties: str = "", checkout: Path = ROOT) -> Launcher:
+    """A checkout's server, run by the interpreter `python`, with further lines of config.properties."""
+    sources = os.pathsep.join(str(checkout / name) for name in ("frontend", "backend"))
     return TorchServeLike(OURS, [python, "-m", "torchserve_py.cli"], {"PYTHONPATH": sources}, properties)
 
 
@@ -166,6 +166,33 @@ class Truss(_Foreground):
         config = [str(self._python), "-c", _WITH_DEFAULTS, "config.yaml", str(app / "config.yaml")]
         subprocess.run(config, cwd=truss, check=True, timeout=60)
         return ["env", "-C", str(app), f"INFERENCE_SERVER_PORT={ports.http}", str(self._python), "main.py"]
+
+
+class Mosec(_Foreground):
+    """mosec, which scripts/install-mosec has put into `venv`, with a worker that returns its input.
+
+    Raises:
+        NotInstalled: It is not there.
+    """
+
+    name = MOSEC
+
+    def __init__(self, venv: Path) -> None:
+        _program(venv, "mosec", "install-mosec")
+        self._python = venv / "bin" / "python"
+
+    def command(self, folder: Path, ports: Ports, model: BenchmarkModel) -> list[str]:
+        """It serves its own echo in place of the model, in batches of the model's size."""
+        if not isinstance(model, HandlerModel):
+            raise TypeError(f"mosec stands in for handlers that echo, not for {model.name}")
+        echo = [
+            str(SOURCES / "mosec_echo.py"),
+            "--path",
+            model.probe.path,
+            "--batch-size",
+            str(model.config["batchSize"]),
+        ]
+        return [str(self._python), *echo, "--address", "127.0.0.1", "--port", str(ports.http)]
 
 
 class _Bare(_Foreground):

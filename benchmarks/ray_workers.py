@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.running_server import RunningServer, model_folder
+from tests.features.ray.ray_cluster import RayNodes
 from tests.ports import free_ports
-from tests.ray_cluster import RayNodes
 
 from benchmarks.loads import HttpLoad
 

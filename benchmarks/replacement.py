@@ -78,7 +78,7 @@ def memory(server: Server, count: int) -> int:
 
 def workers_of(server: Server) -> list[psutil.Process]:
     """Return the worker processes of a server."""
-    return [process for process in server.below() if "ts.worker" in process.cmdline()]
+    return [process for process in server.below() if "ts.process.worker" in process.cmdline()]
 
 
 def model_with(workers: int) -> HandlerModel:

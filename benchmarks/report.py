@@ -74,6 +74,7 @@ def _page(results: Results, chart: str | None) -> str:
         "    scripts/install-torchserve      # the real TorchServe, in an environment of its own; needs Java",
         "    scripts/install-mlserver        # the real MLServer, in another one",
         "    scripts/install-truss           # the real Truss, in a third",
+        "    scripts/install-mosec           # mosec, in a fourth",
         "    python -m benchmarks.compare --markdown docs/benchmarks.md",
         "",
         "`--only NAME` measures one figure, `--alone` this server alone, `--json FILE` keeps all values.",

@@ -19,6 +19,7 @@ OURS = "torchserve-py"
 TORCHSERVE = "TorchServe 0.12"
 MLSERVER = "MLServer 1.7"
 TRUSS = "Truss 0.18"
+MOSEC = "mosec 0.9"
 BARE_AIOHTTP = "bare aiohttp"
 BARE_GRPC = "bare grpc.aio"
 YARDSTICKS = (BARE_AIOHTTP, BARE_GRPC)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -79,25 +81,70 @@ class Proxy(ABC):
 
 
 class HAProxy(Proxy):
-    """HAProxy, without gRPC."""
+    """HAProxy. Without the gRPC ports of all servers, in order, it takes no gRPC.
+
+    Attributes:
+        grpc: Where it takes gRPC.
+        socket: Where it takes words at run time.
+    """
+
+    def __init__(self, servers: Sequence[str], grpc_ports: Sequence[int] = ()) -> None:
+        self._grpc_ports = grpc_ports
+        (port,) = free_ports(1)
+        self.grpc = f"127.0.0.1:{port}"
+        self.socket = Path(tempfile.mkdtemp(prefix="haproxy-")) / "admin.sock"
+        super().__init__(servers)
+
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
+        shutil.rmtree(self.socket.parent)
 
     def _config(self, servers: Sequence[str], http: int, admin: int) -> str:
-        lines = [f"    server server{number} {address}" for number, address in enumerate(servers)]
         text = (DEPLOY / "haproxy.cfg").read_text()
-        sections = ("backend servers", "backend grpc_servers", "frontend metrics_of_haproxy")
-        backend, grpc_backend, rest = (text.index(f"\n{each}\n") for each in sections)
-        own = re.sub(r"^    server .*\n", "", text[backend:grpc_backend], flags=re.M).rstrip()
-        text = f"{text[:backend]}{own}\n" + "\n".join(lines) + "\n" + text[rest:]
-        text = re.sub(r"\nfrontend inference_grpc\n(    .*\n)+", "", text)
-        text = text.replace("bind :8080", f"bind 127.0.0.1:{http}").replace("127.0.0.1:8404", f"127.0.0.1:{admin}")
-        return text.replace("maxconn 20000", "maxconn 2000")  # of descriptors a test may have few
+        if not self._grpc_ports:
+            text = re.sub(r"\n(frontend inference_grpc|backend grpc_servers)\n( .*\n)+", "", text)
+        checked = [urlsplit(f"//{each}").port for each in servers]
+        calls = [f"127.0.0.1:{call} port {port}" for call, port in zip(self._grpc_ports, checked, strict=False)]
+        for pattern, addresses in ((r"10\.0\.0\.\d:8080", servers), (r"10\.0\.0\.\d:7070 port 8080", calls)):
+            text = _with_servers(text, pattern, addresses)
+        for said, meant in (
+            ("bind :8080", f"bind 127.0.0.1:{http}"),
+            ("bind :7070", f"bind {self.grpc}"),
+            ("127.0.0.1:8404", f"127.0.0.1:{admin}"),
+            ("/run/haproxy/admin.sock", str(self.socket)),
+            ("maxconn 20000", "maxconn 2000"),  # of descriptors a test may have few
+        ):
+            text = text.replace(said, meant)
+        return text
 
     def _command(self, config: str) -> list[str]:
         return [need_program("haproxy"), "-db", "-f", config]
 
     def _count_up(self) -> int:
         told = requests.get(f"{self._admin}/metrics", timeout=10).text
-        return len(re.findall(r'^haproxy_server_check_status\{proxy="servers",.*state="L7OK"\} 1$', told, re.M))
+        backends = ("servers", "grpc_servers") if self._grpc_ports else ("servers",)
+        passed = r'^haproxy_server_check_status\{proxy="%s",.*state="L7OK"\} 1$'
+        counts = {len(re.findall(passed % each, told, re.M)) for each in backends}
+        return counts.pop() if len(counts) == 1 else -1  # no number while the two halves disagree
+
+    def say(self, words: str) -> str:
+        """Return what the running proxy answers to some words."""
+        with socket.socket(socket.AF_UNIX) as admin:
+            admin.settimeout(DEADLINE)
+            admin.connect(str(self.socket))
+            admin.sendall(f"{words}\n".encode())
+            return b"".join(iter(lambda: admin.recv(65536), b"")).decode()
+
+
+def _with_servers(text: str, pattern: str, addresses: Sequence[str]) -> str:
+    """Return the configuration with these addresses in its server lines; what stands behind an address stays."""
+    lines = re.findall(rf"    server server\d {pattern}(?= |\n).*\n", text)
+    if not lines:
+        return text
+    rest = re.sub(rf"    server server\d {pattern}", "", lines[0])
+    first = text.index(lines[0])
+    own = "".join(f"    server server{number} {address}{rest}" for number, address in enumerate(addresses))
+    return text[:first] + own + text[first + sum(map(len, lines)) :]
 
 
 class Envoy(Proxy):

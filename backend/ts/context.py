@@ -8,24 +8,34 @@ and a row whose response the handler leaves unchanged costs no dictionary.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final, NamedTuple
 
 from ts.protocol.response_head import headers_problem, reason_problem, status_problem
-
-if TYPE_CHECKING:
-    from ts.open_inference.types import InferenceRequest
+from ts.row_states import RowStates
 
 #: A header's name or value: ``bytes`` as it came over HTTP, ``str`` where the server set it.
 WireText = bytes | str
 
-#: Status, reason phrase and headers of one row's response.
-ResponseHead = tuple[int, str, Sequence[tuple[str, str]]]
 
-_UNTOUCHED: ResponseHead = (200, "", ())
+class ResponseHead(NamedTuple):
+    """The head of one row's response; ``reason`` is the reason phrase, empty for that of the status."""
 
+    status: int
+    reason: str
+    headers: Sequence[tuple[str, str]]
+
+
+_UNTOUCHED: Final = ResponseHead(200, "", ())
 
 #: Sends one part of a streamed response for rows of the batch that is running: results, rows, error message, status.
 PartSender = Callable[[Any, Mapping[int, str], str, int], None]
+
+
+class RowError(NamedTuple):
+    """The error with which a handler answers one row; the row's step does not count."""
+
+    status: int
+    message: str
 
 
 class RequestProcessor:
@@ -46,6 +56,8 @@ class RequestProcessor:
         "_status_code",
         "_value_types",
         "_wire_headers",
+        "begins_sequence",
+        "error",
         "open_inference",
     )
 
@@ -63,8 +75,12 @@ class RequestProcessor:
         self._status_code: int | None = 200
         self._reason_phrase: str | None = None
         self._response_header: dict[str, str] | None = None
-        #: The request, if it came by the Open Inference Protocol.
-        self.open_inference: InferenceRequest | None = None
+        #: A `ts.features.open_inference.types.InferenceRequest` if the request came by the Open Inference Protocol.
+        self.open_inference: Any = None
+        #: Whether the request is the first step of its sequence.
+        self.begins_sequence = False
+        #: The error with which the handler answers the request.
+        self.error: RowError | None = None
 
     def get_request_property(self, key: str) -> Any:
         """Return the request header ``key``, or None; a name that differs only in case counts where none is exact."""
@@ -136,7 +152,7 @@ class RequestProcessor:
         problem = status_problem(status) or reason_problem(reason) or headers_problem(pairs)
         if problem is not None:
             raise ValueError(f"the handler set {problem}")
-        return status, reason, pairs
+        return ResponseHead(status, reason, pairs)
 
     def reset_response(self) -> None:
         """Reset the response's status and headers, because the next step of a continuous batch sets its own."""
@@ -175,7 +191,7 @@ class Context:
         metrics: Takes the handler's own metrics (`ts.metrics.metrics_cache.MetricsCache`).
         request_ids: Row index to request id; None while the model is initialized.
         request_processor: One `RequestProcessor` per row; None while the model is initialized.
-        stopping_criteria: Continuous batching: callables by row index, see `ts.runtimes.continuous`.
+        stopping_criteria: Continuous batching: callables by row index, see `ts.runtime.continuous`.
         header_key_sequence_id, header_key_sequence_start, header_key_sequence_end: The configured header names.
     """
 
@@ -209,8 +225,14 @@ class Context:
         self.cl_socket: Any = None
         #: The server's settings for a `ts.sequence.SequenceCache`.
         self.cache_settings: Mapping[str, Any] | None = None
-        #: The handler's `ts.sequence.SequenceCache`, if the handler creates one.
+        #: The states of the model's sequences, a `ts.sequence.SequenceCache`; `state` has those of the current rows.
         self.sequence_cache: Any = None
+        #: How classes in states are written and read, by class, besides those that a `ts.sequence.SequenceCache` knows.
+        self.state_encoders: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
+        #: The handler's `ts.sequence.arena.Arena`, if it makes one.
+        self.arena: Any = None
+        #: The values of each row of the current call, as the handler gets them.
+        self.row_values: Sequence[Mapping[str, Any]] = ()
         #: `send_intermediate_predict_response` sends parts through this; set while a batch runs.
         self.send_part: PartSender | None = None
         self.header_key_sequence_id = os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")
@@ -235,10 +257,48 @@ class Context:
         sequence_id: str | None = self.request_processor[idx].get_request_property(self.header_key_sequence_id)
         return sequence_id
 
-    def get_open_inference_request(self, idx: int = 0) -> "InferenceRequest | None":
-        """Return row ``idx``'s Open Inference request; None if the request came by another protocol."""
-        request: InferenceRequest | None = self.request_processor[idx].open_inference
-        return request
+    @property
+    def state(self) -> RowStates:
+        """The states of the rows' sequences: ``context.state[idx]`` is that of row ``idx``'s."""
+        return RowStates(self)
+
+    def is_start(self, idx: int) -> bool:
+        """Whether row ``idx`` is the first step of its sequence, so that there is no state yet."""
+        begins: bool = self.request_processor[idx].begins_sequence
+        return begins
+
+    def is_end(self, idx: int) -> bool:
+        """Whether the client says that row ``idx`` is the last step of its sequence."""
+        return str(self.get_request_header(idx, self.header_key_sequence_end)).strip().lower() == "true"
+
+    def end_sequence(self, idx: int) -> None:
+        """End the sequence of row ``idx`` with this step: its state is dropped."""
+        self.set_response_header(idx, self.header_key_sequence_end, self.get_sequence_id(idx) or "")
+
+    def body(self, idx: int) -> Any:
+        """Return the body of row ``idx``: its value ``data`` if it has one, else ``body``; None without either.
+
+        JSON is decoded and text is `str` as far as the request's content type says so; other bodies are bytes.
+        """
+        values = self.row_values[idx]
+        return values.get("data", values.get("body"))
+
+    def fail(self, idx: int, message: str, status: int = 400) -> None:
+        """Answer row ``idx`` with an error, whatever the handler returns for it; the other rows are not affected.
+
+        If the row is a step of a sequence, the step does not count, and the sequence keeps the state that it had
+        before. Raises ValueError: ``status`` is not that of an error, 400 to 599.
+        """
+        if not 400 <= status <= 599:
+            raise ValueError(f"the status of an error is 400 to 599, not {status}")
+        self.request_processor[idx].error = RowError(status, message)
+
+    def get_open_inference_request(self, idx: int = 0) -> Any:
+        """Return row ``idx``'s Open Inference request, a `ts.features.open_inference.types.InferenceRequest`.
+
+        None if the request came by another protocol.
+        """
+        return self.request_processor[idx].open_inference
 
     def set_response_content_type(self, idx: int, value: str) -> None:
         """Set the ``content-type`` header of row ``idx``'s response."""

@@ -3,14 +3,12 @@
 import logging
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ts.context import Context
-from ts.utils.util import PredictionException, get_yaml_config
+from ts.jobs.errors import PredictionException
+from ts.jobs.sequence_steps import Steps
 from ts.version import __version__
-
-if TYPE_CHECKING:
-    from ts.sequence.steps import Steps
 
 __all__ = ["PREDICTION_METRIC", "EntryPoint", "PredictionException", "Service", "emit_metrics"]
 
@@ -61,7 +59,7 @@ class Service:
         )
         #: The name of the request envelope around the handler, if there is one.
         self.envelope: str | None = None
-        #: Applies the steps of sequences exactly once, if the handler has a `ts.sequence.SequenceCache`.
+        #: Counts the steps of sequences, if the model has any.
         self.steps: Steps | None = None
         #: The handler's hook for the end of a sequence: ``on_sequence_end(sequence_id, reason)``.
         self.on_sequence_end: Callable[[str, str], Any] | None = None
@@ -75,3 +73,19 @@ def emit_metrics(metrics: Iterable[Any]) -> None:
     """Write metrics (`ts.metrics.metric.Metric`) to standard output in the form that log readers know."""
     for metric in metrics or ():
         logger.info("[METRICS]%s", metric)
+
+
+def get_yaml_config(yaml_file_path: str) -> dict[str, Any]:
+    """Return what a YAML file holds; ``{}`` for an empty one. Raises ValueError: the file is not a YAML mapping."""
+    import yaml
+
+    with open(yaml_file_path, encoding="utf-8") as file:
+        try:
+            config = yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+        except yaml.YAMLError as error:
+            raise ValueError(f"{yaml_file_path} is not valid YAML: {error}") from error
+    if config is None:
+        return {}
+    if not isinstance(config, dict):
+        raise ValueError(f"{yaml_file_path}: expected a mapping of keys to values, got {type(config).__name__}")
+    return config

@@ -5,24 +5,21 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from torchserve_py import shell_completion
+from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugins import plugins
 
 _INTERRUPTED = 128 + signal.SIGINT
 #: Exit code of a command line that argparse refuses, too.
 _WRONG_USAGE: Final = 2
+#: Exit code where a plugin of another package is broken.
+_UNAVAILABLE: Final = 1
 #: Exit code of a command whose reader has closed the pipe, as a shell gives it.
 _PIPE_CLOSED = 128 + signal.SIGPIPE
-#: By command: the module with its functions ``main(argv)`` and ``parser()``. Each is imported when it is called, and
-#: imports the server's settings, which take long, only when it needs them.
-COMMANDS: Final = {
-    "serve": "torchserve_py.first_minute.serve_command",
-    "init": "torchserve_py.first_minute.init_command",
-    "completion": "torchserve_py.first_minute.completion_command",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(argv)
         sys.stdout.flush()
         return code
+    except FeatureUnavailable as error:
+        print(error, file=sys.stderr)
+        return _UNAVAILABLE
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:  # the reader, such as head, has what it wanted; Python must not flush what is left
@@ -42,10 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     if shell_completion.is_asked():
         _complete()
-    if argv and argv[0] in COMMANDS:
-        return int(importlib.import_module(COMMANDS[argv[0]]).main(argv[1:]))
     if argv and not argv[0].startswith("-"):
-        print(_no_command(argv[0]), file=sys.stderr)
+        commands = _commands()
+        if argv[0] in commands:
+            return int(importlib.import_module(commands[argv[0]]).main(argv[1:]))
+        print(_no_command(argv[0], commands), file=sys.stderr)
         return _WRONG_USAGE
     from torchserve_py.server_launcher import Launcher
 
@@ -55,11 +56,20 @@ def _run(argv: Sequence[str]) -> int:
     return code
 
 
-def _no_command(name: str) -> str:
-    meant = [f"serve {name}"] if Path(name).exists() else difflib.get_close_matches(name, COMMANDS, 1)
+def _commands() -> Mapping[str, str]:
+    """Return the commands, each with its module, which is imported when it is called.
+
+    It has the functions ``main(argv)`` and ``parser()``, and imports the server's settings, which take long, only when
+    it needs them.
+    """
+    return {name: module for plugin in plugins() for name, module in plugin.commands.items()}
+
+
+def _no_command(name: str, commands: Mapping[str, str]) -> str:
+    meant = [f"serve {name}"] if Path(name).exists() else difflib.get_close_matches(name, commands, 1)
     hint = f"; did you mean torchserve-py {meant[0]}?" if meant else ""
     return (
-        f"There is no command {name!r}: commands are {', '.join(COMMANDS)}; torchserve-py --help tells the flags{hint}"
+        f"There is no command {name!r}: commands are {', '.join(commands)}; torchserve-py --help tells the flags{hint}"
     )
 
 
@@ -68,9 +78,9 @@ def _complete() -> None:
     from torchserve_py.settings.flags import flags_parser
 
     parser = flags_parser()
-    commands = parser.add_subparsers()
-    for name, module in COMMANDS.items():
-        commands.add_parser(name, parents=[importlib.import_module(module).parser()], add_help=False)
+    subparsers = parser.add_subparsers()
+    for name, module in _commands().items():
+        subparsers.add_parser(name, parents=[importlib.import_module(module).parser()], add_help=False)
     shell_completion.offer(parser)
 
 

@@ -1,12 +1,12 @@
 """The life of the server process: build, start, serve, drain, stop. Start reading here.
 
-`Server.start` opens the listeners of `doors.http_listeners` and of `doors.grpc.grpc_listeners`. A request goes
+`Server.start` opens the listeners of `doors.http_listeners` and those of features (`plugins`). A request goes
 
-transport (bytes) ──▶ door (its API) ──▶ core.serving ──▶ core.dispatcher ──▶ scheduling (pure)
+transport (bytes) ──▶ door (its API) ──▶ serving.serving ──▶ dispatch.dispatcher ──▶ scheduling (pure)
                                                               │
-                                                              └──▶ workers ══ Unix socket ══▶ ts.worker (handler)
+                                                              └──▶ workers ══ Unix socket ══▶ ts.process (handler)
 
-Doors know `core.serving` and what they pass through it: a `jobs.inference_request`, and `jobs.parts` or a
+Doors know `serving.serving` and what they pass through it: a `jobs.inference_request`, and `jobs.parts` or a
 `scheduling.effects.Cause` back.
 """
 
@@ -18,11 +18,12 @@ import gc
 import importlib
 import logging
 import os
+import platform
 import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -30,32 +31,36 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from torchserve_py.core.registry import ModelRegistry
-from torchserve_py.core.snapshot import SnapshotWriter
-from torchserve_py.doors.grpc_packages import GrpcPackagesError, check_grpc_packages
+from torchserve_py.background_tasks import in_background
+from torchserve_py.doors.openings import problems_of_opening
 from torchserve_py.logs import access_log
-from torchserve_py.logs.line_logs import FLUSH_INTERVAL, wait_until_written
+from torchserve_py.logs.log_thread import wait_until_written
 from torchserve_py.logs.setup import configure_logging
 from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan, read_metrics_config
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.metrics.system import SystemMetrics
+from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.models.snapshot import SnapshotWriter
+from torchserve_py.orphans import orphans_adopted, reap_orphans
 from torchserve_py.pid_file import PidFile, default_path
+from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.plugins import plugins
 from torchserve_py.server_folder import server_folder
 from torchserve_py.server_process import heeded_end_signals, release_end_signals
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.log_config import LogConfigError
 from torchserve_py.settings.resolution import Resolution, SettingsError
 from torchserve_py.settings.table import Settings
+from torchserve_py.version import TORCHSERVE_VERSION, __version__
 from torchserve_py.workers.confinement import confinement_of
-from torchserve_py.workers.launch import worker_package_root
+from torchserve_py.workers.launch_command import worker_package_root
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workflows.registry import WorkflowRegistry
-from ts.no_new_privileges import gain_no_privileges
+from ts.process.no_new_privileges import gain_no_privileges
 
 if TYPE_CHECKING:
-    from torchserve_py.core.serving import Serving
-    from torchserve_py.doors.grpc.grpc_listeners import GrpcDoors
     from torchserve_py.doors.http_listeners import Doors
+    from torchserve_py.doors.routing import Work
+    from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Listener, ListenerOffer
+    from torchserve_py.serving.serving import Serving
     from torchserve_py.settings.addresses import Address
 
     Attendant = Callable[["Server"], Coroutine[None, None, None]]
@@ -64,14 +69,17 @@ logger = logging.getLogger(__name__)
 
 STARTED_LINE = "Model server started."
 
-#: The smallest time limit for a run of `system_metrics_cmd` (seconds), however short the interval between runs is.
-_SHORTEST_COMMAND_LIMIT = 10
+#: How often the log of metrics gets lines of what has changed since the last time (seconds).
+_CHANGES_INTERVAL = 1.0
 
 #: Time limit for writing the last lines of the access and metric logs (seconds).
 _LAST_LINES_LIMIT = 5.0
 
 #: How often freed memory is given back to the system (seconds).
 _FREED_MEMORY_INTERVAL = 5.0
+
+#: ``M_ARENA_MAX`` of <malloc.h>.
+_ARENA_MAX = -8
 
 #: A higher limit has no use, and slows down code that loops over all possible descriptors.
 _MOST_DESCRIPTORS = 1 << 20
@@ -92,34 +100,34 @@ class Server:
         )
         self._worker_listener = WorkerListener(settings.temp_dir, confinement.group)
         self._registry = ModelRegistry(settings, self._worker_listener, self._metrics, confinement)
-        self._workflows = WorkflowRegistry(settings, self._registry)
         self._snapshots = SnapshotWriter(settings, self._registry)
         self._registry.on_change = self._snapshots.changed
-        self._system_metrics = SystemMetrics(
-            self._metrics,
-            command=settings.system_metrics_cmd,
-            command_limit=max(settings.metric_time_interval, _SHORTEST_COMMAND_LIMIT),
-        )
         self._doors: Doors | None = None
-        self._grpc_doors: GrpcDoors | None = None
+        self._listeners: list[Listener] = []
         self._background: list[asyncio.Task[None]] = []
+        self._drain: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Register the start-up models, then open the doors; the models continue to load in the background.
 
-        Raises OSError: an address cannot be bound; GrpcPackagesError: the installed packages cannot serve gRPC.
+        Raises Unservable: an address is taken, or a key store or file cannot be used; OSError: an address was taken
+        meanwhile; FeatureUnavailable: a feature cannot work in this installation.
         """
+        if problems := await problems_of_opening(self._settings):
+            raise Unservable("; ".join(problems))
         await self._worker_listener.start()
         # The first workers start while the doors' libraries, which take longest, are imported.
-        _, (http_listeners, grpc_listeners) = await asyncio.gather(
+        _, (http_listeners, doors, listeners, background) = await asyncio.gather(
             self._registry.load_startup_models(), asyncio.to_thread(_import_doors)
         )
-        self._doors = await http_listeners.start_doors(self._settings, self._registry, self._workflows, self._metrics)
-        self._grpc_doors = await grpc_listeners.start_grpc_doors(self._doors.context)
-        if not self._settings.disable_system_metrics:
-            self._background.append(asyncio.create_task(self._collect_system_metrics()))
-        self._background.append(asyncio.create_task(self._write_line_logs()))
-        self._background.append(asyncio.create_task(_give_back_freed_memory()))
+        self._doors = await http_listeners.start_doors(self._settings, self._registry, self._metrics, doors)
+        self._doors.context.drain = self.begin_drain
+        for listener in listeners:
+            self._listeners.append(await listener(self._doors.context))
+        for offer in background:
+            self._background.append(in_background(offer.work(self._doors.context), offer.what))
+        self._background.append(in_background(self._log_changes(), "logging metrics that have changed"))
+        self._background.append(in_background(_give_back_freed_memory(), "giving back freed memory"))
         await self._snapshots.started()
 
     @property
@@ -128,19 +136,45 @@ class Server:
         return self._registry
 
     @property
+    def _work(self) -> Sequence[Work]:
+        return () if self._doors is None else self._doors.context.work
+
+    @property
     def addresses(self) -> dict[str, Address]:
         """The addresses in use, by setting, once the server has started."""
-        opened = [each.addresses for each in (self._doors, self._grpc_doors) if each is not None]
-        return {name: address for addresses in opened for name, address in addresses.items()}
+        doors = {} if self._doors is None else self._doors.addresses
+        of_features = (each.addresses for each in self._listeners)
+        return doors | {name: address for addresses in of_features for name, address in addresses.items()}
+
+    def begin_drain(self) -> asyncio.Task[None]:
+        """Say at once that the server is not ready; after `drain_delay` refuse new work, and let the rest finish.
+
+        Accepted work has `drain_timeout` seconds. Returns the task that does so, the same one each time.
+        """
+        if self._drain is None:
+            if self._doors is not None:
+                self._doors.context.start_leaving()
+            self._drain = in_background(self._leave(), "draining")
+            self._background.append(self._drain)
+        return self._drain
 
     async def drain(self) -> None:
-        """Refuse new work, and let accepted work finish within the drain limit."""
+        """Wait until the server has drained; see `begin_drain`."""
+        await asyncio.shield(self.begin_drain())
+
+    async def _leave(self) -> None:
+        if self._settings.drain_delay:
+            logger.info(
+                "Leaving: not ready from now on; new work is accepted for %d s more", self._settings.drain_delay
+            )
+            await asyncio.sleep(self._settings.drain_delay)
         if self._doors is not None:
             self._doors.context.start_draining()
         limit = self._settings.drain_timeout
         logger.info("Draining: accepted requests and open sequences have at most %d s to finish", limit)
         end = time.monotonic() + limit
-        await self._workflows.drain(limit)  # before the models: each further step of a workflow is new work for a model
+        # Before the models: what features have begun is still new work for models.
+        await asyncio.gather(*(work.drain(limit) for work in self._work))
         if not await self._registry.drain(max(0.0, end - time.monotonic())):
             logger.warning("The drain limit of %d s has passed; unfinished work is ended", limit)
 
@@ -149,31 +183,27 @@ class Server:
         for task in self._background:
             task.cancel()
         await self._snapshots.stopping()
-        await self._workflows.close()
-        opened = (self._registry, self._doors, self._grpc_doors)
+        await asyncio.gather(*(work.close() for work in self._work))
+        opened = (self._registry, self._doors, *self._listeners)
         await asyncio.gather(*(each.close() for each in opened if each is not None))
         await self._worker_listener.close()
-        self._flush_line_logs()
-        await asyncio.to_thread(wait_until_written, _LAST_LINES_LIMIT)
-
-    async def _collect_system_metrics(self) -> None:
-        while True:
-            pids = self._registry.worker_pids()
-            try:
-                await asyncio.to_thread(self._system_metrics.collect, pids, self._registry.usage)
-            except Exception:
-                logger.exception("The system metrics could not be collected this time")
-            self._registry.record_gpu_memory()
-            await asyncio.sleep(self._settings.metric_time_interval)
-
-    async def _write_line_logs(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_INTERVAL)
-            self._flush_line_logs()
-
-    def _flush_line_logs(self) -> None:
         access_log.flush()
         self._metrics.flush_logs()
+        await asyncio.to_thread(wait_until_written, _LAST_LINES_LIMIT)
+
+    async def _log_changes(self) -> None:
+        while True:
+            await asyncio.sleep(_CHANGES_INTERVAL)
+            self._metrics.flush_logs()
+
+
+def share_one_arena() -> None:
+    """Have all threads allocate memory in one arena, where the C library has several.
+
+    What threads that decompress have freed at the end of an arena of their own is not given back by `malloc_trim`.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(_ARENA_MAX, 1)
 
 
 async def _give_back_freed_memory() -> None:
@@ -188,26 +218,29 @@ async def _give_back_freed_memory() -> None:
         await asyncio.to_thread(trim, 0)
 
 
-def _import_doors() -> tuple[ModuleType, ModuleType]:
-    """Import and return the modules that open the HTTP and gRPC doors.
+def _import_doors() -> tuple[ModuleType, list[DoorOffer], list[ListenerOffer], list[BackgroundOffer]]:
+    """Import all doors; return the module that opens those of HTTP, and what features offer.
 
-    Raises GrpcPackagesError: the installed packages of gRPC are incompatible with each other.
+    Raises FeatureUnavailable: a feature cannot work in this installation.
     """
-    check_grpc_packages()
-    http, grpc = "torchserve_py.doors.http_listeners", "torchserve_py.doors.grpc.grpc_listeners"
-    return importlib.import_module(http), importlib.import_module(grpc)
+    http = importlib.import_module("torchserve_py.doors.http_listeners")
+    doors = [offer for plugin in plugins() for offer in plugin.doors()]
+    listeners = [offer for plugin in plugins() for offer in plugin.listeners()]
+    return http, doors, listeners, [offer for plugin in plugins() for offer in plugin.background()]
 
 
 def _metrics_plan(settings: Settings) -> MetricsPlan:
+    mode, summary = settings.metrics_mode, settings.metric_log_lines == "summary"
     if settings.metrics_config is None:
-        return MetricsPlan(mode=settings.metrics_mode)
+        return MetricsPlan(mode=mode, summary=summary)
     listed = read_metrics_config(settings.metrics_config)
-    return replace(listed, accepts_unlisted=settings.model_metrics_auto_detect, mode=settings.metrics_mode)
+    return replace(listed, accepts_unlisted=settings.model_metrics_auto_detect, mode=mode, summary=summary)
 
 
 async def _say_started(server: Server) -> None:
     """Tell launchers that the server has started."""
-    print(STARTED_LINE, flush=True)  # they wait for exactly this line
+    # They wait for exactly this line; written at once with its end, so that no line of the log gets into it.
+    await asyncio.to_thread(print, f"{STARTED_LINE}\n", end="", flush=True)
     await asyncio.Event().wait()
 
 
@@ -225,6 +258,7 @@ async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
     server = Server(settings)
     # After nvidia-smi has run (it loads the driver with privileges of its own), and before any code of a model runs.
     gain_no_privileges()
+    reaping = asyncio.create_task(reap_orphans())
     try:
         received = await _until_signal(server.start(), signals)
         if received is None:
@@ -239,6 +273,7 @@ async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
         else:
             logger.info("%s received during the start", received.name)
     finally:
+        reaping.cancel()
         await server.stop()
     logger.info("The server has stopped")
 
@@ -275,13 +310,14 @@ def raise_descriptor_limit() -> None:
 def run(settings: Settings, attend: Attendant = _say_started) -> int:
     """Run a server to its end and return the exit status; see `serve`."""
     raise_descriptor_limit()
+    share_one_arena()
     try:
         with (
             server_folder(settings.temp_dir) as folder,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             runner.run(serve(settings.model_copy(update={"temp_dir": folder}), attend))
-    except (OSError, MetricsConfigError, GrpcPackagesError, Unservable) as error:
+    except (OSError, MetricsConfigError, FeatureUnavailable, Unservable) as error:
         logger.error("The server cannot run: %s", error)
         return 1
     except Exception:
@@ -306,9 +342,12 @@ def _configure_and_run() -> int:
     except (SettingsError, LogConfigError, OSError) as error:
         print(error, flush=True)  # logging is not configured yet
         return 1
+    versions = (__version__, TORCHSERVE_VERSION, platform.python_version(), os.getpid())
+    logger.info("torchserve-py %s, compatible with TorchServe %s, runs on Python %s as process %d", *versions)
     for warning in resolution.warnings:
         logger.warning(warning)
-    return run(settings)
+    with orphans_adopted():
+        return run(settings)
 
 
 def _remove_pid_file() -> None:

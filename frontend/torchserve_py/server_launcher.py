@@ -8,6 +8,7 @@ Messages and exit codes are TorchServe's.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import subprocess
 import sys
@@ -19,10 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchserve_py.pid_file import PidFile, default_path
+from torchserve_py.plugins import reports
 from torchserve_py.server_process import become, command_of, environment, hold_end_signals
 from torchserve_py.settings.flags import Flags, parse_flags
 from torchserve_py.settings.resolution import Resolution
-from torchserve_py.version import __version__
+from torchserve_py.version import TORCHSERVE_VERSION, __version__
 
 if TYPE_CHECKING:
     import psutil
@@ -43,25 +45,11 @@ class Launcher:
         """Do what the command line asks for and return the exit code."""
         flags = parse_flags(self.argv)
         if flags.version:
-            print(f"TorchServe Version is {__version__}")
+            print(f"TorchServe Version is {TORCHSERVE_VERSION}\ntorchserve-py {__version__}")
             return 0
-        if flags.schema:
-            from torchserve_py.config_schemas import schema_text
-
-            print(schema_text(flags.schema))
-            return 0
-        if flags.print_config:
-            from torchserve_py.settings.report import report
-
-            resolution = Resolution(flags, os.environ, Path.cwd())
-            print("\n".join(report(resolution)))
-            return 1 if resolution.errors else 0
-        if flags.check_config:
-            from torchserve_py.config_check import check
-
-            lines, passed = check(Resolution(flags, os.environ, Path.cwd()))
-            print("\n".join(lines))
-            return 0 if passed else 1
+        for flag, offer in reports().items():
+            if flags.given(flag):
+                return int(importlib.import_module(offer.module).print_report(flags))
         return self._stop() if flags.stop else self._start(flags)
 
     @property
@@ -80,7 +68,7 @@ class Launcher:
             hold_end_signals()
         running = self._running()
         if running is not None:
-            return _tell_of(running)
+            return self._tell_of(running)
         errors = Resolution(flags, os.environ, Path.cwd()).errors
         if errors:
             print("\n".join(errors))
@@ -90,7 +78,7 @@ class Launcher:
             with self._pid_file.lock():
                 running = self._pid_file.server()  # another start may have come between
                 if running is not None:
-                    return _tell_of(running)
+                    return self._tell_of(running)
                 if flags.foreground:  # who watches, signals or kills this process has the server
                     self._pid_file.write(os.getpid())
                     become(self.module, self.argv)  # releases the lock; its file is removed with the pid file
@@ -147,20 +135,22 @@ class Launcher:
         print("TorchServe has stopped.")
         return 0
 
+    def _tell_of(self, running: psutil.Process) -> int:
+        print("TorchServe is already running, please use torchserve --stop to stop TorchServe.")
+        since = datetime.fromtimestamp(running.create_time())
+        print(
+            f"It is process {running.pid}, running since {since:%Y-%m-%d %H:%M:%S}. One server runs per temporary"
+            f" directory, here {self._pid_file.path.parent}: a second one needs another, in the variable TMPDIR."
+        )
+        return 1
+
     def _drain_timeout(self, server: psutil.Process) -> int:
-        """Return the drain limit that the running server was started with, in seconds."""
+        """Return how long the running server may take to drain, as it was started, in seconds."""
         command = server.cmdline()
         own_flags = parse_flags(command[command.index(self.module) + 1 :])
         environ: Mapping[str, str] = server.environ()
-        effective = Resolution(own_flags, environ, Path(server.cwd())).effective.get("drain_timeout")
-        return int(effective.value) if effective is not None else 0
-
-
-def _tell_of(running: psutil.Process) -> int:
-    print("TorchServe is already running, please use torchserve --stop to stop TorchServe.")
-    since = datetime.fromtimestamp(running.create_time())
-    print(f"It is process {running.pid}, running since {since:%Y-%m-%d %H:%M:%S}.")
-    return 1
+        effective = Resolution(own_flags, environ, Path(server.cwd())).effective
+        return sum(int(effective[name].value) for name in ("drain_delay", "drain_timeout") if name in effective)
 
 
 def _wait_until_gone(server: psutil.Process, limit: float) -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ts.handler_utils.audio import audio_of
-from ts.sequence import SequenceCache
 
 if TYPE_CHECKING:
     from ts.context import Context
@@ -32,30 +31,28 @@ class KeypadHandler:
     """Keeps, for each sequence, the audio of an unfinished block, the key that sounds, and since how many blocks."""
 
     def initialize(self, context: Context) -> None:
-        """Open the cache that the model's configuration describes."""
-        self.states = SequenceCache(context)
+        """There is nothing to load."""
 
     def handle(self, data: list[dict[str, Any]], context: Context) -> list[str]:
         """Answer one batch, which has at most one event of each session."""
-        return [self._event(idx, row.get("body") or b"", context) for idx, row in enumerate(data)]
+        return [self._event(idx, context) for idx in range(len(data))]
 
-    def _event(self, idx: int, body: bytes, context: Context) -> str:
+    def _event(self, idx: int, context: Context) -> str:
         """Return the keys that were recognized with this piece of audio, or "" at the end of an item."""
-        sequence_id = context.get_sequence_id(idx)
         if context.get_request_header(idx, "realtime_event") != "append":  # commit, or clear
-            self.states[sequence_id] = {"rest": b"", "key": "", "blocks": 0}
+            context.state[idx] = {"rest": b"", "key": "", "blocks": 0}
             return ""
         try:
-            samples, rate = audio_of(context, idx, body)
+            samples, rate = audio_of(context, idx, context.body(idx) or b"")
         except ValueError as error:
-            context.set_response_status(400, "Bad Request", idx)
-            return f"The sound cannot be read: {error}"
-        state = self.states.get(sequence_id) or {"rest": b"", "key": "", "blocks": 0}
+            context.fail(idx, f"The sound cannot be read: {error}")
+            return ""
+        state = context.state.get(idx) or {"rest": b"", "key": "", "blocks": 0}
         samples = np.concatenate([np.frombuffer(state["rest"], np.float32), samples])
         size = rate // BLOCKS_PER_SECOND
         whole = len(samples) - len(samples) % size
         pressed = "".join(_press(state, key) for key in keys_in(samples[:whole].reshape(-1, size), rate))
-        self.states[sequence_id] = {**state, "rest": samples[whole:].tobytes()}
+        context.state[idx] = {**state, "rest": samples[whole:].tobytes()}
         return pressed
 
 

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ts.sequence import SequenceCache
-
 if TYPE_CHECKING:
     from ts.context import Context
 
@@ -32,8 +30,7 @@ class ReachHandler:
     """Keeps the velocities of each episode's joints."""
 
     def initialize(self, context: Context) -> None:
-        """Open the cache that the model's configuration describes."""
-        self.velocities = SequenceCache(context)
+        """There is nothing to load."""
 
     def handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """Answer one batch, which has at most one observation of each episode."""
@@ -42,17 +39,16 @@ class ReachHandler:
         for idx, row in enumerate(data):
             try:
                 state, target = (_joints(row["body"], name) for name in ("state", "target"))
-                velocity = self.velocities.get(context.get_sequence_id(idx), np.zeros_like(state))
+                velocity = context.state.get(idx, np.zeros_like(state))
                 if not state.shape == target.shape == velocity.shape:
                     raise ValueError(f"{len(velocity)} joints were expected, not {len(state)} of {len(target)}.")
                 rows.setdefault(len(state), []).append((idx, state, target, velocity))
             except ValueError as error:
-                context.set_response_status(400, "Bad Request", idx)
-                answers[idx] = str(error)
+                context.fail(idx, str(error))
         for same in rows.values():
             actions, velocities = move(*map(np.stack, list(zip(*same, strict=True))[1:]))
             for (idx, *_), action, velocity in zip(same, actions, velocities, strict=True):
-                self.velocities[context.get_sequence_id(idx)] = velocity.copy()
+                context.state[idx] = velocity.copy()
                 answers[idx] = {"actions": action}
         return answers
 

@@ -34,48 +34,46 @@ class TranscribeHandler:
     """Lets each sequence's listener hear the pieces of its sound."""
 
     def initialize(self, context: Context) -> None:
-        """Load the recognisers, and open the cache that the model's configuration describes."""
+        """Load the recognisers, and say how a listener is written."""
         config = context.model_yaml_config.get("handler") or {}
         self.recognisers = Recognisers(int(config.get("recognisers", 2)))
-        self.listeners = SequenceCache(context, encoders={Listener: (Listener.to_dict, Listener.from_dict)})
+        SequenceCache(context, encoders={Listener: (Listener.to_dict, Listener.from_dict)})
 
     def handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """Answer one batch, which has at most one request of each sequence."""
-        return [self._hear(idx, row.get("data", row.get("body")) or b"", context) for idx, row in enumerate(data)]
+        return [self._hear(idx, context.body(idx) or b"", context) for idx in range(len(data))]
 
     def _hear(self, idx: int, sound: Any, context: Context) -> Any:
-        sequence_id = context.get_sequence_id(idx)
-        assert sequence_id is not None, "every request of a model with sequenceBatching has one"
         if isinstance(sound, bytes | bytearray) and len(sound) > MOST_OF_A_PIECE:
-            context.set_response_status(413, "Content Too Large", idx)
-            return f"A piece has {len(sound)} bytes; {MOST_OF_A_PIECE} is the most. Send the sound in smaller pieces."
+            text = f"A piece has {len(sound)} bytes; {MOST_OF_A_PIECE} is the most. Send the sound in smaller pieces."
+            context.fail(idx, text, 413)
+            return None
         if event := context.get_request_header(idx, "realtime_event"):
             return self._transcribe(idx, sound, event, context)
         if not isinstance(sound, bytes | bytearray) or len(sound) % 2:
-            context.set_response_status(400, "Bad Request", idx)
-            return "Send 16-bit samples, 16,000 per second, as bytes; their number is even."
-        listener = self.listeners.get(sequence_id) or Listener()
+            context.fail(idx, "Send 16-bit samples, 16,000 per second, as bytes; their number is even.")
+            return None
+        listener = context.state.get(idx) or Listener()
         final = listener.hear(sound, self.recognisers)
-        if str(context.get_request_header(idx, context.header_key_sequence_end)).strip().lower() == "true":
+        if context.is_end(idx):
             final += listener.finish()
-        self.listeners[sequence_id] = listener
+        context.state[idx] = listener
         return {"final": final, "partial": listener.partial()}
 
     def _transcribe(self, idx: int, sound: Any, event: str, context: Context) -> str:
         """Answer an event of the realtime API with the utterances that it has ended."""
-        sequence_id = context.get_sequence_id(idx)
-        listener = self.listeners.get(sequence_id) or Listener()
+        listener = context.state.get(idx) or Listener()
         texts: list[str] = []
         if event == "append":
             try:
                 samples, rate = audio_of(context, idx, sound)
             except ValueError as error:
-                context.set_response_status(400, "Bad Request", idx)
-                return f"The sound cannot be read: {error}"
+                context.fail(idx, f"The sound cannot be read: {error}")
+                return ""
             texts = listener.hear(listener.converted(samples, rate), self.recognisers)
         else:
             if event == "commit":
                 texts = listener.finish()
             listener = listener.renewed()
-        self.listeners[sequence_id] = listener
+        context.state[idx] = listener
         return "".join(f"{text} " for text in texts)

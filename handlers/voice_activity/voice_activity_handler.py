@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime
 
-from ts.sequence import SequenceCache
-
 if TYPE_CHECKING:
     from ts.context import Context
 
@@ -40,29 +38,27 @@ class VoiceActivityHandler:
     """Runs the network on the next windows of every sequence in a batch."""
 
     def initialize(self, context: Context) -> None:
-        """Load the network from the package, and open the cache that the model's configuration describes."""
+        """Load the network from the package."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1  # it is too small for more
         options.log_severity_level = 3  # without warnings about the file itself
         self.network = onnxruntime.InferenceSession(network_file(), options, providers=["CPUExecutionProvider"])
-        self.sounds = SequenceCache(context)
 
     def handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """Answer one batch, which has at most one request of each sequence."""
-        answers: list[Any] = ["Send 16-bit samples, 16,000 per second, as bytes; their number is even."] * len(data)
+        answers: list[Any] = [None] * len(data)
         heard: dict[int, bytes] = {}
-        for idx, row in enumerate(data):
-            body = row.get("data", row.get("body")) or b""
+        for idx in range(len(data)):
+            body = context.body(idx) or b""
             if isinstance(body, bytes | bytearray) and len(body) % 2 == 0:
                 heard[idx] = bytes(body)
             else:
-                context.set_response_status(400, "Bad Request", idx)
-        ids = [context.get_sequence_id(idx) for idx in heard]
-        states = [self.sounds.get(sequence_id) or new_state() for sequence_id in ids]
+                context.fail(idx, "Send 16-bit samples, 16,000 per second, as bytes; their number is even.")
+        states = [context.state.get(idx) or new_state() for idx in heard]
         found = self._listen(states, list(heard.values()))
-        for idx, sequence_id, state, probabilities in zip(heard, ids, states, found, strict=True):
+        for idx, state, probabilities in zip(heard, states, found, strict=True):
             answers[idx] = {"probabilities": probabilities, "events": _events(state, probabilities)}
-            self.sounds[sequence_id] = state
+            context.state[idx] = state
         return answers
 
     def _listen(self, states: Sequence[dict[str, Any]], pieces: Sequence[bytes]) -> list[list[float]]:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from torchserve_py.archive.downloads import DownloadPolicy, fetch
 from torchserve_py.archive.errors import DownloadError
-from torchserve_py.archive.fetch import fetch
-from torchserve_py.archive.networks import DownloadPolicy
 
 EVERY_URL = [re.compile(".*")]
 PORT = "{port}"

@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def chunked(path: str) -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
 
 
 def test_connections_with_one_byte_do_not_stay(server: RunningServer) -> None:
@@ -62,7 +62,7 @@ def test_a_body_that_turns_malformed_is_refused_at_once(server: RunningServer, p
 
 def test_a_malformed_chunk_behind_a_whole_request(server: RunningServer) -> None:
     with RawClient(server.inference) as client:
-        client.send(b"GET /ping HTTP/1.1\r\nHost: t\r\n\r\n" + chunked(PATHS[0]) + b"zzz\r\n")
+        client.send(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n" + chunked(PATHS[0]) + b"zzz\r\n")
         head = client.head()
         assert (head.status, head.headers["connection"]) == (200, "keep-alive")
         client.body(head)
@@ -90,7 +90,7 @@ def served(clients: list[RawClient]) -> int:
     count = 0
     for client in clients:
         try:
-            client.send(b"GET /live HTTP/1.1\r\nHost: t\r\n\r\n")
+            client.send(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             head = client.head()
             client.body(head)
         except (OSError, ValueError):
@@ -101,9 +101,9 @@ def served(clients: list[RawClient]) -> int:
 
 @pytest.mark.parametrize("upgrade", ["h2c", "websocket", "tls/1.0"])
 def test_a_request_behind_one_that_wants_another_protocol_is_answered(server: RunningServer, upgrade: str) -> None:
-    head = f"GET /ping HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n".encode()
+    head = f"GET /ping HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n".encode()
     with RawClient(server.inference) as client:
-        client.send(head + b"GET /live HTTP/1.1\r\nHost: t\r\n\r\n")
+        client.send(head + b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"Healthy" in client.body(client.head())
         assert b"Live" in client.body(client.head())
 

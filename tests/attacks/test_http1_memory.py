@@ -3,14 +3,17 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from tests.attacks.watching import Watch
 from tests.e2e.raw_client import RawClient
 from tests.e2e.running_server import RunningServer, model_folder
 
+from torchserve_py.server import raise_descriptor_limit
+
 ECHO = "def handle(data, context):\n    return data and [b'' for _ in data]\n"
-HEAD = b"POST /predictions/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\n"
+HEAD = b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
@@ -31,6 +34,21 @@ def test_bodies_that_are_never_ended_are_let_go_of_with_their_clients(server: Ru
                 client.send(HEAD + b"Content-Length: 5000000\r\n\r\n" + bytes(4_900_000))
             for client in clients:
                 client.close()
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [b"", HEAD + b"X-Filler: " + b"x" * 4000, HEAD + b"Content-Length: 30000\r\n\r\n" + bytes(20_000)],
+    ids=["idle", "half a head", "half a body"],
+)
+def test_waves_of_connections(server: RunningServer, beginning: bytes) -> None:
+    """Waves of 5,000 left 133 to 166 MB."""
+    raise_descriptor_limit()
+    with Watch(server):
+        for _ in range(3):
+            with ExitStack() as connections:
+                for client in [connections.enter_context(RawClient(server.inference)) for _ in range(3000)]:
+                    client.send(beginning)
 
 
 @pytest.mark.parametrize("chunk", [b"1\r\nx\r\n", b"2\r\nxy\r\n", b"1;a=b\r\nx\r\n"], ids=["one", "two", "extended"])

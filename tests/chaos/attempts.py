@@ -4,22 +4,28 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-import aiohttp
+from tests.chaos.doors import TORN, UNHEARD, UNREACHED, Door, Doors, Server
 from tests.chaos.ledger import Contradiction, Ledger
 
 #: How long a request may take to be answered, whatever happens (seconds).
 ANSWER_LIMIT = 60.0
 #: Causes of refusals that never reach the sequence: it is idle meanwhile.
 NOT_ADMITTED = {"sequence_moved", "draining", "queue_full", "sequence_capacity", "too_many_connections"}
+#: Causes of refusals by a worker, whose server counts the idle time of the sequence from then on.
+BY_WORKER = {"handler_error", "sequence_ended", "step_applied", "step_differs", "step_gap"}
 #: All that a request may be told besides 200; anything else is a contradiction to the documentation.
 KNOWN = {
     (409, "sequence_moved"),
     (409, "request_running"),
+    (409, "step_applied"),
+    (409, "step_differs"),
+    (409, "step_gap"),
+    (410, "sequence_ended"),
     (410, "sequence_expired"),
     (500, "worker_died"),
     (500, "response_timeout"),
@@ -30,6 +36,8 @@ KNOWN = {
     (503, "sequence_queue_full"),
     (503, "sequence_store"),
 }
+
+KNOWN_CAUSES = {cause for _, cause in KNOWN}
 
 
 class Result(StrEnum):
@@ -43,17 +51,47 @@ class Result(StrEnum):
     UNREACHED = "unreached"  # the server has not got the request
 
 
-@dataclass
+@dataclass(eq=False)
+class Incarnation:
+    """One sequence of a client that numbers its steps.
+
+    Attributes:
+        name: What ``ts_request_sequence_token`` says; None until the server has made it up.
+        last: The number of the last step that was acknowledged.
+        left: Whether the client has begun another one under the same id, or tried to.
+        over: Whether the client was told that it is over.
+    """
+
+    name: str | None
+    last: int = 0
+    left: bool = False
+    over: bool = False
+
+
+@dataclass(eq=False)
 class Step:
     """A request of a sequence, however often it is sent."""
 
     token: str
     request_id: str | None = None
+    incarnation: Incarnation | None = None
+    number: int | None = None
     starts: bool = False
     ends: str = ""  # "", by the client's "header", or by the "handler"
     sleep: float = 0.0
     fail: float = 0.0
     stream: int = 0
+    answer: list[str] | None = None  # that was acknowledged
+
+    @property
+    def begins(self) -> bool:
+        """Whether it can only be the first step of an incarnation."""
+        return self.starts or self.number == 1
+
+    @property
+    def has_name(self) -> bool:
+        """Whether it can be sent again and be recognized."""
+        return self.request_id is not None or self.number is not None
 
     @property
     def body(self) -> str:
@@ -62,9 +100,14 @@ class Step:
         content = {"token": self.token, "sleep": self.sleep, "fail": self.fail, "stream": self.stream, "end": end}
         return json.dumps(content)
 
-    def headers(self, sequence: str) -> dict[str, str]:
-        """The request's headers."""
-        headers = {"ts_request_sequence_id": sequence, "content-type": "text/plain"}
+    @property
+    def said(self) -> dict[str, str]:
+        """What its headers say of the sequence, besides its id."""
+        headers = {}
+        if self.incarnation is not None and self.incarnation.name is not None:
+            headers["ts_request_sequence_token"] = self.incarnation.name
+        if self.number is not None:
+            headers["ts_request_step"] = str(self.number)
         if self.request_id is not None:
             headers["ts_request_id"] = self.request_id
         if self.starts:
@@ -84,6 +127,12 @@ class Attempt:
     again: bool = False  # whether there was a Retry-After
     tokens: list[str] = field(default_factory=list)
     request_id: str | None = None  # the server's, if the client heard of it
+    incarnation: str | None = None  # its token, as the server says
+
+    @property
+    def is_by_worker(self) -> bool:
+        """Whether a worker has had the step."""
+        return self.result is Result.ANSWERED or self.cause in BY_WORKER
 
     def __str__(self) -> str:
         told = f"{self.status} {self.cause}{' Retry-After' if self.again else ''} " if self.status else ""
@@ -102,6 +151,9 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
     #: Why open sequences may truly have expired that are said to; see `Timeline.why_expired`.
     expired: Counter[str] = field(default_factory=Counter)
+    #: How late copies of steps were answered, and when they came.
+    copies: Counter[str] = field(default_factory=Counter)
+    latest_copy: float = 0.0  # seconds
     contradictions: list[str] = field(default_factory=list)
 
 
@@ -109,23 +161,28 @@ class Sender:
     """Sends steps to one of several servers.
 
     Args:
-        servers: Their addresses.
+        doors: What sends them.
         proxy: What statuses mean that a proxy before the servers answers itself, without a cause.
     """
 
     def __init__(
         self,
-        servers: list[str],
-        session: aiohttp.ClientSession,
+        doors: Doors,
         tally: Tally,
         proxy: Mapping[int, Result] = MappingProxyType({}),
     ) -> None:
-        self.servers = servers
+        self._doors = doors
         self._proxy = proxy
-        self._session = session
         self._tally = tally
 
-    async def send(self, step: Step, ledger: Ledger, server: int, patience: float = ANSWER_LIMIT) -> Attempt:
+    @property
+    def servers(self) -> Sequence[Server]:
+        """Where steps may go."""
+        return self._doors.servers
+
+    async def send(
+        self, step: Step, ledger: Ledger, server: int, patience: float = ANSWER_LIMIT, door: Door = Door.HTTP
+    ) -> Attempt:
         """Send a step once, and say what came of it.
 
         Raises:
@@ -135,11 +192,12 @@ class Sender:
         ledger.longest_gap = max(ledger.longest_gap, began - ledger.active_until)
         self._tally.requests += 1
         markers = f"{'start ' if step.starts else ''}{f'end by {step.ends} ' if step.ends else ''}"
-        about = f"to {server}, {step.token}, id {step.request_id} {markers}"
+        name = f"id {step.request_id}" if step.incarnation is None else f"{step.incarnation.name} {step.number}"
+        about = f"to {server}{'' if door is Door.HTTP else f' by {door}'}, {step.token}, {name} {markers}"
         ledger.note(f"-> {about}sleep {step.sleep:.1f} fail {step.fail} stream {step.stream}")
         try:
             async with asyncio.timeout(patience):
-                attempt = await self._send(step, ledger.sequence, server)
+                attempt = await self.attempt(step, ledger.sequence, server, door)
         except TimeoutError:
             attempt = Attempt(Result.GAVE_UP)
         ledger.note(f"<- {about}{attempt}")
@@ -147,7 +205,8 @@ class Sender:
         self._tally.outcomes[name] += 1
         if attempt.result is Result.GAVE_UP and patience == ANSWER_LIMIT:
             raise Contradiction(f"no answer within {ANSWER_LIMIT:.0f} s")
-        if attempt.status not in {0, 200} and (attempt.status, attempt.cause) not in KNOWN:
+        is_known = (attempt.status, attempt.cause) in KNOWN or (door is not Door.HTTP and attempt.cause in KNOWN_CAUSES)
+        if attempt.status not in {0, 200} and not is_known:
             raise Contradiction(f"an answer that is not documented here: {attempt}")
         self._was_active(ledger, server, attempt)
         return attempt
@@ -155,6 +214,10 @@ class Sender:
     def _was_active(self, ledger: Ledger, server: int, attempt: Attempt) -> None:
         """Who has run a sequence knows what is queued there, and nothing of requests that wait elsewhere."""
         now, is_admitted = time.monotonic(), attempt.status != 0 and attempt.cause not in NOT_ADMITTED
+        if attempt.is_by_worker:
+            ledger.worked()
+        if attempt.result in {Result.REFUSED, Result.UNKNOWN, Result.GAVE_UP}:
+            ledger.failed_at = now
         if server != ledger.holder is not None:
             ledger.longest_gap = max(ledger.longest_gap, now - ledger.active_until)
             if not is_admitted:
@@ -163,28 +226,28 @@ class Sender:
             ledger.active_until = now
             ledger.holder = server
 
-    async def _send(self, step: Step, sequence: str, server: int) -> Attempt:
-        url = f"{self.servers[server]}/predictions/chaos"
-        request_id = None
-        try:
-            async with self._session.post(url, data=step.body, headers=step.headers(sequence)) as response:
-                request_id = response.headers.get("x-request-id")
-                body = await response.text()
-        except aiohttp.ClientConnectorError:
-            return Attempt(Result.UNREACHED)
-        except aiohttp.ClientPayloadError:  # a stream that broke off
+    async def attempt(self, step: Step, sequence: str, server: int, door: Door = Door.HTTP) -> Attempt:
+        """Send a step once, and say what came of it; nobody counts it.
+
+        Raises:
+            Contradiction: The answer contradicts the documentation in its form.
+        """
+        reply = await self._doors.send(server, door, sequence, step.body, step.said)
+        if reply.status in {UNREACHED, UNHEARD}:
+            return Attempt(Result.UNREACHED if reply.status == UNREACHED else Result.UNHEARD)
+        request_id, incarnation = reply.headers.get("x-request-id"), reply.headers.get("ts_sequence_token")
+        if reply.status == TORN:
             return Attempt(Result.UNKNOWN, request_id=request_id)
-        except (aiohttp.ClientError, ConnectionError):
-            return Attempt(Result.UNHEARD)
-        if response.status == 200:
-            return Attempt(Result.ANSWERED, 200, tokens=_tokens(body), request_id=request_id)
-        cause = response.headers.get("ts-error-cause", "")
-        if not cause and response.status in self._proxy:
-            return Attempt(self._proxy[response.status])
-        result = Result.UNKNOWN if cause == "outcome_unknown" else Result.REFUSED
-        if result is Result.UNKNOWN and "retry-after" in response.headers:
+        if reply.status == 200:
+            tokens = _tokens(reply.text)
+            return Attempt(Result.ANSWERED, 200, tokens=tokens, request_id=request_id, incarnation=incarnation)
+        if not reply.cause and reply.status in self._proxy:
+            return Attempt(self._proxy[reply.status])
+        result = Result.UNKNOWN if reply.cause == "outcome_unknown" else Result.REFUSED
+        again = "retry-after" in reply.headers
+        if result is Result.UNKNOWN and again:
             raise Contradiction("an unknown outcome with Retry-After")
-        return Attempt(result, response.status, cause, "retry-after" in response.headers, request_id=request_id)
+        return Attempt(result, reply.status, reply.cause, again, request_id=request_id)
 
 
 def _tokens(body: str) -> list[str]:

@@ -20,7 +20,9 @@ from pathlib import Path
 import aiohttp
 from tests.chaos.attempts import Sender, Tally
 from tests.chaos.clients import SETTLE_LIMIT, Client
+from tests.chaos.copies import Copier, told
 from tests.chaos.disasters import SERVERS, Disasters
+from tests.chaos.doors import Doors
 from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
 
@@ -70,6 +72,7 @@ class Report:
             f"  sequences {tally.incarnations}, requests {tally.requests}, steps acknowledged {tally.acknowledged}, "
             f"unknown outcomes settled by asking {tally.asked}, slowest step {tally.slowest:.1f} s\n"
             f"  requests: {outcomes}\n"
+            f"  late copies, up to {tally.latest_copy:.0f} s: {told(tally.copies) or 'none'}\n"
             f"  open sequences that expired: {expired or 0}\n"
             f"  contradictions {len(self.contradictions)}"
         )
@@ -80,8 +83,9 @@ async def endure(disasters: Disasters, tally: Tally, seconds: float) -> None:
     stopping = asyncio.Event()
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=connector) as session:
-        sender = Sender([server.inference for server in disasters.servers], session, tally)
-        clients = [Client(f"c{number}", sender, tally, disasters.timeline) for number in range(CLIENTS)]
+        sender = Sender(Doors(disasters.addresses, session), tally)
+        copier = Copier(sender, tally, disasters.timeline)
+        clients = [Client(f"c{number}", sender, tally, disasters.timeline, copier) for number in range(CLIENTS)]
         watching = asyncio.create_task(disasters.timeline.watch())
         running = [asyncio.create_task(client.run(stopping)) for client in clients]
         try:
@@ -90,6 +94,7 @@ async def endure(disasters: Disasters, tally: Tally, seconds: float) -> None:
             stopping.set()
             await asyncio.wait(running, timeout=2 * SETTLE_LIMIT)
         await asyncio.gather(*running)
+        await copier.finish()
         for client in clients:
             await client.finish()
         watching.cancel()

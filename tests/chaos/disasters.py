@@ -13,8 +13,10 @@ from typing import Any
 
 import psutil
 import requests
+from tests.chaos.doors import Server
 from tests.chaos.timeline import Timeline
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually
+from tests.ports import free_ports
 from tests.redis_sentinels import DOWN_AFTER, FailoverRedis
 from tests.redis_server import RedisServer
 
@@ -71,7 +73,17 @@ class Disasters:
             shutil.copy(HAZARDS, folder)
             (folder / "model-config.yaml").write_text(text)
         environment = {"CHAOS_DIRECTORY": str(directory)}
-        self.servers = [RunningServer(folders, properties=properties, environment=environment) for _ in range(servers)]
+        self._grpc_ports = free_ports(servers)
+        self.servers = [
+            RunningServer(folders, properties={**properties, "grpc_inference_port": port}, environment=environment)
+            for port in self._grpc_ports
+        ]
+
+    @property
+    def addresses(self) -> list[Server]:
+        """Where clients find the servers."""
+        pairs = zip(self.servers, self._grpc_ports, strict=True)
+        return [Server(server.inference, f"127.0.0.1:{port}") for server, port in pairs]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

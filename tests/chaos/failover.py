@@ -23,16 +23,35 @@ from redis import Redis
 from tests.redis_sentinels import FailoverRedis
 from tests.redis_server import DEADLINE, RedisServer
 
-from ts.sequence.stores.redis import RedisStore
-from ts.sequence.stores.store import Commit, StoreError, StoreSettings
+from ts.features.redis.redis_store import RedisStore
+from ts.features.sequence_steps.record import KeptStep
+from ts.features.sequence_steps.stores.store import Commit, KeptAnswer, Lease, StoreError, StoreSettings
 
 WRITERS = 3
 BATCH = 8
 STATE = b"state" * 1000
 #: More than the buffers of a connection hold (bytes).
 BUFFERED = 32 * 2**20
-SETTINGS = StoreSettings(model="m/1", owner="failover", lease=20.0, lifetime=3600.0, kept=2)
+SETTINGS = StoreSettings(
+    model="m",
+    version="1",
+    state_version="",
+    owner="failover",
+    lease=20.0,
+    lifetime=3600.0,
+    kept=2,
+    remembered=3600.0,
+    most_ids=1000,
+)
 _ASKED_AT_ONCE = 200
+
+
+def _first(lease: Lease) -> Commit:
+    """Return the commit of a sequence's first step."""
+    lease.record.begin(lease.sequence_id, SETTINGS.version, "")
+    step = KeptStep(1, "", b"")
+    lease.record.apply(step, SETTINGS.kept)
+    return Commit(lease, STATE, "", [KeptAnswer(step, b"")], b"", begins=True)
 
 
 class Outcome(NamedTuple):
@@ -66,7 +85,7 @@ class Writer:
         while not self._stopping.is_set():
             ids = list(itertools.islice(self._names, BATCH))
             try:
-                commits = [Commit(each.lease, STATE, "", []) for each in store.acquire(ids) if each.lease is not None]
+                commits = [_first(each.lease) for each in store.acquire(ids) if each.lease is not None]
                 done = store.commit(commits)
             except StoreError:
                 continue  # the outcome is unknown, and nothing was acknowledged

@@ -19,7 +19,9 @@ import aiohttp
 from tests.chaos import chaos, live_sessions
 from tests.chaos.attempts import Result, Sender
 from tests.chaos.clients import SETTLE_LIMIT, Client
+from tests.chaos.copies import Copier
 from tests.chaos.disasters import Disasters, Event
+from tests.chaos.doors import Doors, Server
 from tests.chaos.live_sessions import PATIENCE, TURNS, Crowd
 from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
@@ -94,8 +96,10 @@ async def _run(fleet: Fleet, report: chaos.Report, sessions: live_sessions.Repor
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), connector=connector) as session,
         AsyncClient(url, patience=PATIENCE) as client,
     ):
-        sender = Sender([url], session, report.tally, ANSWERS[type(fleet.proxy)])
-        clients = [BusyClient(f"c{number}", sender, report.tally, fleet.timeline) for number in range(report.clients)]
+        sender = Sender(Doors([Server(url)], session), report.tally, ANSWERS[type(fleet.proxy)])
+        copier = Copier(sender, report.tally, fleet.timeline)
+        names = [f"c{number}" for number in range(report.clients)]
+        clients = [BusyClient(name, sender, report.tally, fleet.timeline, copier) for name in names]
         running = [asyncio.create_task(each.run(stopping)) for each in clients]
         running += [asyncio.create_task(crowd.talk(client, number, stopping)) for number in range(sessions.clients)]
         try:
@@ -105,6 +109,7 @@ async def _run(fleet: Fleet, report: chaos.Report, sessions: live_sessions.Repor
             await asyncio.wait(running, timeout=2 * SETTLE_LIMIT)
         await asyncio.gather(*running)
         await fleet.recovered()
+        await copier.finish()
         for each in clients:
             await each.finish()
 

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+#: The holder of a sequence that a copy may have taken anywhere.
+ELSEWHERE = -1
+
 
 class Contradiction(Exception):
     """What a client sees is not what it was told."""
@@ -35,6 +38,11 @@ class Ledger:
         active_until: When the last request that had reached the sequence was answered (``time.monotonic``).
         holder: The server (its index) that has run the sequence last.
         longest_gap: How long the holder had no request, at most, since the last acknowledged step (seconds).
+        copied_at: When a late copy of a step came last (``time.monotonic``); any server may have the sequence for it.
+        failed_at: When an attempt failed last, or was given up (``time.monotonic``): its server may have let go of the
+            sequence.
+        worked_at: When a worker was last known to have a step of the sequence, be it to refuse it (``time.monotonic``).
+        longest_unworked: How long no worker had one, at most, since the last acknowledged step (seconds).
         acknowledged_at: When the last step was acknowledged (``time.monotonic``).
     """
 
@@ -48,6 +56,10 @@ class Ledger:
     holder: int | None = None
     #: Whether the last server that was asked could not write to the store: it cannot give the sequence back, either.
     store_failed: bool = False
+    copied_at: float | None = None
+    failed_at: float = 0.0
+    worked_at: float = 0.0
+    longest_unworked: float = 0.0
     longest_gap: float = 0.0
     acknowledged_at: float = field(default_factory=time.monotonic)
     transcript: list[tuple[float, str]] = field(default_factory=list)
@@ -55,6 +67,12 @@ class Ledger:
     def note(self, text: str) -> None:
         """Add a line to the transcript."""
         self.transcript.append((time.monotonic(), text))
+
+    def worked(self) -> None:
+        """A worker has had a step of the sequence."""
+        now = time.monotonic()
+        self.longest_unworked = max(self.longest_unworked, now - max(self.worked_at, self.acknowledged_at))
+        self.worked_at = now
 
     def answered(self, token: str, tokens: Sequence[str], *, starts: bool, ends: bool) -> None:
         """Believe the first answer to a step, if it agrees with all before.

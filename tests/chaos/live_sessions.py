@@ -35,7 +35,7 @@ PAUSE = 0.4
 PATIENCE = 90.0
 #: Causes after which a step does not count, and is sent again by this client; the session does the others by itself.
 NOT_COUNTED = {"handler_error", "sequence_store", "sequence_moved", "not_applied", "no_worker", "worker_died"}
-NOT_COUNTED |= {"response_timeout"}
+NOT_COUNTED |= {"response_timeout", "step_gap"}
 CONFIG = """
 minWorkers: 2
 maxWorkers: 2

@@ -12,6 +12,10 @@ TOLERANCE = 0.5
 DRAINED = 10.0
 
 
+#: How many lines of a sequence's transcript are printed.
+LINES = 60
+
+
 class Timeline:
     """Events of one run.
 
@@ -38,6 +42,12 @@ class Timeline:
         """Return the events after a moment (``time.monotonic``)."""
         return [each for each in self._events if each[0] >= when]
 
+    def story(self, ledger: Ledger) -> str:
+        """Return the end of what a client has seen, and what happened meanwhile."""
+        seen = ledger.transcript[-LINES:]
+        lines = sorted([*seen, *self.since(seen[0][0])])
+        return "\n".join(f"  {self.clock(when)} {text}" for when, text in lines)
+
     def clock(self, when: float) -> str:
         """Return a moment as seconds since the run began."""
         return f"{when - self._began:8.3f}"
@@ -62,5 +72,11 @@ class Timeline:
             return "idle for as long"
         if any(when > since - DRAINED for when in self._stops):
             return "let go of by a server that stopped"
+        may_be_let_go = max(ledger.failed_at, ledger.copied_at or 0.0) > since
+        unworked = max(ledger.longest_unworked, time.monotonic() - max(since, ledger.worked_at))
+        if may_be_let_go and unworked + TOLERANCE >= self.idle_limit:
+            # Nobody holds a sequence whose step has failed, and for a copy another server may. Then it is idle while a
+            # request waits in vain, for a frozen server or for a worker; and whoever asks next makes that final.
+            return "let go of, and no worker has had a step for as long"
         late = sum(by for when, by in self._late if when > since)
         return "while the clients were late" if ledger.longest_gap + late + TOLERANCE >= self.idle_limit else ""

@@ -1,7 +1,6 @@
 """One folder served by MLServer and by this server answers the same, and MLServer's own clients work with both."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,13 +10,12 @@ from typing import Any
 import pytest
 import requests
 from tests.conformance.grpc_client import target
-from tests.e2e.running_server import DEADLINE, RunningServer, eventually
-from tests.ports import free_ports
+from tests.conformance.real_mlserver import MLSERVER, real_mlserver
+from tests.e2e.running_server import DEADLINE, RunningServer
 
 pytestmark = pytest.mark.timeout(600)
 
 CLIENT = Path(__file__).with_name("mlserver_client.py")
-MLSERVER = Path(sys.executable).with_name("mlserver")
 
 MODEL = """
 import sys
@@ -97,44 +95,8 @@ REQUESTS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def mlserver_address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """MLServer serves the folder; in its own process, as its parallel workers do not start with current uvloop."""
-    rest, grpc_port, metrics = free_ports(3)
-    environment = {
-        **os.environ,
-        "MLSERVER_PARALLEL_WORKERS": "0",
-        "MLSERVER_HOST": "127.0.0.1",
-        "MLSERVER_HTTP_PORT": str(rest),
-        "MLSERVER_GRPC_PORT": str(grpc_port),
-        "MLSERVER_METRICS_PORT": str(metrics),
-    }
-    output = tmp_path_factory.mktemp("mlserver") / "output"
-    with output.open("wb") as log:
-        process = subprocess.Popen(
-            [str(MLSERVER), "start", str(folder)],
-            env=environment,
-            cwd=output.parent,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    address = f"http://127.0.0.1:{rest}"
-
-    def is_ready() -> bool:
-        assert process.poll() is None, output.read_text()
-        try:
-            return requests.get(f"{address}/v2/models/twice/ready", timeout=DEADLINE).status_code == 200
-        except requests.ConnectionError:
-            return False
-
-    try:
-        eventually(is_ready, "MLServer is ready")
+    with real_mlserver(folder, tmp_path_factory.mktemp("mlserver")) as address:
         yield address
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(20)
 
 
 @pytest.mark.parametrize("request_", REQUESTS)

@@ -51,7 +51,7 @@ class RawClient:
 
     def post(self, path: str, body: bytes, *headers: str) -> None:
         """Send a POST request."""
-        lines = [f"POST {path} HTTP/1.1", "Host: test", f"Content-Length: {len(body)}", *headers]
+        lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
         self.send("\r\n".join([*lines, "", ""]).encode() + body)
 
     def head(self) -> Head:

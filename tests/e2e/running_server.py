@@ -149,7 +149,7 @@ class RunningServer:
 
     def workers(self) -> list[psutil.Process]:
         """Return the worker processes that are alive."""
-        return [each for each in self.server.children(recursive=True) if "ts.worker" in _command_line(each)]
+        return [each for each in self.server.children(recursive=True) if "ts.process.worker" in _command_line(each)]
 
     def terminate(self, number: signal.Signals = signal.SIGTERM, deadline: float = DEADLINE) -> int:
         """Send a signal to the launcher and return its exit status."""

@@ -21,8 +21,8 @@ import signal
 from pathlib import Path
 
 from ts.sequence import SequenceCache
-from ts.sequence.stores.file import FileStore
-from ts.sequence.stores.redis import RedisStore
+from ts.features.sqlite.file_store import FileStore
+from ts.features.redis.redis_store import RedisStore
 
 MARKS = Path(os.environ["MARKS"])
 planned = []

@@ -31,9 +31,12 @@ class ServeCommand:
     Args:
         folder: Where the user is.
         arguments: What stands behind ``serve``.
+        variables: Of its environment, besides those of this process.
     """
 
-    def __init__(self, folder: Path, *arguments: str, port: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, port: int = 0, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.temp = Path(tempfile.mkdtemp(prefix="tse2e-"))
         self.output = self.temp / "output"
@@ -42,7 +45,7 @@ class ServeCommand:
             self.process = subprocess.Popen(
                 [*COMMAND, "serve", *arguments, "--port", str(port)],
                 cwd=folder,
-                env=environment(self.temp),
+                env=environment(self.temp, variables),
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
@@ -86,7 +89,7 @@ class ServeCommand:
 
     def wait_until_serving(self) -> ServeCommand:
         """Wait until the command says where it serves."""
-        found = re.search(r"Serving at (http://\S+)", self.wait_for("Ctrl-C ends it."))
+        found = re.search(r"Serving at (http://\S+?)[,.]? ", self.wait_for("Ctrl-C ends it."))
         assert found is not None
         self.base = found[1]
         return self

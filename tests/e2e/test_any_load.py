@@ -101,7 +101,7 @@ class Load:
         assert address.port is not None
         head = "".join(f"{key}: {value}\r\n" for key, value in {**headers, "Content-Length": len(body)}.items())
         with socket.create_connection((str(address.hostname), address.port), DEADLINE) as client:
-            client.sendall(f"POST /predictions/{self.model} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode() + body)
+            client.sendall(f"POST /predictions/{self.model} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode() + body)
 
     def disturb(self) -> None:
         """Kill, freeze and replace workers, and ask for descriptions, as the answers come in."""

@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 
 from ts.sequence import SequenceCache
-from ts.sequence.commit_thread import CommitOverlap
-from ts.sequence.stores.file import FileStore
-from ts.sequence.stores.redis import RedisStore
+from ts.features.sequence_steps.commit_thread import CommitOverlap
+from ts.features.sqlite.file_store import FileStore
+from ts.features.redis.redis_store import RedisStore
 
 MARKS = Path(os.environ["MARKS"])
 held = []

@@ -195,9 +195,9 @@ def test_prometheus_takes_the_rules_and_they_raise_what_the_load_deserves(scene:
     health = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
     assert set(health.values()) == {"ok"}, health
     active = {alert["labels"]["alertname"] for alert in scene.prometheus.get("alerts")["alerts"]}
-    assert active <= {"RequestsRefused", "HostMemoryFull", "DiskFull", "RequestsWaitLong"}
+    assert active <= {"ModelFails", "HostMemoryFull", "DiskFull", "RequestsWaitLong"}
     eventually(
-        lambda: scene.prometheus.values('ALERTS{alertname="RequestsRefused", alertstate="pending"}'),
+        lambda: scene.prometheus.values('ALERTS{alertname="ModelFails", alertstate="pending"}'),
         "handlers that fail are noticed",
     )
 

@@ -26,7 +26,7 @@ def start_worker(server: RunningServer, number: int) -> subprocess.Popen[bytes]:
     """Do what the server said: the ``number``-th of its command lines."""
 
     def line() -> str | None:
-        lines = re.findall(r"^cd .* ts\.worker .*$", server.log(), re.MULTILINE)
+        lines = re.findall(r"^cd .* ts\.process\.worker .*$", server.log(), re.MULTILINE)
         return lines[number] if len(lines) > number else None
 
     command = eventually(line, "the server says how to start a worker")

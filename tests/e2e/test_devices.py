@@ -65,12 +65,52 @@ class Model:
         return answer(text, 0)
 """
 )
+#: Totals on a stand-in of a device, which raises what is in the file ``to-host`` or ``to-device`` as states are copied.
+#: The cache has room for one state, so that the others are read when they are needed.
+TOTALS_HANDLER = """
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+from ts.sequence import SequenceCache
+
+FOLDER = Path(__file__).parent
+
+
+def copied(direction, value):
+    if (FOLDER / direction).exists():
+        raise RuntimeError((FOLDER / direction).read_text())
+    return value
+
+
+class Handler:
+    def initialize(self, context):
+        to_host = lambda state: copied("to-host", state.total)
+        to_device = lambda total: SimpleNamespace(total=copied("to-device", total))
+        self.cache = SequenceCache(context, encoders={SimpleNamespace: (to_host, to_device)})
+
+    def handle(self, data, context):
+        return [self.step(context.get_sequence_id(index), row["body"]) for index, row in enumerate(data)]
+
+    def step(self, sequence_id, body):
+        state = self.cache.setdefault(sequence_id, SimpleNamespace(total=0))
+        state.total += int(body)
+        return f"{state.total} {os.getpid()}"
+"""
+TOTALS_CONFIG = """
+minWorkers: 1
+maxWorkers: 1
+sequenceBatching: true
+maxNumSequence: 8
+sequenceMaxIdleMSec: 60000
+handler: {cache: {store: file, capacity: 1}}
+"""
 BATCHES = "minWorkers: 2\nmaxWorkers: 2\nbatchSize: 4\nmaxBatchDelay: 0\n"
 WORKERS = "minWorkers: 2\nmaxWorkers: 2\n"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("models")
     (directory / "bin").mkdir()
     (directory / "bin" / "nvidia-smi").write_text(NVIDIA_SMI)
@@ -84,16 +124,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     (truss / "model").mkdir(parents=True)
     (truss / "model" / "model.py").write_text(TRUSS_MODEL)
     (truss / "config.yaml").write_text("model_name: truss\nresources:\n  accelerator: T4\n")
-    models: dict[str, Path | str] = {
+    return {
         "batches": model_folder(directory, "batches", HANDLER, BATCHES),
         "calls": model_folder(directory, "calls", ASYNC_HANDLER, f"asyncCommunication: true\n{WORKERS}"),
         "on-cpu": model_folder(directory, "on-cpu", HANDLER, "deviceType: cpu\n"),
         "wide": model_folder(directory, "wide", HANDLER, "parallelType: custom\nparallelLevel: 2\n"),
+        "totals": model_folder(directory, "totals", TOTALS_HANDLER, TOTALS_CONFIG),
         "mlserver": mlserver,
         "truss": truss,
     }
+
+
+@pytest.fixture(scope="module")
+def server(models: dict[str, Path]) -> Iterator[RunningServer]:
+    directory = models["truss"].parent
     path = os.pathsep.join([str(directory / "bin"), os.environ["PATH"]])
-    with RunningServer(models, {"default_workers_per_model": 2}, {"PATH": path}) as running:
+    with RunningServer(dict(models), {"default_workers_per_model": 2}, {"PATH": path}) as running:
         running.wait_ready()
         yield running
 
@@ -170,3 +216,29 @@ def test_a_worker_that_lost_its_device_is_replaced_and_harms_no_other_job(server
         return len(ready) == len(pids) and len(ready - pids) == 1
 
     eventually(replaced, "a fresh worker has taken the place")
+
+
+@pytest.mark.parametrize(("direction", "sequence"), [("to-host", "in memory"), ("to-device", "stored")])
+@pytest.mark.parametrize(
+    ("error", "status"), [("CUDA error: device-side assert triggered", 500), ("CUDA out of memory", 507)]
+)
+def test_a_device_that_fails_under_a_stored_state(
+    server: RunningServer, models: dict[str, Path], direction: str, sequence: str, error: str, status: int
+) -> None:
+    def send(which: str, number: int) -> requests.Response:
+        headers = {"ts_request_sequence_id": f"{which} {direction} {status}"}
+        return server.predict("totals", str(number), headers=headers)
+
+    fails = models["totals"] / direction
+    _, before = send("stored", 5).text.split()
+    assert send("in memory", 5).text == f"5 {before}"
+    fails.write_text(error)
+    try:
+        failed = send(sequence, 1)
+    finally:
+        fails.unlink()
+    assert (failed.status_code, failed.headers["ts-error-cause"]) == (status, "handler_error")
+    eventually(lambda: send(sequence, 0).status_code == 200, "a worker can read the state")
+    total, after = send(sequence, 1).text.split()
+    assert total == "6"
+    assert (after != before) == (status == 500)

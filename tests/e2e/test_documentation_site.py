@@ -18,7 +18,7 @@ import pytest
 from tests.e2e.browser import chromium
 from tests.e2e.running_server import DEADLINE, ROOT, eventually
 
-from torchserve_py.settings.table import SOURCES
+from torchserve_py.settings.server_settings import sources
 
 #: Attributes by which a browser fetches something while it shows a page.
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
@@ -89,7 +89,7 @@ def test_every_document_is_a_page_that_the_search_finds(site: Path) -> None:
     found = {entry["location"].partition("#")[0] for entry in index["docs"]}
     assert documents - {"index.html"} <= found
     text = " ".join(entry["text"] for entry in index["docs"])
-    assert all(setting in text for setting in SOURCES)
+    assert all(setting in text for setting in sources())
     opened = (site / "search" / "search_index.js").read_text()  # for a site that is opened from a folder
     assert json.loads(opened.removeprefix("var __index = ")) == index
 

@@ -17,10 +17,10 @@ def handle(data, context):
     return None if data is None else [row["body"] for row in data]
 """
 
-HEAD = b"POST /predictions/echo HTTP/1.1\r\nHost: t\r\n"
+HEAD = b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 #: What a proxy that reads the shape before it in another way would take for the request of somebody else.
-SMUGGLED = b"GET /ping HTTP/1.1\r\nHost: t\r\n\r\n"
+SMUGGLED = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 SHAPES = {
     "length-and-chunked": HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -34,7 +34,7 @@ SHAPES = {
     "length-with-thousands-of-zeros": HEAD + b"Content-Length: " + b"0" * 5000 + b"5\r\n\r\nhello",
     "folded-header": HEAD + b"X-A: b\r\n Content-Length: 5\r\n\r\n",
     "folded-transfer-encoding": HEAD + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
-    "space-before-the-first-header": b"POST /predictions/echo HTTP/1.1\r\n Host: t\r\nContent-Length: 0\r\n\r\n",
+    "space-before-the-first-header": HEAD.replace(b"Host", b" Host") + b"Content-Length: 0\r\n\r\n",
     "space-before-colon": HEAD + b"Content-Length : 5\r\n\r\nhello",
     "unknown-encoding": HEAD + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
     "chunked-not-last": HEAD + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
@@ -53,7 +53,7 @@ SHAPES = {
     "length-in-trailer": CHUNKED + b"5\r\nhello\r\n0\r\nContent-Length: 9\r\n\r\n",
     "no-host": b"POST /predictions/echo HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
     "two-hosts": HEAD + b"Host: u\r\nContent-Length: 0\r\n\r\n",
-    "space-in-target": b"POST /predictions/echo x HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n",
+    "space-in-target": b"POST /predictions/echo x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
     "preface-of-http2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "too-many-headers": HEAD + b"".join(b"X-%d: a\r\n" % number for number in range(500)) + b"\r\n",
 }
@@ -110,7 +110,7 @@ def test_headers_without_end_are_refused(server: RunningServer) -> None:
 @pytest.mark.parametrize("path", ["/predictions/echo", "/ping", "/models", "/v2/models/echo/infer", "/nowhere"])
 def test_a_body_without_end_is_cut_off_on_every_path(server: RunningServer, path: str) -> None:
     with RawClient(server.inference) as client:
-        client.send(f"POST {path} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        client.send(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         with pytest.raises(OSError):
             send_until_refused(client, b"1000\r\n" + b"x" * 0x1000 + b"\r\n")
 

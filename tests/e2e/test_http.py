@@ -59,26 +59,28 @@ def test_a_connection_stays_open_after_an_error(client: RawClient) -> None:
 
 
 def test_pipelined_requests_are_answered_in_order(client: RawClient) -> None:
-    request = "POST {} HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{:02d}"
+    request = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{:02d}"
     client.send("".join(request.format(PATH, number) for number in range(20)).encode())
     assert [client.body(client.head()) for _ in range(20)] == [b"%02d" % number for number in range(20)]
 
 
 def test_a_request_that_arrives_byte_by_byte(client: RawClient) -> None:
-    for byte in b"POST /predictions/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc":
+    for byte in b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc":
         client.send(bytes([byte]))
     assert client.body(client.head()) == b"abc"
 
 
 def test_a_chunked_request_body(client: RawClient) -> None:
-    client.send(b"POST /predictions/echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n")
+    client.send(b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
     client.send(b"3\r\nabc\r\n")
     client.send(b"4;extension=1\r\ndefg\r\n0\r\n\r\n")
     assert client.body(client.head()) == b"abcdefg"
 
 
 def test_a_client_that_asks_before_it_sends(client: RawClient) -> None:
-    client.send(b"POST /predictions/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+    client.send(
+        b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"
+    )
     assert client.head().status == 100
     client.send(b"hello")
     assert client.body(client.head()) == b"hello"
@@ -86,14 +88,15 @@ def test_a_client_that_asks_before_it_sends(client: RawClient) -> None:
 
 def test_a_client_that_asks_whether_its_body_is_too_large(client: RawClient) -> None:
     client.send(
-        b"POST /predictions/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999\r\nExpect: 100-continue\r\n\r\n"
+        b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n"
     )
     head = client.head()
     assert (head.status, head.headers["content-length"]) == (413, "0")
 
 
 def test_head_gets_no_body(client: RawClient) -> None:
-    client.send(b"HEAD /ping HTTP/1.1\r\nHost: t\r\n\r\n")
+    client.send(b"HEAD /ping HTTP/1.1\r\nHost: localhost\r\n\r\n")
     head = client.head()
     assert head.status == 200
     assert int(head.headers["content-length"]) > 0
@@ -135,11 +138,11 @@ def test_percent_encoded_and_absolute_targets(client: RawClient) -> None:
     [
         b"this is no HTTP\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /predictions/echo HTTP/1.1\r\nHost: t\r\nContent-Length: many\r\n\r\n",
-        b"POST /predictions/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"POST /predictions/echo HTTP/1.1\r\nHost: t\r\nBroken Header\r\n\r\n",
-        b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nHost: t\r\n\r\n",
-        b"GET /ping HTTP/1.1\r\nHost: t\r\nX-Long: " + b"x" * 9000 + b"\r\n\r\n",
+        b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: many\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nBroken Header\r\n\r\n",
+        b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 9000 + b"\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
     ids=["words", "version", "length", "smuggling", "header", "long-line", "long-header", "tls"],
@@ -156,6 +159,6 @@ def test_what_is_no_http_is_refused_and_hurts_nobody(server: RunningServer, clie
 
 
 def test_a_client_that_hangs_up_in_the_middle_of_a_body_hurts_nobody(server: RunningServer, client: RawClient) -> None:
-    client.send(b"POST /predictions/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\nhalf")
+    client.send(b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf")
     client.close()
     assert server.predict("echo", "still here").text == "still here"

@@ -243,3 +243,18 @@ def test_curl_uploads_a_file(server: RunningServer, tmp_path: Path) -> None:
     head, _, body = done.stdout.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK")
     assert body == b"from a file"
+
+
+READS_JSON = """
+def handle(data, context):
+    return [] if data is None else [{"sum": sum(row["body"]["inputs"][0]["data"])} for row in data]
+"""
+
+
+def test_a_handler_may_read_open_inference_requests_itself(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "totals", READS_JSON, "openInferenceRows: body")
+    request = {"inputs": [{"name": "x", "shape": [3], "datatype": "INT64", "data": [1, 2, 3]}]}
+    with RunningServer({"totals": folder}) as server:
+        server.wait_ready()
+        answer = requests.post(f"{server.inference}/v2/models/totals/infer", json=request, timeout=60)
+    assert (answer.status_code, answer.json()) == (200, {"sum": 6})

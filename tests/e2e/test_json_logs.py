@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.running_server import RunningServer, eventually
+from tests.e2e.running_server import RunningServer, eventually, model_folder
 
 MLSERVER_MODEL = """
 from mlserver import MLModel
@@ -54,3 +54,37 @@ def test_what_models_log_names_its_request(tmp_path: Path) -> None:
             (record,) = eventually(logged, "the record is in the model log")
             assert (record["level"], record["message"]) == ("WARN", text)
             assert record["request_id"] == answer.headers["x-request-id"]
+
+
+DECEIVING = """
+import logging
+
+from ts.metrics.dimension import Dimension
+
+TEXT = "\\x1b\\x85\\u2028\\u202e\\u200f\\x7f\\ud800 end"
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    context.metrics.add_counter("Odd", 1, dimensions=[Dimension("kind", TEXT)])
+    logging.getLogger("odd").warning("logged %s", TEXT)
+    print("printed", TEXT)
+    return ["done" for _ in data]
+"""
+
+
+def test_no_text_of_a_model_or_a_client_breaks_logs_or_metrics(tmp_path: Path) -> None:
+    odd = model_folder(tmp_path, "odd", DECEIVING, "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n")
+    with RunningServer({"odd": odd}, {"log_format": "json"}) as server:
+        server.wait_ready()
+        answer = server.predict("odd", sequence="s\x85\u2028\u202e".encode().decode("latin-1"))
+        assert answer.status_code == 200, answer.text + server.log()
+        assert server.metric("Odd_total", kind=r"\x1b\x85\u2028\u202e\u200f\x7f\ud800 end") == 1
+        eventually(lambda: "printed" in server.model_log(), "what the handler has printed is in the log")
+        (logged,) = [each for each in map(json.loads, server.model_log().splitlines()) if "logged" in each["message"]]
+        assert logged["message"] == "logged \x1b\x85\u2028\u202e\u200f\x7f\\ud800 end"
+        eventually(lambda: "/predictions/odd" in server.log(), "the request is in the access log")
+        text = server.log()
+        assert not [each for each in text if each != "\n" and not each.isprintable()]
+        assert "Traceback" not in text

@@ -179,7 +179,8 @@ def test_unregistering_answers_every_request(server: RunningServer, stateful: Pa
     assert not any(map(psutil.pid_exists, processes))
     assert ended(stateful) == {"idle": ["unregistered"], "busy": ["unregistered"], "other": ["unregistered"]}
     assert server.register(stateful).status_code == 200
-    assert server.predict("stateful", "b", sequence="idle").text == "b"
+    assert server.predict("stateful", "b", sequence="idle").json()["type"] == "SequenceLostException"
+    assert server.predict("stateful", "b", sequence="begun later").text == "b"
 
 
 def test_a_model_that_still_loads_can_be_unregistered(server: RunningServer, tmp_path: Path) -> None:

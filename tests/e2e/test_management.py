@@ -177,6 +177,11 @@ def test_a_model_that_does_not_load_is_not_registered(server: RunningServer, cal
     )
     assert error(call("GET", "/models/broken")) == (404, "ModelNotFoundException", "Model not found: broken")
     assert "a_module_that_is_not_there" in server.log()
+    assert call.post(url=url, initial_workers=0).status_code == 200
+    status, _, message = error(call.put("/models/broken", min_worker=1, synchronous="true"))
+    assert status == 500
+    assert message.startswith("Failed to start workers for model broken version: 1.0: ModuleNotFoundError")
+    assert call("DELETE", "/models/broken").status_code == 200
 
 
 def test_register_by_file_url(server: RunningServer, call: Management, tmp_path: Path) -> None:

@@ -190,6 +190,14 @@ def test_the_lines_of_the_server_add_up_to_what_is_counted(server: RunningServer
     eventually(lambda: total(again) >= 25, "a gauge is written again each time it is measured")
 
 
+def test_each_request_has_the_lines_that_torchserve_writes(server: RunningServer) -> None:
+    end = r"\|#hostname:[^,]+,timestamp:\d{10}"
+    of_model = rf"ts_inference_requests_total\.Requests:1\.0\|#model:metered,version:default{end}"
+    eventually(lambda: len(matching(server, "ts_metrics.log", of_model)) == 3, "each request has its line")
+    answers = rf"Requests2XX\.Count:1\.0\|#Level:Host{end}"
+    eventually(lambda: len(matching(server, "ts_metrics.log", answers)) >= 3, "each answer has its line")
+
+
 def test_metrics_are_on_standard_output_as_torchserve_prints_them(server: RunningServer) -> None:
     level = TIME.removesuffix(" - ") + r" \[INFO \]"
     of_host = rf"{level} main TS_METRICS - Requests2XX\.Count:\d+\.0\|#Level:Host\|#hostname:[^,]+,timestamp:\d+"
@@ -226,18 +234,55 @@ def test_legacy_shows_three_series_and_logs_the_others(place: Path) -> None:
         server.terminate()
         # What was not written yet is when the server ends.
         text = "\n".join(lines(server, "ts_metrics.log"))
-        assert re.search(r"Requests2XX\.Count:\d+\.0\|#Level:Host\|#hostname:", text)
+        assert re.search(r"Requests2XX\.Count:1\.0\|#Level:Host\|#hostname:", text)
+        assert "ts_inference_latency_microseconds" not in text
         assert re.search(r"QueueTime\.Milliseconds:[0-9.e-]+\|#Level:Host\|#hostname:", text)
         assert "ts_inference_requests_total" not in text
         assert "PredictionTime.ms:" in "\n".join(lines(server, "model_metrics.log"))
 
 
-def test_prometheus_mode_writes_no_metric_logs(place: Path) -> None:
+def test_prometheus_mode_leaves_the_metric_logs_empty(place: Path) -> None:
     with RunningServer({"echo": HANDLERS / "echo"}, {"metrics_mode": "prometheus", "drain_timeout": 1}) as server:
         server.wait_ready()
         server.predict("echo", "x")
         server.terminate()
-        assert {each.name for each in (server.directory / "logs").glob("*metrics*")} == set()
+        sizes = {each.name: each.stat().st_size for each in (server.directory / "logs").glob("*metrics*")}
+        assert sizes == {"ts_metrics.log": 0, "model_metrics.log": 0}
+
+
+def test_a_summary_has_no_lines_for_single_requests() -> None:
+    properties = {"metric_log_lines": "summary", "drain_timeout": 1}
+    with RunningServer({"echo": HANDLERS / "echo"}, properties) as server:
+        server.wait_ready()
+        for _ in range(20):
+            assert server.predict("echo", "x").status_code == 200
+        server.terminate()
+        # What was not written yet is when the server ends.
+        found = matching(server, "ts_metrics.log", r"ts_inference_requests_total\.Count:([\d.]+)\|#.*")
+        assert sum(float(each[1]) for each in found) == 20
+        assert len(found) < 20
+
+
+def test_the_times_of_a_request_are_those_that_its_client_sees() -> None:
+    with RunningServer({"echo": HANDLERS / "echo"}) as server:
+        server.wait_ready()
+        for _ in range(3):
+            assert server.predict("echo", "x").status_code == 200
+        for name, unit in (
+            ("ts_inference_latency_microseconds", "Microseconds"),
+            ("ts_queue_latency_microseconds", "Microseconds"),
+            ("QueueTime", "Milliseconds"),
+            ("WorkerThreadTime", "Milliseconds"),
+        ):
+            pattern = rf"{name}\.{unit}:(\d+\.\d{{3}})\|#[^|]+\|#hostname:[^,]+,timestamp:\d{{10}}"
+
+            def values(pattern: str = pattern) -> list[float]:
+                return [float(found[1]) for found in matching(server, "ts_metrics.log", pattern)]
+
+            eventually(lambda: len(values()) == 3, f"each request has a line of {name}")
+        latencies = matching(server, "ts_metrics.log", r"ts_inference_latency_microseconds\.Microseconds:([\d.]+)\|.*")
+        total = server.metric("ts_inference_latency_microseconds_total", model_name="echo", model_version="default")
+        assert sum(float(each[1]) for each in latencies) == pytest.approx(total, abs=0.01)
 
 
 @pytest.mark.parametrize("auto_detect", ["true", "false"])

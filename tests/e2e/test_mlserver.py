@@ -17,8 +17,8 @@ from tests.e2e.gate import Gate
 from tests.e2e.raw_client import RawClient
 from tests.e2e.running_server import DEADLINE, HANDLERS, RunningServer, eventually
 
-from torchserve_py.doors.grpc.protos import open_inference_pb2
-from ts.open_inference.protos import infer_pb2
+from torchserve_py.features.grpc.protos import open_inference_pb2
+from ts.features.open_inference.protos import infer_pb2
 
 SERVICE = "/inference.GRPCInferenceService/"
 
@@ -221,7 +221,6 @@ def test_metadata_and_health(server: RunningServer) -> None:
         (body(1, parameters={"bug": True}), 500, "builtins.ZeroDivisionError: division by zero"),
         ({"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": ["a"]}]}, 400, "'x' holds a text"),
         ({"input": []}, 422, "inputs"),
-        ({**body(1), "outputs": [{"name": "none"}]}, 400, "'none'"),
     ],
 )
 def test_errors(request_: Any, status: int, message: str, server: RunningServer) -> None:
@@ -445,7 +444,7 @@ def test_a_killed_worker_fails_its_requests_and_is_replaced(server: RunningServe
 
 
 def test_an_archive_and_another_name(server: RunningServer, tmp_path: Path) -> None:
-    from torchserve_py.archive.torch_model_archiver import main
+    from torchserve_py.features.archiver.torch_model_archiver import main
 
     folder = mlserver_folder(tmp_path, "packed")
     options = ["--model-name", "packed", "--version", "1", "--extra-files", str(folder)]

@@ -7,7 +7,7 @@ import pytest
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer
 
-from torchserve_py.archive.pack import PackOptions, pack
+from torchserve_py.features.archiver.pack import PackOptions, pack
 
 HANDLER = """
 import json

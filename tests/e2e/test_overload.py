@@ -1,6 +1,7 @@
 """More work than the workers can do: what is refused at once, what expires, what goes first, and that refused work is
 never run."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     models = {
         "short": model_folder(folder, "short", SEEN, "jobQueueSize: 2\n"),
         "impatient": model_folder(folder, "impatient", SEEN, "clientTimeoutInMills: 100\n"),
+        "hurried": model_folder(folder, "hurried", SEEN),
         "ticket": model_folder(folder, "ticket", SEEN, "useJobTicket: true\n"),
         "scaled": model_folder(folder, "scaled", SEEN),
         "urgent": model_folder(folder, "urgent", SEEN),
@@ -118,6 +120,19 @@ def test_urgent_requests_overtake_others_that_wait(server: RunningServer, tmp_pa
         gate.open()
         assert [each.result().status_code for each in waiting] == [200] * 5
     assert ask(server, "urgent", "last").json() == ["running", "2: 1", "1: 2", "4: 2", "0: 0", "3: 0", "last"]
+
+
+def test_what_cannot_be_answered_in_time_is_refused_at_once_and_never_run(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    with busy(server, "hurried", tmp_path):
+        time.sleep(1.0)  # so that a step has taken at least so long
+    body, limit = {"name": "refused"}, {"x-request-timeout-ms": "900"}
+    response = requests.post(f"{server.inference}/predictions/hurried", json=body, headers=limit, timeout=60)
+    assert response.status_code == 503
+    assert response.headers["ts-error-cause"] == "overloaded"
+    assert int(response.headers["retry-after"]) >= 1
+    assert ask(server, "hurried", "last").json() == ["running", "last"]
 
 
 def test_with_job_tickets_nothing_waits(server: RunningServer, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_from_a_handler_to_an_answer(workplace: Workplace) -> None:
     assert workplace.run(PREDICT + "sample2.txt") == (0, "17")
     assert workplace.run(PREDICT + "sample3.txt") == (0, "17")
     processes = server.children(recursive=True)
-    assert sum("ts.worker" in process.cmdline() for process in processes) == 1
+    assert sum("ts.process.worker" in process.cmdline() for process in processes) == 1
     assert workplace.run(STOP) == (0, "TorchServe has stopped.\n")
     assert is_gone(server)
     assert all(is_gone(process) for process in processes)

@@ -13,7 +13,7 @@ import requests
 from tests.e2e.running_server import DEADLINE, HANDLERS
 from tests.e2e.serve_command import COMMAND, ServeCommand, environment, run_curl
 
-from torchserve_py.archive.pack import PackOptions, pack
+from torchserve_py.features.archiver.pack import PackOptions, pack
 
 SHOUT = """\
 from ts import serve

@@ -110,10 +110,10 @@ def test_an_error_in_a_changed_file_is_told_and_the_version_before_goes_on(tmp_p
         for number, (broken, told) in enumerate(changes, 1):
             file.write_text(SHOUT + broken)
             command.wait_for(told)
-            command.wait_for("The version before it goes on serving.", times=number)
+            command.wait_for("The previous version is still serving.", times=number)
             assert command.predict("shout", "hello").text == "first hello"
         file.unlink()
-        command.wait_for(f"{file} is gone. The version before it goes on serving.")
+        command.wait_for(f"{file} is gone. The previous version is still serving.")
         file.write_text(SHOUT.replace("first", "third"))
         command.wait_for("shout is reloaded")
         assert command.predict("shout", "hello").text == "third hello"

@@ -22,7 +22,8 @@ PORTS = ("8080", "8081", "8082", "7070", "7071", "8404")
 def own_ports() -> dict[str, str]:
     """Return a number of four digits for each port of the recipe: it is free, and so is it after a 1 and after a 2."""
     found: list[str] = []
-    for port in random.sample(range(2_100, 9_999), 5_000):
+    # Not the generator that is seeded for tests: those that run side by side would choose the same ports.
+    for port in random.SystemRandom().sample(range(2_100, 9_999), 5_000):
         if all(is_free(number) for number in (port, 10_000 + port, 20_000 + port)):
             found.append(str(port))
         if len(found) == len(PORTS):

@@ -11,7 +11,7 @@ import requests
 from tests.e2e import orders
 from tests.e2e.gate import Gate
 from tests.e2e.recorder import recorder
-from tests.e2e.running_server import RunningServer, eventually, model_folder
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 
 START = {"ts_request_sequence_start": "true"}
 HEARTBEAT_TIMEOUT = 1
@@ -276,6 +276,7 @@ def test_a_handler_that_takes_too_long_is_given_up(
         ("raises", 'raise RuntimeError("no weights")', 500),
         ("exhausts", "raise MemoryError", 507),
         ("exits", "os._exit(7)", 500),
+        ("is_killed", "os.kill(os.getpid(), 9)", 507),
     ],
 )
 def test_a_model_that_does_not_load_is_not_registered(
@@ -294,6 +295,22 @@ def test_a_model_that_does_not_load_is_not_registered(
     assert server.register(folder).status_code == 200
     assert server.predict(name).text == "mended"
     assert server.unregister(name).status_code == 200
+
+
+def test_requests_for_a_model_that_memory_does_not_suffice_for_are_told(server: RunningServer, tmp_path: Path) -> None:
+    folder = broken(tmp_path, "large", "raise MemoryError")
+    assert server.register(folder, synchronous="false").status_code == 202
+
+    def told() -> str:
+        answer = server.predict("large")
+        return answer.json()["message"] if answer.status_code == 503 else ""
+
+    message = eventually(told, "it is given up")
+    assert message.endswith(". Its workers do not start, because memory runs out.")
+    url = f"{server.inference}/v2/models/large/infer"
+    answer = requests.post(url, json={"inputs": []}, timeout=DEADLINE)
+    assert answer.json() == {"error": "Model large is not ready. Its workers do not start, because memory runs out."}
+    assert server.unregister("large").status_code == 200
 
 
 def test_why_a_model_does_not_load_is_in_the_logs(server: RunningServer, tmp_path: Path) -> None:

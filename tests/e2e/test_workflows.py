@@ -12,7 +12,7 @@ import requests
 from tests.e2e.gate import WAITING, Gate
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 
-from torchserve_py.workflows.torch_workflow_archiver import PackOptions, pack
+from torchserve_py.features.workflows.torch_workflow_archiver import PackOptions, pack
 
 SHOUT = """
 def handle(data, context):
@@ -343,3 +343,17 @@ def test_a_server_that_stops_lets_a_request_finish_its_workflow() -> None:
         assert running.process is not None
         assert running.process.wait(DEADLINE) == 0
         assert not list(running.temp.glob("ts-server-*"))
+
+
+def test_models_of_a_workflow_are_listed_and_its_functions_are_not(running: RunningServer) -> None:
+    model_folder(running.model_store, "shouting", SHOUT)
+    spec = "models:\n  shout:\n    url: shouting\ndag:\n  seen: [shout]\n"
+    add_workflow(running, "listed", spec, FUNCTIONS)
+    answer = requests.post(f"{running.management}/workflows", params={"url": "listed.war"}, timeout=DEADLINE)
+    assert answer.status_code == 200, answer.text
+    models = requests.get(f"{running.management}/models", timeout=DEADLINE).json()["models"]
+    names = {each["modelName"] for each in models}
+    assert "listed__shout" in names
+    assert "listed__seen" not in names
+    assert running.describe("listed__seen")[0]["modelName"] == "listed__seen"
+    requests.delete(f"{running.management}/workflows/listed", timeout=DEADLINE)

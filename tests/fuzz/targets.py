@@ -17,39 +17,40 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.features.grpc.http2 import conformance as calls
+from tests.features.grpc.http2.in_memory import InMemory
 from tests.unit.transport.http1.parsed_twice import parse, parse_alike
-from tests.unit.transport.http2 import conformance as calls
-from tests.unit.transport.http2.in_memory import InMemory
 
 from torchserve_py.archive import unpack
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.manifest import parse as parse_manifest
 from torchserve_py.archive.model_files import open_model, outline
-from torchserve_py.core.config import InvalidModelConfig, ModelConfig, read_model_config
-from torchserve_py.core.contracts import mlserver, truss
 from torchserve_py.doors.requests import split_path
+from torchserve_py.features.grpc.http2 import frames as http2
+from torchserve_py.features.grpc.http2.abuse_allowance import AbuseAllowance
+from torchserve_py.features.grpc.http2.frame_reader import FrameReader
+from torchserve_py.features.grpc.http2.grpc_messages import BadMessage, MessageLimit, MessageReader
+from torchserve_py.features.grpc.http2.header_decoder import HeaderDecoder
+from torchserve_py.features.mlserver import mlserver_contract as mlserver
+from torchserve_py.features.truss import truss_contract as truss
+from torchserve_py.features.workflows.errors import WorkflowError
+from torchserve_py.features.workflows.spec import read_spec
 from torchserve_py.metrics.metrics_file import MetricsConfigError, read_metrics_config
+from torchserve_py.plans.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import parse_model_specs
 from torchserve_py.settings.properties import PropertiesError, parse_properties
 from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.snapshot_file import parse_snapshot
-from torchserve_py.transport.http2 import frames as http2
-from torchserve_py.transport.http2.frame_reader import FrameReader
-from torchserve_py.transport.http2.grpc_messages import BadMessage, MessageLimit, MessageReader
-from torchserve_py.transport.http2.header_decoder import HeaderDecoder
-from torchserve_py.transport.http2.patience import Patience
 from torchserve_py.transport.request_budget import RequestBudget
-from torchserve_py.workflows.errors import WorkflowError
-from torchserve_py.workflows.spec import read_spec
-from ts.open_inference.protos.infer_pb2 import ModelInferRequest
-from ts.open_inference.receive import receive
-from ts.open_inference.tensors import numpy_of
-from ts.open_inference.types import InferenceResponse
+from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest
+from ts.features.open_inference.receive import receive
+from ts.features.open_inference.tensors import numpy_of
+from ts.features.open_inference.types import InferenceResponse
+from ts.jobs.errors import Failure
 from ts.protocol.frames import FrameBuffer, FrameError, encode
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
-from ts.runtimes.errors import Failure
-from ts.runtimes.form_bodies import parse_form
+from ts.runtime.form_bodies import parse_form
 
 Target = Callable[[bytes], None]
 
@@ -90,7 +91,7 @@ def http2_frames(data: bytes) -> None:
     handlers = {kind: lambda flags, stream, payload: taken.append(payload) for kind in range(10)}
     handlers[http2.HEADERS] = lambda flags, stream, block: [decoder.decode(block)]  # type: ignore[assignment]
     handlers[http2.SETTINGS] = lambda flags, stream, payload: http2.parse_settings(payload)  # type: ignore[assignment]
-    reader = FrameReader(handlers, Patience())
+    reader = FrameReader(handlers, AbuseAllowance())
     piece = 1 + (data[0] if data else 0)
     sent = http2.PREFACE + http2.settings({}) + data[1:]
     try:

@@ -22,7 +22,7 @@ import grpc
 import psutil
 from tests.e2e.running_server import ROOT, RunningServer, eventually, model_folder
 
-from torchserve_py.doors.grpc.protos import inference_pb2, inference_pb2_grpc
+from torchserve_py.features.grpc.protos import inference_pb2, inference_pb2_grpc
 
 HOOKS = Path(__file__).parent / "hooks"
 ECHO = "def handle(data, context):\n    return None if data is None else [row['body'] for row in data]\n"
@@ -165,7 +165,7 @@ class Traffic:
         """A client that leaves in the middle of its request."""
         host, _, port = self._server.inference.removeprefix("http://").partition(":")
         _, writer = await asyncio.open_connection(host, int(port))
-        request = b"POST /predictions/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nhello"
+        request = b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhello"
         writer.write(request[: self._random.randrange(len(request))])
         await writer.drain()
         writer.close()

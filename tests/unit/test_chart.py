@@ -9,7 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from torchserve_py.container import how_to_start
+from torchserve_py.features.grpc.grpc_settings import GrpcSettings
+from torchserve_py.features.operator_tools.container import how_to_start
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.resolution import Resolution
 
@@ -74,11 +75,21 @@ def test_the_server_takes_the_configuration_and_has_time_to_drain(tmp_path: Path
     assert {port["name"]: port["containerPort"] for port in server["ports"]} == {
         "http": settings.inference_address.port,
         "metrics": settings.metrics_address.port,
-        "grpc": settings.grpc_inference_port,
+        "grpc": settings.of(GrpcSettings).grpc_inference_port,
     }
     assert settings.disable_token_authorization is not values.get("tokens", False)
     pause = int(server["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] > settings.drain_timeout + pause
+
+
+def test_requests_may_name_the_service_and_what_the_values_add(tmp_path: Path) -> None:
+    config = tmp_path / "config.properties"
+    config.write_text(render({"allowedHosts": ["m.example"]})["ConfigMap"]["data"]["config.properties"])
+    flags = ["--start", "--ts-config", str(config), "--model-store", str(tmp_path)]
+    settings = Resolution(parse_flags(flags), {}, tmp_path).settings()
+    service = "demo.models.svc"
+    assert settings.allowed_hosts == ("demo", "demo.models", service, f"{service}.cluster.local", "m.example")
+    assert "allowed_hosts" not in render({"tokens": True})["ConfigMap"]["data"]["config.properties"]
 
 
 def test_everything_selects_the_pods_of_the_chart() -> None:

@@ -107,6 +107,9 @@ def test_a_second_start_tells_who_is_running(home, capsys):
     first, second = capsys.readouterr().out.splitlines()
     assert first == "TorchServe is already running, please use torchserve --stop to stop TorchServe."
     assert second.startswith(f"It is process {server.pid}, running since 20")
+    assert second.endswith(
+        f"One server runs per temporary directory, here {home}: a second one needs another, in the variable TMPDIR."
+    )
 
 
 @pytest.mark.parametrize("argv", [["--model-store", "no"], ["--foreground", "--model-store", "store"]])
@@ -330,7 +333,7 @@ def test_stop_ends_a_foreground_server(home, capsys):
 @pytest.mark.parametrize("flag", ["-v", "--version", "--vers"])
 def test_version(capsys, flag):
     assert main([flag]) == 0
-    assert capsys.readouterr().out == f"TorchServe Version is {__version__}\n"
+    assert capsys.readouterr().out == f"TorchServe Version is 0.12.0\ntorchserve-py {__version__}\n"
 
 
 def test_print_config_starts_nothing(home, capsys):

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
+from torchserve_py.features.grpc.grpc_settings import GrpcSettings
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.table import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-STARTER = ROOT / "frontend" / "torchserve_py" / "first_minute" / "starter"
+STARTER = ROOT / "frontend" / "torchserve_py" / "features" / "quickstart" / "starter"
 UNIT = DEPLOY / "torchserve-py.service"
 STORE = ["--model-store", str(ROOT / "model_store")]
 
@@ -39,7 +40,7 @@ def ports(settings: Settings) -> dict[str, int]:
     return {
         "http": settings.inference_address.port,
         "metrics": settings.metrics_address.port,
-        "grpc": settings.grpc_inference_port,
+        "grpc": settings.of(GrpcSettings).grpc_inference_port,
     }
 
 
@@ -64,7 +65,7 @@ def test_the_image_exposes_its_ports_and_starts_with_flags_that_there_are(contai
     exposed = next(line.split()[1:] for line in text.splitlines() if line.startswith("EXPOSE"))
     assert set(map(str, ports(container).values())) <= set(exposed)
     program, flags = (yaml.safe_load(re.findall(rf"^{key} (.*)$", text, re.M)[0]) for key in ("ENTRYPOINT", "CMD"))
-    assert program == ["python", "-m", "torchserve_py.container"]
+    assert program == ["python", "-m", "torchserve_py.features.operator_tools.container"]
     load(["--start", *flags, *STORE], {})
 
 
@@ -105,7 +106,8 @@ def test_the_pods_have_the_images_ports_probes_that_answer_and_time_to_drain(con
     found = objects()
     pod = found["Deployment"]["spec"]["template"]["spec"]
     (server,) = pod["containers"]
-    load(["--start", *STORE, *server["args"]], {})
+    settings = load(["--start", *STORE, *server["args"]], {})
+    assert found["Service"]["metadata"]["name"] in settings.allowed_hosts
     assert {port["name"]: port["containerPort"] for port in server["ports"]} == ports(container)
     annotations = found["Deployment"]["spec"]["template"]["metadata"]["annotations"]
     assert int(annotations["prometheus.io/port"]) == ports(container)["metrics"]

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from torchserve_py import plugins
+
 ROOT = Path(__file__).parents[2]
 #: Made by `benchmarks/compare.py`, so that a checkout need not have them.
 GENERATED = {ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.svg"}
@@ -56,9 +58,25 @@ def test_the_navigation_of_the_site_has_every_page() -> None:
 def test_the_rooms_of_the_architecture_have_the_files_that_it_names() -> None:
     table = (ROOT / "docs" / "architecture.md").read_text().partition("## Rooms")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w./…]+)/`.* \| (.*)\|$", table, re.MULTILINE)
-    assert len(rows) > 20
+    assert len(rows) > 15
     for folder, names in rows:
         room = ROOT / folder.replace("…", "frontend/torchserve_py")
         assert room.is_dir(), f"there is no folder {folder}"
         for name in re.findall(r"`([\w./]+)`", names):
             assert [*ROOT.glob(name), *room.parent.rglob(name)], f"{folder} has no {name}"
+
+
+def test_the_features_of_the_architecture_have_the_files_that_it_names() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Features")[2].partition("\n## ")[0]
+    named = set()
+    for folders, names in re.findall(r"^\| (`\w+/`[^|]*) \|[^|]*\| (.*) \|$", table, re.MULTILINE):
+        features = re.findall(r"`(\w+)/`", folders)
+        named |= set(features)
+        places = [
+            ROOT / end / "features" / folder
+            for end in ("frontend/torchserve_py", "backend/ts")
+            for folder in ("", *features)
+        ]
+        for name in re.findall(r"`([\w/]+\.\w+)`", names):
+            assert any((place / name).is_file() for place in places), f"{features}: {name}"
+    assert named == set(plugins.BUILT_IN)

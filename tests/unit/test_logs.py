@@ -2,48 +2,25 @@
 
 import json
 import logging
-import os
 import re
-from collections.abc import Iterator
+import threading
 from pathlib import Path
 
 import pytest
+from tests.unit.log_files import TIME, configure, lines, restored_loggers, write
 
 from torchserve_py.logs import LineFormatter, access_log
-from torchserve_py.logs.handlers import BatchConsole, LogFile
-from torchserve_py.logs.line_logs import TAKES_BATCHES, Batch, LineLog, wait_until_written
-from torchserve_py.logs.setup import apply_log_config, configure_logging
+from torchserve_py.logs.handlers import InThread, LogFile
+from torchserve_py.logs.log_thread import log_thread, wait_until_written
+from torchserve_py.logs.setup import apply_log_config
+from torchserve_py.logs.unfit_characters import fit
 from torchserve_py.settings.log_config import LogConfigError, read_log_config
-from torchserve_py.settings.table import Settings
 
-LOGGERS = (None, "MODEL_LOG", "ACCESS_LOG", "TS_METRICS", "MODEL_METRICS", "some.module")
+__all__ = ["restored_loggers"]
+
+pytestmark = pytest.mark.usefixtures("restored_loggers")
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "logging.md"
-TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
-
-
-@pytest.fixture(autouse=True)
-def _restore() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    before = [(logger, logger.handlers, logger.level, logger.propagate) for logger in loggers]
-    batches = set(TAKES_BATCHES)
-    yield
-    TAKES_BATCHES.clear()
-    TAKES_BATCHES.update(batches)
-    for logger, handlers, level, propagate in before:
-        for handler in logger.handlers:
-            if handler not in handlers:
-                handler.close()
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
-
-
-def configure(tmp_path: Path, **changes: object) -> None:
-    settings = {"model_store": tmp_path, "log_location": tmp_path / "logs", "metrics_location": tmp_path / "metrics"}
-    configure_logging(Settings(**settings | changes))  # type: ignore[arg-type]
-
-
-def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines()
 
 
 def test_lines_look_like_torchserves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,15 +33,6 @@ def test_lines_look_like_torchserves(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert re.fullmatch(rf"{TIME} \[INFO \] W-9000-m_1\.0-stdout MODEL_LOG - hello", model)
     assert lines(tmp_path / "logs" / "model_log.log") == [model]
     assert capsys.readouterr().out.splitlines() == [server, model]
-
-
-def write(logger: str, *texts: str) -> None:
-    """What the server does with lines of a log that has many."""
-    log: LineLog[str] = LineLog(logger, str)
-    for text in texts:
-        log.note(text)
-    log.flush()
-    assert wait_until_written(30)
 
 
 def note_request(**ids: str | None) -> None:
@@ -101,6 +69,14 @@ def test_requests_are_in_the_access_log_and_where_everything_is(
         ("/models?x=1&url=https%3A%2F%2Fu%3Apass%40h%2Fm.mar", "/models?x=1&url=https://***@h/m.mar"),
         ("/models?url=https://h/m.mar%3Fsig%3Dpass", "/models?url=https://h/m.mar?***"),
         (
+            "/?api_key=pass&key=pass&auth=pass&monkey=1&author=1&keys=1",
+            "/?api_key=***&key=***&auth=***&monkey=1&author=1&keys=1",
+        ),
+        (
+            "/?X-API-Key=pass&apikey=pass&pwd=pass&a_passwd=pass&authorization=pass&k%65y=pass&key=",
+            "/?X-API-Key=***&apikey=***&pwd=***&a_passwd=***&authorization=***&k%65y=***&key=",
+        ),
+        (
             "/models?url=https://h/m.mar?a=pass&X-Amz-Signature=pass",
             "/models?url=https://h/m.mar?***&X-Amz-Signature=***",
         ),
@@ -118,8 +94,9 @@ def test_the_access_log_shows_no_secrets_of_urls(tmp_path: Path, target: str, sh
     assert line.endswith(f'"POST {shown} HTTP/1.1" 200 0')
 
 
-def test_the_files_of_torchserve_are_there_from_the_start(tmp_path: Path) -> None:
-    configure(tmp_path, metrics_location=tmp_path / "logs")
+@pytest.mark.parametrize("mode", ["log", "legacy", "prometheus"])
+def test_the_files_of_torchserve_are_there_from_the_start(tmp_path: Path, mode: str) -> None:
+    configure(tmp_path, metrics_location=tmp_path / "logs", metrics_mode=mode)
     files = ["access_log.log", "model_log.log", "model_metrics.log", "ts_log.log", "ts_metrics.log"]
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == files
 
@@ -147,44 +124,18 @@ def test_metrics_have_files_of_their_own_and_are_on_standard_output(
     assert lines(tmp_path / "logs" / "ts_log.log") == []
 
 
-def test_the_prometheus_mode_has_no_metric_logs(tmp_path: Path) -> None:
+def test_the_prometheus_mode_does_without_a_place_for_metric_logs(tmp_path: Path) -> None:
+    (tmp_path / "metrics").write_text("no directory")
     configure(tmp_path, metrics_mode="prometheus")
-    assert not (tmp_path / "metrics").exists()
-
-
-def test_lines_have_the_time_of_what_they_tell_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    configure(tmp_path)
-    log: LineLog[str] = LineLog("TS_METRICS", str)
-    clock = iter([1717098363.0, 1717098363.5, 1717098364.25])
-    with monkeypatch.context() as patched:
-        patched.setattr("torchserve_py.logs.line_logs.time.time", lambda: next(clock))
-        for text in ("one", "two", "three"):
-            log.note(text)
-    log.flush()
-    assert wait_until_written(30)
-    times = [line.partition(" - ")[0].rpartition(":")[2] for line in lines(tmp_path / "metrics" / "ts_metrics.log")]
-    assert times == ["03,000", "03,500", "04,250"]
-
-
-def test_lines_that_nobody_reads_are_dropped_and_hold_nothing_up() -> None:
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "w") as stream:
-        console = BatchConsole(stream)
-        batch = Batch([(0.0, "x" * 100)] * 1000, str, lambda _: {})
-        for _ in range(10):
-            console.emit(logging.LogRecord("ACCESS_LOG", logging.INFO, "", 0, batch, (), None))
-        stream.write("of the server itself\n")  # finds room
-        stream.flush()
-        os.set_blocking(reading, False)
-        *written, last = (reader.read() or b"").decode().splitlines()
-        assert last == "of the server itself"
-        assert 0 < len(written) < 1000
-        assert {len(line) for line in written} == {len("1970-01-01T00:00:00,000 - ") + 100}
+    assert "There are no metric logs" in (tmp_path / "logs" / "ts_log.log").read_text()
+    with pytest.raises(OSError, match="metrics"):
+        configure(tmp_path, metrics_mode="log")
 
 
 def test_files_rotate(tmp_path: Path) -> None:
     configure(tmp_path)
-    (handler,) = logging.getLogger("MODEL_LOG").handlers
+    (in_thread,) = logging.getLogger("MODEL_LOG").handlers
+    (handler,) = in_thread.handlers  # type: ignore[attr-defined]
     assert (handler.maxBytes, handler.backupCount) == (100 * 1024 * 1024, 5)  # type: ignore[attr-defined]
 
 
@@ -312,6 +263,20 @@ def test_json_lines_hold_what_is_known_of_a_record(tmp_path: Path, capsys: pytes
     assert failed["exception"].endswith("ValueError: wrong")
 
 
+def test_each_line_of_what_a_worker_has_logged_is_a_line_of_the_log(tmp_path: Path) -> None:
+    configure(tmp_path)
+    about = {"worker": "W-9000-m_1.0-stdout", "exception": f"Traceback:\n{FORGED}"}
+    model_log = logging.getLogger("MODEL_LOG")
+    record = model_log.makeRecord("MODEL_LOG", logging.DEBUG, "", 0, "one\ntwo", (), None, extra=about)
+    record.exc_text = about["exception"]
+    model_log.handle(record)
+    written = lines(tmp_path / "logs" / "model_log.log")
+    head = rf"{TIME} \[DEBUG\] W-9000-m_1\.0-stdout MODEL_LOG - "
+    assert all(re.match(head, line) for line in written)
+    texts = [re.sub(head, "", line, count=1) for line in written]
+    assert texts == ["one", "two", "Traceback:", "1.0", fit(FORGED.partition("\n")[2])]
+
+
 FORGED = "1.0\n2024-05-30T21:46:03,625 [INFO ] main torchserve_py.server - all is well\x1b[2J\r\u2028\u202e"
 
 
@@ -376,3 +341,22 @@ def test_a_full_disk_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> 
     logger.handlers = []
     with pytest.raises(OSError, match="No space left"):
         handler.close()
+
+
+def test_a_line_that_cannot_be_written_costs_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    class Choosy(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() == "bad":
+                raise ValueError("not this line")
+            written.append(record.getMessage())
+
+    written: list[str] = []
+    may_write = threading.Event()
+    log_thread.put(lambda: None if may_write.wait(30) else pytest.fail("the test never let it write"), 1)
+    threaded = InThread(Choosy())
+    for text in ("first", "bad", "last"):  # together in one piece of work, since the thread is busy
+        threaded.emit(logging.makeLogRecord({"msg": text, "levelno": logging.INFO}))
+    may_write.set()
+    assert wait_until_written(30)
+    assert written == ["first", "last"]
+    assert "not this line" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from torchserve_py.doors.failures import failure_of, too_many_connections
-from torchserve_py.doors.management_calls import ModelApiDisabledError
+from torchserve_py.features.management.management_calls import ModelApiDisabledError
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.request_budget import NoRoomError

@@ -8,10 +8,10 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Where the records are, and what belongs to one contract.
 OWN = (
     "frontend/torchserve_py/archive/contract.py",
-    "frontend/torchserve_py/core/contracts/",
-    "frontend/torchserve_py/doors/truss/",
-    "backend/ts/runtimes/truss/",
-    "backend/ts/runtimes/mlserver/",
+    "frontend/torchserve_py/plans/contracts/",
+    "frontend/torchserve_py/features/truss/",
+    "backend/ts/features/truss/",
+    "backend/ts/features/mlserver/",
 )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
-from torchserve_py.first_minute.introduction import example_of, tensors_of
+from torchserve_py.features.quickstart.introduction import example_of, tensors_of
 
 
 class Inner(BaseModel):

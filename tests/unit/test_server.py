@@ -1,17 +1,15 @@
 """The server process as a whole, without its doors: how it ends when something of its own goes wrong."""
 
-import asyncio
 import logging
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from torchserve_py import server
-from torchserve_py.core.registry import ModelRegistry
-from torchserve_py.metrics.system import SystemMetrics, Usage
+from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.server import Server, run
+from torchserve_py.settings.server_settings import server_settings
 from torchserve_py.settings.table import Settings
 
 DEADLINE = 30.0
@@ -19,7 +17,7 @@ DEADLINE = 30.0
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings.model_construct(
+    return server_settings().model_construct(
         model_store=tmp_path, temp_dir=tmp_path, log_location=tmp_path / "logs", metric_time_interval=0
     )
 
@@ -37,28 +35,6 @@ def test_a_start_that_fails_is_told_in_the_log_and_leaves_nothing(
     assert record.message.startswith("The server cannot run")
     assert str(error) in record.message or (record.exc_info is not None and record.exc_info[1] is error)
     assert [path for path in settings.temp_dir.iterdir() if path.name.startswith("ts-")] == []
-
-
-async def test_system_metrics_go_on_after_a_failure(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    collected = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    attempts = 0
-
-    def collect(_: SystemMetrics, pids: Sequence[int], usage: Usage) -> None:
-        nonlocal attempts
-        attempts += 1
-        if attempts == 1:
-            raise PermissionError("not yours")
-        loop.call_soon_threadsafe(collected.set)
-
-    monkeypatch.setattr(SystemMetrics, "collect", collect)
-    collecting = asyncio.create_task(Server(settings)._collect_system_metrics())
-    async with asyncio.timeout(DEADLINE):
-        await collected.wait()
-    collecting.cancel()
-    assert "could not be collected" in caplog.text
 
 
 def test_doubtful_settings_are_in_the_log(

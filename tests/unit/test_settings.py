@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from torchserve_py.features.operator_tools.print_config import report
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.report import report
 from torchserve_py.settings.resolution import Resolution, SettingsError
 from torchserve_py.settings.schemas.versions import VersionSettings
-from torchserve_py.settings.table import JVM_KEYS, SOURCES, Settings
+from torchserve_py.settings.server_settings import server_settings, sources
+from torchserve_py.settings.table import JVM_KEYS
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def value(resolution, name):
 
 def test_defaults(home):
     resolution = configure(home)
-    assert resolution.settings() == Settings(
+    assert resolution.settings() == server_settings()(
         model_store=home / "store", log_location=home / "logs", metrics_location=home / "logs"
     )
     assert {name: each.origin for name, each in resolution.effective.items() if each.origin != "default"} == {
@@ -94,7 +95,7 @@ def test_the_file_of_the_environment_beats_that_of_the_flag_beats_that_of_the_di
     ],
 )
 def test_the_environment_variable_of_a_setting(name, variable):
-    assert SOURCES[name].env == variable
+    assert sources()[name].env == variable
 
 
 def test_an_environment_variable_without_the_switch_is_told_of(home):
@@ -192,6 +193,10 @@ def test_an_empty_list_of_allowed_urls_allows_none(home):
         ("job_queue_size=abc", "job_queue_size = abc: it must be an integer from 1"),
         ("job_queue_size=0", "job_queue_size = 0: it must be an integer from 1"),
         ("job_queue_size=", "job_queue_size = : it must be an integer from 1"),
+        (
+            "grpc_inference_port=http://10.0.0.1:7070",
+            "grpc_inference_port = http://10.0.0.1:7070: it must be an integer from 0 to 65535",
+        ),
         ("grpc_inference_port=70000", "grpc_inference_port = 70000: it must be an integer from 0 to 65535"),
         ("debug=yes", "debug = yes: it must be true or false"),
         ("token_expiration_min=-1", "token_expiration_min = -1: it must be a number above 0"),
@@ -412,8 +417,8 @@ def test_a_setting_for_other_origins_that_lacks_the_two_others_is_told(home):
 def test_the_report_shows_value_and_origin_and_no_secret(home):
     text = "keystore_pass=hunter2\njob_queue_size=7\ndebug=maybe\nvmargs=x\nload_models=a.mar,b=c"
     lines = list(report(configure(home, text)))
-    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.split()[0] in SOURCES}
-    assert list(rows) == list(SOURCES)
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.split()[0] in sources()}
+    assert list(rows) == list(sources())
     assert rows["job_queue_size"].split() == ["7", "config.properties:2"]
     assert rows["keystore_pass"].split() == ["********", "config.properties:1"]
     assert rows["load_models"].split() == ["a.mar,b=c", "config.properties:5"]
@@ -430,4 +435,9 @@ def test_the_report_shows_value_and_origin_and_no_secret(home):
 
 
 def test_settings_do_not_show_the_password():
-    assert "hunter2" not in repr(Settings(model_store=Path("store"), keystore_pass="hunter2"))
+    assert "hunter2" not in repr(server_settings()(model_store=Path("store"), keystore_pass="hunter2"))
+
+
+@pytest.mark.parametrize("value", ["7072", "http://127.0.0.1:7072", "http://localhost:7072/"])
+def test_a_port_may_be_written_as_the_url_of_this_machine(home, value):
+    assert configure(home, f"grpc_inference_port={value}").effective["grpc_inference_port"].value == 7072

@@ -61,7 +61,7 @@ def test_torchserves_image_needs_no_workflow_store(tmp_path: Path) -> None:
     (tmp_path / "model-store").mkdir()
     resolution = resolved(tmp_path, IMAGE.format(home=tmp_path))
     assert not resolution.errors
-    assert resolution.settings().workflow_store == tmp_path / "wf-store"
+    assert resolution.effective["workflow_store"].value == tmp_path / "wf-store"
     assert (
         f"ts.properties:7: workflow_store = {tmp_path}/wf-store: there is no such directory; workflows cannot be"
         " registered until there is"

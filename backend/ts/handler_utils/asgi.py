@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ts.context import Context
+from ts.handler_utils.asgi_scope import Message, receive_once, response_sender, scope_of
 from ts.handler_utils.utils import send_intermediate_predict_response
 from ts.protocol.frames import Buffer
-from ts.runtimes.asgi_scope import Message, receive_once, response_sender, scope_of
 
 #: As the ASGI specification has it: ``await application(scope, receive, send)``.
 Application = Callable[

@@ -22,7 +22,7 @@ def send_intermediate_predict_response(
 
     ``ret`` has one element per row of the batch, as ``handle`` returns it; ``req_id_map`` has the rows to send to,
     ``context.request_ids`` for all. Another ``code`` than 200 ends them with the error ``message``.
-    Raises ts.runtimes.errors.JobsCancelled: no client of the batch waits any longer; let it pass, or clean up and
+    Raises ts.jobs.errors.JobsCancelled: no client of the batch waits any longer; let it pass, or clean up and
     return. RuntimeError: no batch runs.
     """
     if not _ANSWERS:

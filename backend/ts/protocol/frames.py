@@ -34,13 +34,16 @@ class FrameError(Exception):
     """The peer sent bytes that are no frame; the connection cannot be used any longer."""
 
 
-def encode(message: list[Any] | tuple[Any, ...], *, large: bool = False) -> list[Buffer]:
-    """Encode ``message`` as the buffers of one frame. Raises ValueError: it is longer than any frame may be.
+def encode(message: list[Any] | tuple[Any, ...], *, large: bool = False, spelled_out: bool = False) -> list[Buffer]:
+    """Encode ``message`` as the buffers of one frame.
 
-    With ``large``, bodies of `LARGE_BODY` bytes or more become buffers of their own.
+    With ``large``, bodies of `LARGE_BODY` bytes or more become buffers of their own. Halves of surrogate pairs, which
+    have no bytes in UTF-8, are written as ``\\udc80`` with ``spelled_out``.
+
+    Raises ValueError: the frame would be longer than any may be, or a text has half of a surrogate pair.
     """
     if not large:
-        payload = _pack(message)
+        payload = (_pack_spelled_out if spelled_out else _pack)(message)
         return [_LENGTH.pack(len(payload)) + payload]
     packer = msgpack.Packer(autoreset=False)
     bodies: list[Buffer] = []
@@ -53,6 +56,7 @@ def encode(message: list[Any] | tuple[Any, ...], *, large: bool = False) -> list
 
 
 _pack = msgpack.Packer().pack
+_pack_spelled_out = msgpack.Packer(unicode_errors="backslashreplace").pack
 
 
 def _append(value: Any, packer: msgpack.Packer, bodies: list[Buffer]) -> None:
@@ -99,6 +103,11 @@ class FrameBuffer:
     def _pending(self) -> int:
         """How many bytes wait, without those of large bodies."""
         return self._end - self._start
+
+    @property
+    def has_part(self) -> bool:
+        """Whether a part of a message has arrived that is not complete, as far as messages were taken."""
+        return self._message is not None or self._end > self._start
 
     def writable(self) -> memoryview:
         """Return memory for the bytes that come next: of the large body that is arriving, or free memory behind the

@@ -1,9 +1,9 @@
-"""Log records of a worker that carry the ids of the requests they concern, for a server whose own logs are JSON.
+"""Log records of a worker on their way to the server's log: with their level, and the requests they concern.
 
-With ``TS_LOG_FORMAT=json`` in the environment each record is one line: `MARK`, then a JSON object with ``level``,
-``message``, ``exception`` (a traceback), and ``request_id`` and ``sequence_id``. A record that a handler logs while it
-runs a batch of several rows cannot be attributed to one of them: it has ``request_ids`` and ``sequence_ids``. Printed
-lines stay unchanged.
+With ``TS_LOG_FORMAT`` in the environment, as the server sets it for those that read its workers' output, each record is
+one line: `MARK`, then a JSON object with ``level``, ``model_logger`` (the logger's name), ``message``, ``exception`` (a
+traceback), and ``request_id`` and ``sequence_id``. A record that a handler logs while it runs a batch of several rows
+cannot be attributed to one of them: it has ``request_ids`` and ``sequence_ids``. Printed lines stay unchanged.
 """
 
 import json
@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
+#: Its value is the format of the server's logs: ``text`` or `JSON`.
 FORMAT_VARIABLE: Final = "TS_LOG_FORMAT"
+JSON: Final = "json"
 #: The first character of a line with a record: the record separator of RFC 7464, which no text contains.
 MARK: Final = "\x1e"
 
@@ -42,7 +44,8 @@ class RecordFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, or the lines."""
         own = {name: getattr(record, name) for name in ("request_id", "sequence_id") if hasattr(record, name)}
-        about = {"level": record.levelno, **(own or _id_members(running.get()()))}
+        named = {"level": record.levelno, "model_logger": record.name}
+        about = {**named, **(own or _id_members(running.get()()))}
         texts = {"message": record.getMessage()}
         if record.exc_info:
             texts["exception"] = self.formatException(record.exc_info)
@@ -56,8 +59,8 @@ class RecordFormatter(logging.Formatter):
 
 
 def write_records(logger: logging.Logger) -> None:
-    """Have the handlers of a logger write records, where the server's logs are JSON."""
-    if os.environ.get(FORMAT_VARIABLE) == "json":
+    """Have the handlers of a logger write records, where the server reads what this process writes."""
+    if FORMAT_VARIABLE in os.environ:
         for handler in logger.handlers:
             handler.setFormatter(RecordFormatter())
 

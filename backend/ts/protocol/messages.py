@@ -7,11 +7,11 @@ noticed while a long inference is not mistaken for one.
 Two rules keep both ends simple:
 
 * every row of an `INFER` frame gets exactly one result row with ``more`` false, cancelled or not;
-* rows are plain arrays in a fixed order (see `InferRow` and `ResultRow`), because building objects for each of them
+* rows are arrays in a fixed order, which both ends read as named tuples (`InferRow` and `ResultRow`): other objects
   would be most of the cost of a small request.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypedDict
 
 from ts.protocol.frames import LARGE_BODY, Buffer, encode
@@ -38,6 +38,7 @@ EXPOSED: Final = "exposed"  # [EXPOSED, number, Prometheus' text format; None if
 DECLARES: Final = "declares"  # [DECLARES, the model's new declarations]; see `Loaded`
 LEAVING: Final = "leaving"  # [LEAVING]: the worker answers its jobs and ends, because it cannot go on; it takes no more
 PONG: Final = "pong"  # [PONG, number]
+WANTED: Final = "wanted"  # [WANTED, [sequence id, …]]: other servers ask for stored sequences of this one
 
 JOBS_CHANNEL: Final = "jobs"
 HEARTBEAT_CHANNEL: Final = "heartbeat"
@@ -45,7 +46,7 @@ HEARTBEAT_CHANNEL: Final = "heartbeat"
 #: The environment variable with the one-time token that a worker says hello with.
 TOKEN_VARIABLE: Final = "TS_WORKER_TOKEN"  # noqa: S105 - the name of a variable
 
-#: The environment variable with the file descriptors of `ts.batch_claims`, separated by commas.
+#: The environment variable with the file descriptors of `ts.connection.batch_claims`, separated by commas.
 CLAIMS_VARIABLE: Final = "TS_WORKER_CLAIMS"
 
 #: The protocol that a row is in, and that its response is to be in; None stands for TorchServe's own forms.
@@ -55,13 +56,26 @@ TRUSS: Final = "truss"  # the HTTP body; pseudo headers such as ``:path`` descri
 CUSTOM: Final = "custom"  # the same, for a route that the model itself has declared
 OPENPI: Final = "openpi"  # a map of msgpack with numpy arrays, as openpi's clients write it
 
-#: ``(job id, headers, content type, body, protocol, more input)``. Headers are pairs of ``bytes`` (as they came over
-#: HTTP) or ``str`` (set by the server); later pairs win. The body is ``bytes`` (a large one arrives as a ``bytearray``
-#: that belongs to the receiver) or, where the door already knows parameters of the row, a list of ``(name, content type
-#: or None, value)``; an item without a name (None) is the raw body among them, which is cut into parameters as it would
-#: be alone. Of two parameters with one name the later counts. With ``more input`` the body is the job's first input,
-#: and `INPUT` messages bring the others.
-InferRow = tuple[str, Sequence[tuple[Any, Any]], str | None, Any, str | None, bool]
+
+class InferRow(NamedTuple):
+    """One job, as a worker gets it.
+
+    Attributes:
+        headers: Pairs of ``bytes`` (as they came over HTTP) or ``str`` (set by the server); later pairs win.
+        body: ``bytes`` (a large one arrives as a ``bytearray`` that belongs to the receiver) or, where the door already
+            knows parameters of the row, a list of ``(name, content type or None, value)``; an item without a name
+            (None) is the raw body among them, which is cut into parameters as it would be alone. Of two parameters with
+            one name the later counts.
+        protocol: The protocol that the body is in and its answer has to be in; None for TorchServe's own forms.
+        more_input: Whether the body is only the job's first input, and `INPUT` messages bring the others.
+    """
+
+    job_id: str
+    headers: Sequence[tuple[Any, Any]]
+    content_type: str | None
+    body: Any
+    protocol: str | None
+    more_input: bool
 
 
 class History(NamedTuple):
@@ -71,8 +85,8 @@ class History(NamedTuple):
     comes from a client that only asks whether an earlier step was applied.
 
     Attributes:
-        active_since: The moment (monotonic seconds, which the processes of a machine share) since which the server
-            knows that the sequence was not idle for too long.
+        active_since: The moment (`ts.protocol.boot_clock`) since which the server knows that the sequence was not idle
+            for too long.
         was_sent: Whether the server has sent the row before.
         asks_after: Empty, or a cause: then the row must not run, but asks whether it was applied. The answer is the
             kept answer if it was, and an error with that cause if it was not.
@@ -87,40 +101,106 @@ class History(NamedTuple):
 Histories = Mapping[str, History]
 NO_HISTORIES: Final[Histories] = {}
 
-#: ``(pipe, joins)``: the rows were sent while the worker runs others. The worker may begin them only if it gets their
-#: token out of the pipe of this number (`ts.batch_claims`); otherwise the server has taken them back. With ``joins``
-#: they belong to the batch of the frame before, unless the worker has begun that already.
-Ahead = tuple[int, bool]
 
-#: ``(sequence id, reason, moment)``: the scheduler has closed a sequence; the moment (monotonic seconds) counts only if
-#: the sequence has expired.
-EndedSequence = tuple[str, str, float]
+class Ahead(NamedTuple):
+    """That rows were sent while the worker runs others.
+
+    Attributes:
+        pipe: The worker may begin the rows only if it gets their token out of the pipe of this number
+            (`ts.connection.batch_claims`); otherwise the server has taken them back.
+        joins: Whether they belong to the batch of the frame before, unless the worker has begun that already.
+    """
+
+    pipe: int
+    joins: bool
+
+
+class InferFrame(NamedTuple):
+    """The fields of an `INFER` message.
+
+    Attributes:
+        histories: What the server knows of some of the rows.
+        ahead: None for rows that the worker may begin at once.
+    """
+
+    rows: Sequence[InferRow]
+    histories: Histories
+    ahead: Ahead | None
+
+
+class EndedSequence(NamedTuple):
+    """A sequence that the scheduler has closed.
+
+    Attributes:
+        reason: Why, such as `ENDED`.
+        moment: When, by `ts.protocol.boot_clock`; it counts only if the sequence has expired.
+    """
+
+    sequence_id: str
+    reason: str
+    moment: float
+
+
 #: The reason of a sequence whose last step was applied, or whose handler has ended it.
 ENDED: Final = "ended"
 EXPIRED_REASONS: Final = frozenset({"idle", "timeout"})
 
-#: ``(job id, more, status, reason, headers, body, error)``. ``more`` tells whether further rows of the job follow.
-#: ``error`` is None or the message of a failure; with a message, ``status`` is the failure's and the body is empty.
-ResultRow = tuple[str, bool, int, str, Sequence[Sequence[str]], Buffer, str | None]
+
+class SequenceNews(NamedTuple):
+    """What a result row tells the server of sequences; clients see of it what is in the row's headers.
+
+    Attributes:
+        cause: Why a step was refused, or that its outcome is unknown; empty for an answer, and for a handler's error.
+        ended: The ids of the sequences that the handler ends with the row.
+        token: What names the sequence that the row is of among all that have its id; empty if it is not known.
+        version: The version of the model that the sequence of a refused step belongs to; empty if that is not why.
+    """
+
+    cause: str = ""
+    ended: Sequence[str] = ()
+    token: str = ""
+    version: str = ""
+
+
+class ResultRow(NamedTuple):
+    """A part of the answer to a row, or an error.
+
+    Attributes:
+        more: Whether further rows of the job follow.
+        reason: The reason phrase, empty for that of the status; of an error the name of its kind, empty for the usual.
+        error: None, or the message of a failure; then ``status`` and ``headers`` are the failure's, and the body is
+            empty or has the failure's details in JSON, for doors whose errors have some.
+        news: None if there is nothing to tell of sequences, as with all models that keep none.
+    """
+
+    job_id: str
+    more: bool
+    status: int
+    reason: str
+    headers: Sequence[Sequence[str]]
+    body: Buffer
+    error: str | None = None
+    news: SequenceNews | None = None
+
 
 #: The header with which a client identifies a request of a sequence, so that the client may repeat the request.
 REQUEST_ID: Final = "ts_request_id"
 
+#: The header with the number of a step within its sequence, from 1; by it a step is recognized however late it comes.
+STEP_NUMBER: Final = "ts_request_step"
+#: The header with which a client names the sequence that a step belongs to, among all that have the same id.
+SEQUENCE_TOKEN: Final = "ts_request_sequence_token"  # noqa: S105 - the name of a header
+#: The header of an answer with the same token.
+ANSWER_TOKEN: Final = "ts_sequence_token"  # noqa: S105 - the name of a header
+
+#: The cause of a refused step whose sequence another server holds and was asked to let go; no client is told so.
+HELD_ELSEWHERE: Final = "sequence_held"
+
 #: The separator of the ids in the response header with which a handler ends sequences; no id may contain it.
 SEQUENCE_ID_SEPARATOR: Final = ";"
 
-
-def ended_sequences(headers: Iterable[Sequence[str]], end_header: str) -> list[str]:
-    """Return the ids of the sequences that a handler ends with these headers; ``end_header`` is in lower case."""
-    values = [value for name, value in headers if name.lower() == end_header]
-    return [each.strip() for value in values for each in value.split(SEQUENCE_ID_SEPARATOR)]
-
-
 #: The samples per second that the audio of a realtime session may have.
 AUDIO_RATES: Final = range(8_000, 48_001)
-
-#: The header of an error response with the cause; for a step of a sequence, why the step was not applied.
-CAUSE_HEADER: Final = "ts-error-cause"
 
 #: The status of a row whose client left.
 STATUS_CANCELLED: Final = 499
@@ -137,7 +217,8 @@ class Hello(TypedDict):
 class Cache(TypedDict):
     """How the states of a model's sequences are kept, see `ts.sequence`."""
 
-    store: str  # "memory", "file" or "redis"
+    store: str  # its name in model-config.yaml
+    module: str  # whose ``open_store(settings, cache)`` opens the store; empty if states are only in memory
     durable: bool  # whether states outlive the worker
     capacity: int  # states in memory
     path: str  # of the file
@@ -147,7 +228,12 @@ class Cache(TypedDict):
     owner: str  # the server's identity
     lease: float  # seconds for which a server that is not heard of keeps others from its sequences
     lifetime: float  # seconds without a step after which a sequence is abandoned
-    kept: int  # of how many steps of a sequence the answers are kept
+    kept: int  # of how many of the latest steps of a sequence the answers are kept, besides the first
+    remembered: float  # seconds for which it is remembered that a sequence has ended or expired
+    most_ids: int  # of how many request ids of a sequence digests are kept
+    most_state: int  # bytes that a stored state may have
+    state_version: str  # versions of the model with the same one read each other's states; "" for none
+    require_start: bool  # whether only a start marker (or step 1) begins a sequence
     restart_expired: bool
 
 
@@ -164,7 +250,10 @@ class Warmup(TypedDict):
 class Load(TypedDict):
     """The message body with which a worker loads its copy of the model."""
 
-    contract: str  # "torchserve", "truss" or "mlserver"
+    contract: str  # how the model's code is called
+    runtime: str  # the module whose ``load(load, connection, runner)`` returns the runtime of asynchronous code
+    protocols: dict[str, str]  # of rows, with the module whose ``row_reader`` reads each for TorchServe's handlers
+    observers: dict[str, str]  # modules that follow jobs, each with the argument of its ``observer``
     model_name: str
     model_version: str
     model_dir: str  # '' for the folder that the worker runs in
@@ -176,6 +265,7 @@ class Load(TypedDict):
     continuous: bool
     asynchronous: bool
     sequences: bool
+    steps: str  # the module whose ``open_steps(context, load)`` counts the steps of sequences; empty: there is none
     envelope: str | None
     decode_input_request: bool
     limit_max_image_pixels: bool
@@ -203,15 +293,24 @@ def encode_infer(
     """Encode a batch, with the histories of some rows; bodies of `LARGE_BODY` bytes or more are not copied."""
     large = False
     for row in rows:
-        if len(row[3]) >= LARGE_BODY or type(row[3]) is list:
+        if len(row.body) >= LARGE_BODY or type(row.body) is list:
             large = True
     return encode((INFER, rows, histories, ahead), large=large)
+
+
+def decode_infer(
+    rows: Sequence[Any], histories: Mapping[str, Any] = NO_HISTORIES, ahead: Sequence[Any] | None = None
+) -> InferFrame:
+    """Return the records in the fields of an `INFER` message that has arrived."""
+    if histories:
+        histories = {job_id: History._make(history) for job_id, history in histories.items()}
+    return InferFrame(list(map(InferRow._make, rows)), histories, None if ahead is None else Ahead._make(ahead))
 
 
 def encode_results(rows: Sequence[ResultRow], handler_seconds: float) -> list[Buffer]:
     """Encode results; bodies of `LARGE_BODY` bytes or more are not copied."""
     large = False
     for row in rows:
-        if len(row[5]) >= LARGE_BODY:
+        if len(row.body) >= LARGE_BODY:
             large = True
     return encode((RESULTS, rows, handler_seconds), large=large)

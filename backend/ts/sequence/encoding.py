@@ -12,6 +12,7 @@ import importlib
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
 from functools import partial
 from typing import Any, Final, Self
@@ -98,7 +99,7 @@ class _Tensors:
         """Take in a torch tensor; return its number."""
         import torch
 
-        from ts.torch_handler.device_copies import to_host
+        from ts.jobs.device_copies import to_host
 
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
             raise StateError(
@@ -160,11 +161,26 @@ class StateEncoding:
             files = _parts(data, msgpack.ExtType)
             files.skip()  # the tree, which needs the entries of the files behind it
             tensors = _Tensors.read(files.unpack(), files.unpack())
-            return _parts(data, partial(self._restored, tensors)).unpack()
+            with self._handlers_stream(tensors):
+                return _parts(data, partial(self._restored, tensors)).unpack()
         except StateError:
             raise
         except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
             raise StateError(f"stored bytes are no state: {error or type(error).__name__}") from error
+
+    def _handlers_stream(self, tensors: _Tensors) -> AbstractContextManager[None]:
+        """Return a context in which tensors are restored on the GPU stream that the handler computes on.
+
+        CUDA's memory belongs to the stream on which it was allocated: torch gives it to other tensors once it is free,
+        although kernels of another stream may still use it.
+        """
+        if self._gpu_id is None or not tensors.tensors:
+            return nullcontext()
+        import torch
+
+        from ts.jobs.device_copies import computing_on, stream_in_use
+
+        return computing_on(stream_in_use(torch.device("cuda", self._gpu_id)))
 
     def _plain(self, value: Any, tensors: _Tensors, place: str, depth: int) -> Any:
         """Return the form of ``value`` that msgpack can write; C code checks containers that hold only scalars."""

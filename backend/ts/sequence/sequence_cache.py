@@ -16,16 +16,34 @@ With a store, the worker reads a sequence's state before it calls the handler fo
 state before it answers the step, even if the handler changed the state in place. The store has every evicted state, and
 the sequence's next step reads it. Without a store an evicted state is lost; the sequence's next step is then refused
 and never runs with an empty state.
+
+Handlers use a cache as ``context.state`` (`ts.row_states.RowStates`), by the row of the batch. Only a handler that has
+classes of its own in its states has to make the cache itself, to name their encoders.
 """
 
+import copy
+import logging
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
+from itertools import islice
+from typing import Any, Final
 
 from ts.sequence.encoding import Decoder, Encoder, StateEncoding
+from ts.sequence.state_size import size_of
+
+logger = logging.getLogger(__name__)
 
 #: How many sequences with a lost state the cache remembers.
-_REMEMBERED_LOSSES = 100_000
+_REMEMBERED_LOSSES: Final = 100_000
+#: A state in memory with more bytes is not copied before a step that may change it.
+LARGEST_COPY: Final = 1 << 20
+
+EVICTED: Final = "it had to make room for others"
+HALF_CHANGED: Final = "a step that failed may have changed it in place, and it was too large for a copy"
+_NOTHING: Final = object()
+_NO_COPY: Final = object()
+_UNTOUCHED: Final = object()
+_IMMUTABLE: Final = frozenset((int, float, str, bool, bytes, type(None)))
 
 
 class SequenceCache(MutableMapping[str, Any]):
@@ -47,13 +65,20 @@ class SequenceCache(MutableMapping[str, Any]):
                 "a handler has one SequenceCache: keep several things of a sequence in one state, as a dict"
             )
         context.sequence_cache = self
-        self.encoding = StateEncoding(encoders, context.system_properties.get("gpu_id"))
+        known = getattr(context, "state_encoders", {}) | dict(encoders or {})
+        self.encoding = StateEncoding(known, context.system_properties.get("gpu_id"))
+        self._arena = getattr(context, "arena", None)
         self._capacity = settings.get("capacity") or default_capacity(getattr(context, "model_yaml_config", None) or {})
         #: Whether a store holds the states that this cache evicts.
         self._stored = settings.get("store", "memory") != "memory"
         self._states: OrderedDict[str, Any] = OrderedDict()  # the least recently used first
+        #: Whether the handler has ever set a state.
+        self.is_used = False
         self._running: Collection[str] = ()
-        self._lost: OrderedDict[str, None] = OrderedDict()
+        #: Why states are lost, by sequence.
+        self._lost: OrderedDict[str, str] = OrderedDict()
+        #: States as they were before the steps that run now, if no store has them.
+        self._before: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"SequenceCache({len(self)} of {self._capacity})"
@@ -71,6 +96,7 @@ class SequenceCache(MutableMapping[str, Any]):
                 f"the state of {sequence_id!r} cannot be set now: with a store beneath the cache a state belongs to a"
                 " sequence, by the id that context.get_sequence_id returns, and changes in the steps of that sequence"
             )
+        self.is_used = True
         self._states[sequence_id] = state
         self._states.move_to_end(sequence_id)
         if not self._stored:
@@ -128,7 +154,7 @@ class SequenceCache(MutableMapping[str, Any]):
         if not self._stored:
             self._make_room()
 
-    # For the worker (`ts.sequence.steps`), not for handlers.
+    # For the worker (`ts.features.sequence_steps.steps`), not for handlers.
 
     def run(self, sequence_ids: Collection[str]) -> None:
         """Set the live collection of sequences with running steps; `__setitem__` reads its current content."""
@@ -142,14 +168,63 @@ class SequenceCache(MutableMapping[str, Any]):
         """Remove the sequence's state, and forget that the state was lost."""
         self._states.pop(sequence_id, None)
         self._lost.pop(sequence_id, None)
+        self._before.pop(sequence_id, None)
+
+    def least_recent(self) -> Iterator[Any]:
+        """Yield the states in memory, the least recently used first."""
+        yield from self._states.values()
+
+    def before_commit(self, sequence_ids: Iterable[str]) -> None:
+        """Copy what is on a device and about to be stored to the host, for all sequences of a batch at once."""
+        if self._arena is not None:
+            self._arena.before_commit(self._states.get(each) for each in sequence_ids)
 
     def peek(self, sequence_id: str, default: Any) -> Any:
         """Return a state without marking it as recently used; ``default`` if there is none."""
         return self._states.get(sequence_id, default)
 
-    def has_lost(self, sequence_id: str) -> bool:
-        """Whether the sequence's state was evicted and no store has it."""
-        return sequence_id in self._lost
+    def loss(self, sequence_id: str) -> str | None:
+        """Return why the sequence's state is lost, or None if it is not."""
+        return self._lost.get(sequence_id)
+
+    def copy_before_step(self, sequence_id: str) -> None:
+        """Make sure that `undo` can restore the present state, which a running step may change in place.
+
+        A store has it anyway; a state of more than `LARGEST_COPY` bytes is not copied.
+        """
+        if self._stored or sequence_id in self._before:
+            return
+        state = self._states.get(sequence_id, _NOTHING)
+        if state is not _NOTHING and type(state) not in _IMMUTABLE:
+            state = self._copy(sequence_id, state)
+        self._before[sequence_id] = state
+
+    def keep(self, sequence_id: str) -> None:
+        """Let the changes of a sequence's step count."""
+        if self._before.pop(sequence_id, _UNTOUCHED) is not _UNTOUCHED and sequence_id in self._running:
+            self.copy_before_step(sequence_id)  # another of its steps still runs
+
+    def undo(self, sequence_id: str) -> bool:
+        """Restore the state from before a step that failed; return whether the step has looked at the state."""
+        before = self._before.pop(sequence_id, _UNTOUCHED)
+        if before is _UNTOUCHED:
+            return False
+        self._states.pop(sequence_id, None)
+        if before is _NO_COPY:
+            self._lose(sequence_id, HALF_CHANGED)
+        elif before is not _NOTHING:
+            self._states[sequence_id] = before
+        return True
+
+    def _copy(self, sequence_id: str, state: Any) -> Any:
+        if size_of(state, LARGEST_COPY) > LARGEST_COPY:
+            return _NO_COPY
+        try:
+            return copy.deepcopy(state)
+        except Exception as error:  # it is the handler's code, if the state has a class of its own
+            about = {"sequence_id": sequence_id}
+            logger.warning("The state of %r cannot be copied: %s", sequence_id, error, extra=about)
+            return _NO_COPY
 
     def shrink(self, keep: Collection[str]) -> list[str]:
         """Evict the least recently used states beyond the capacity, except ``keep``; return their sequence ids."""
@@ -162,11 +237,19 @@ class SequenceCache(MutableMapping[str, Any]):
         return dropped
 
     def _make_room(self) -> None:
-        while len(self._states) > self._capacity:
-            sequence_id, _ = self._states.popitem(last=False)
-            self._lost[sequence_id] = None
-            if len(self._lost) > _REMEMBERED_LOSSES:
-                self._lost.popitem(last=False)
+        excess = len(self._states) - self._capacity
+        if excess <= 0:
+            return
+        # The states of the batch that runs stay, even if it has more rows than there is room for.
+        idle = (sequence_id for sequence_id in self._states if sequence_id not in self._running)
+        for sequence_id in list(islice(idle, excess)):
+            del self._states[sequence_id]
+            self._lose(sequence_id, EVICTED)
+
+    def _lose(self, sequence_id: str, reason: str) -> None:
+        self._lost[sequence_id] = reason
+        if len(self._lost) > _REMEMBERED_LOSSES:
+            self._lost.popitem(last=False)
 
 
 def default_capacity(config: Mapping[str, Any]) -> int:

@@ -1,9 +1,11 @@
 """The handler that others build on: loads eager and TorchScript models and runs preprocess, inference, postprocess."""
 
 import abc
+import importlib
 import importlib.util
 import logging
 import os
+import threading
 import time
 from typing import Any
 
@@ -11,9 +13,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ts.handler_utils.timer import timed
+from ts.jobs.device_copies import computing_on, own_stream, rows_on
 from ts.torch_handler.built_in_rows import answer_explanations_apart, row_value
 from ts.torch_handler.computing import Computing, compile_model, compile_options, optimize_with_ipex
-from ts.torch_handler.device_copies import computing_on, own_stream, rows_on
 from ts.torch_handler.model_loading import (
     is_aot_inductor_package,
     is_torchscript,
@@ -24,7 +26,7 @@ from ts.torch_handler.model_loading import (
     run_onnx_session,
 )
 from ts.utils.optional_packages import missing_package
-from ts.utils.util import PredictionException, load_label_mapping
+from ts.utils.util import BadRequestError, PredictionException, load_label_mapping
 
 logger = logging.getLogger(__name__)
 
@@ -251,7 +253,7 @@ def _class_index(target: Any) -> int:
     try:
         return int(target.item() if hasattr(target, "item") else target or 0)
     except (TypeError, ValueError) as error:
-        raise PredictionException(f"target must be the index of a class, got {target!r}", 400) from error
+        raise BadRequestError(f"target must be the index of a class, got {target!r}") from error
 
 
 def captum_attr() -> Any:
@@ -261,3 +263,16 @@ def captum_attr() -> Any:
     except ModuleNotFoundError as error:
         raise PredictionException(str(missing_package(error, "Explanations", "explain")), 501) from error
     return captum.attr
+
+
+def import_captum_ahead() -> None:
+    """Let a thread import ``captum.attr`` where it is installed, so that the first explanation need not wait for it."""
+    if importlib.util.find_spec("captum") is not None:
+        threading.Thread(target=_import_captum, name="captum", daemon=True).start()
+
+
+def _import_captum() -> None:
+    try:
+        importlib.import_module("captum.attr")
+    except Exception as error:
+        logger.info("captum cannot be imported, so requests for explanations will fail: %s", error)

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ts.utils.util import PredictionException
+from ts.jobs.errors import BAD_REQUEST, PredictionException
 
 
 class BadRowError(PredictionException):
@@ -13,6 +13,7 @@ class BadRowError(PredictionException):
     def __init__(self, row: int, message: str, status: int = 400) -> None:
         super().__init__(message, status)
         self.row = row
+        self.kind = BAD_REQUEST if status == 400 else ""
 
 
 def row_value(row: Any) -> Any:
@@ -33,7 +34,7 @@ def check_shape(row: int, tensor: Any, first: Any) -> None:
 def refuse(context: Any, row: int, error: BadRowError) -> dict[str, Any]:
     """Give one row the status of ``error``; return the body of its response."""
     context.request_processor[row].report_status(error.error_code)
-    return {"code": error.error_code, "type": "InternalServerException", "message": error.message}
+    return {"code": error.error_code, "type": error.kind or "InternalServerException", "message": error.message}
 
 
 @contextlib.contextmanager

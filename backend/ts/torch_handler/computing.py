@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import torch
 
-from ts.torch_handler.device_copies import Device, to_device
+from ts.jobs.device_copies import Device, to_device
 from ts.utils.util import check_valid_pt2_backend
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from ts.handler_utils.timer import timed
+from ts.jobs.device_copies import stack_on, to_host
 from ts.torch_handler.base_handler import BaseHandler
 from ts.torch_handler.built_in_rows import BadRowError, answer_good_rows, check_shape, row_value
-from ts.torch_handler.device_copies import stack_on, to_host
 
 _NUMPY_MAGIC = b"\x93NUMPY"
 

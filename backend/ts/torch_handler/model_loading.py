@@ -53,7 +53,7 @@ def load_pickle(path: str, device: torch.device | None, *, weights_only: bool) -
             raise
         raise RuntimeError(
             f"{os.path.basename(path)} holds more than weights, and unpickling it could run any code. "  # noqa: PTH119
-            "Save it anew with torch.save(model.state_dict(), …), or, if you trust whoever made it, "
+            "Save it again with torch.save(model.state_dict(), …), or, if you trust its author, "
             "put 'handler: {weights_only: false}' into model-config.yaml."
         ) from error
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ts.handler_utils.timer import timed
-from ts.torch_handler.device_copies import stack_on
+from ts.jobs.device_copies import stack_on
 from ts.torch_handler.image_transforms import to_tensor
 from ts.torch_handler.vision_handler import VisionHandler
 from ts.utils.util import map_class_to_label

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ts.handler_utils.text_utils import get_tokenizer
-from ts.torch_handler.base_handler import BaseHandler, captum_attr
+from ts.torch_handler.base_handler import BaseHandler, captum_attr, import_captum_ahead
 from ts.torch_handler.contractions import CONTRACTION_MAP
 from ts.torch_handler.model_loading import load_pickle
 from ts.utils.util import CLEANUP_REGEX
@@ -43,6 +43,7 @@ class TextHandler(BaseHandler, ABC):
                 f"The vocabulary cannot be loaded: {error}\nA dict from token to index always can: "
                 "torch.save(vocab.get_stoi(), 'source_vocab.pt') makes one of torchtext's vocabulary."
             ) from error
+        import_captum_ahead()
         self.initialized = True
 
     def get_source_vocab_path(self, ctx: Any) -> str:

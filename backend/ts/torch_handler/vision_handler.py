@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from ts.handler_utils.timer import timed
-from ts.torch_handler.base_handler import BaseHandler, captum_attr
+from ts.jobs.device_copies import stack_on
+from ts.torch_handler.base_handler import BaseHandler, captum_attr, import_captum_ahead
 from ts.torch_handler.built_in_rows import BadRowError, answer_good_rows, check_shape, row_value
-from ts.torch_handler.device_copies import stack_on
 from ts.torch_handler.image_transforms import UnreadableImageError, lift_pixel_limit, read_image
 
 #: Steps of the integral that an explanation approximates.
@@ -27,6 +27,7 @@ class VisionHandler(BaseHandler, ABC):
         super().initialize(context)
         if not context.system_properties.get("limit_max_image_pixels", True):
             lift_pixel_limit()
+        import_captum_ahead()
 
     @functools.cached_property
     def ig(self) -> Any:

@@ -12,8 +12,24 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable
-from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
+
+from ts.jobs.errors import BadRequestError, PredictionException
+from ts.runtime.loader import list_classes_from_module
+from ts.service import get_yaml_config
+
+__all__ = [
+    "CLEANUP_REGEX",
+    "BadRequestError",
+    "PT2Backend",
+    "PredictionException",
+    "check_valid_pt2_backend",
+    "deprecated",
+    "get_yaml_config",
+    "list_classes_from_module",
+    "load_label_mapping",
+    "map_class_to_label",
+]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -22,18 +38,6 @@ logger = logging.getLogger(__name__)
 
 #: Markup that text handlers remove: tags and character references.
 CLEANUP_REGEX = re.compile("<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")
-
-
-class PredictionException(Exception):
-    """Raised by a handler to answer the whole batch with a message and an HTTP status of its choice."""
-
-    def __init__(self, message: str, error_code: int = 500) -> None:
-        super().__init__(message)
-        self.message = message
-        self.error_code = error_code
-
-    def __str__(self) -> str:
-        return f"{self.message} : {self.error_code}"
 
 
 class PT2Backend(enum.StrEnum):
@@ -61,17 +65,6 @@ def check_valid_pt2_backend(backend: str) -> bool:
         return True
     logger.warning("%s is not a supported backend; supported are: %s", backend, ", ".join(PT2Backend))
     return False
-
-
-def list_classes_from_module(module: ModuleType, parent_class: type | None = None) -> list[type]:
-    """Return the classes defined in ``module`` itself, sorted by name; only subclasses of ``parent_class`` if given."""
-    return [
-        member
-        for _, member in sorted(vars(module).items())
-        if isinstance(member, type)
-        and member.__module__ == module.__name__
-        and (parent_class is None or issubclass(member, parent_class))
-    ]
 
 
 def load_label_mapping(mapping_file_path: str) -> dict[str, str] | None:
@@ -119,22 +112,6 @@ def map_class_to_label(
         }
         for indexes, row in zip(lbl_classes, probs, strict=False)
     ]
-
-
-def get_yaml_config(yaml_file_path: str) -> dict[str, Any]:
-    """Return what a YAML file holds; ``{}`` for an empty one. Raises ValueError: the file is not a YAML mapping."""
-    import yaml
-
-    with open(yaml_file_path, encoding="utf-8") as file:
-        try:
-            config = yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-        except yaml.YAMLError as error:
-            raise ValueError(f"{yaml_file_path} is not valid YAML: {error}") from error
-    if config is None:
-        return {}
-    if not isinstance(config, dict):
-        raise ValueError(f"{yaml_file_path}: expected a mapping of keys to values, got {type(config).__name__}")
-    return config
 
 
 def deprecated(

@@ -1,1 +1,1 @@
-"""Models at rest: reading, writing, fetching and verifying archives and model folders."""
+"""Models at rest: fetching, reading and verifying archives and model folders."""

@@ -75,7 +75,3 @@ class UnreadableArchive(ArchiveError):
 
 class UnsafeArchive(UnreadableArchive):
     """The archive would write outside its folder, holds links or devices, or unpacks to more than the limits allow."""
-
-
-class PackError(Exception):
-    """A model archive cannot be made of what was given. In TorchServe's Python API: `ModelArchiverError`."""

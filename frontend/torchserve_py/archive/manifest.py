@@ -5,7 +5,6 @@ The format is TorchServe's. Unknown keys are kept: a handler sees the whole mapp
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -23,7 +22,6 @@ from torchserve_py.settings.schemas.values import (
     json_object,
     read_bounded,
 )
-from torchserve_py.version import __version__
 
 MANIFEST_PATH = PurePosixPath("MAR-INF", "MANIFEST.json")
 MAX_MANIFEST_BYTES = 1 << 20
@@ -108,9 +106,3 @@ def describe(*, runtime: str = RUNTIMES[0], **model: str | None) -> Manifest:
     """The manifest of a model; `model` are attributes of `Manifest`. Those without a value are left out."""
     keys = zip(ModelEntry.model_fields, ModelEntry.key_names(), strict=True)
     return checked({"runtime": runtime, "model": {key: model[name] for name, key in keys if model.get(name)}})
-
-
-def stamped(manifest: Manifest, when: datetime) -> Manifest:
-    """`manifest` with the keys that tell when and by which version of the archiver it was packed."""
-    created = when.strftime("%d/%m/%Y %H:%M:%S")
-    return checked({"createdOn": created, **manifest.raw, "archiverVersion": __version__})

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from torchserve_py.archive.contract import CONTRACTS, TORCHSERVE, contract_of
+from torchserve_py.archive.contract import TORCHSERVE
+from torchserve_py.archive.contracts import contract_of, known_contracts
 from torchserve_py.archive.errors import ArchiveNotFound, InvalidArchive, UnreadableArchive
 from torchserve_py.archive.locate import PYTHON_SUFFIX
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, describe, read
@@ -173,7 +174,7 @@ def _describe_folder(
     Raises InvalidArchive, naming the candidates, where there are several.
     """
     handlers, weights = [], []
-    has_handler = CONTRACTS[contract].handlers
+    has_handler = known_contracts()[contract].handlers
     if has_handler:
         shown = [name for name in names if not name.startswith(".")]
         handlers = [

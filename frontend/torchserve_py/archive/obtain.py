@@ -5,11 +5,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from torchserve_py.archive.downloads import DownloadPolicy, fetch
 from torchserve_py.archive.errors import ArchiveExists
-from torchserve_py.archive.fetch import fetch
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles, open_model
-from torchserve_py.archive.networks import DownloadPolicy
 from torchserve_py.settings.model_spec import is_url
 
 logger = logging.getLogger(__name__)

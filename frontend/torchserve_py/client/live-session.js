@@ -9,8 +9,10 @@
 const SUBPROTOCOL = "sequences.json.v1";
 // Close codes after which the session can go on over another connection.
 const RESUMABLE = new Set([1001, 1005, 1006, 1011, 1012, 1013]);
-// Causes after which a step may have been applied, or may be yet: it is asked for under its own number.
+// Causes after which a step may have been applied, or may be yet: it is sent again under its own number.
 const OPEN = new Set(["outcome_unknown", "request_running"]);
+// Causes of steps that were applied before, and whose answers are not to be had.
+const APPLIED = new Set(["step_applied", "step_differs"]);
 // Causes that say nothing of an earlier attempt of the step, only that this one was not applied.
 const PASSING = new Set(["sequence_moved", "sequence_store", "no_worker"]);
 const FIRST_DELAY = 50;
@@ -37,12 +39,13 @@ export class LiveSession {
   #options;
   #socket = null;
   #told = null; // how the server described the session first
-  #after = 0;
+  #applied = 0; // the numbers of the last step that was applied, and of the last that was sent
   #sent = 0;
   #steps = new Map(); // by number, those without an answer: what was sent, and what becomes of its messages
   #resuming = false;
   #failure = null;
   #delay = FIRST_DELAY;
+  #timer = null;
 
   /**
    * Open a session.
@@ -110,11 +113,20 @@ export class LiveSession {
     }
   }
 
+  /** Whether steps have no answer that were applied before one that has: resuming the session tells them. */
+  get #missesAnswers() {
+    return [...this.#steps.keys()].some((number) => number < this.#applied);
+  }
+
+  get #isOver() {
+    return this.#failure && !this.#missesAnswers;
+  }
+
   async #connect() {
     const { key, patience, WebSocket } = this.#options;
     const until = Date.now() + patience;
     for (;;) {
-      if (this.#failure) throw this.#fail(this.#failure); // closed meanwhile, or its last step was answered
+      if (this.#isOver) throw this.#fail(this.#failure); // closed meanwhile, or its last step was answered
       const socket = new WebSocket(this.#url, key ? [SUBPROTOCOL, `bearer.${key}`] : [SUBPROTOCOL]);
       const closed = await this.#begin(socket);
       if (!closed) break;
@@ -133,20 +145,18 @@ export class LiveSession {
       socket.onmessage = ({ data }) => {
         const message = JSON.parse(data);
         if (message.sequence === undefined) return this.#take(message);
-        if (this.#failure) return socket.close(1000); // closed meanwhile
+        if (this.#isOver) return socket.close(1000); // closed meanwhile
         if (this.#told && !this.#resuming) {
           this.#resuming = true;
           for (const step of this.#steps.values()) step.again = step.seen === "" ? null : "";
           const unanswered = [...this.#steps.keys()];
-          return socket.send(JSON.stringify({ resume: this.#told.resume, after: this.#after, unanswered }));
+          return socket.send(JSON.stringify({ resume: this.#told.resume, after: this.#applied, unanswered }));
         }
         this.#told ??= message;
         this.#resuming = false;
         this.#socket = socket;
-        for (const [number, step] of this.#steps) {
-          step.isOpen = false;
-          if (number > message.last) socket.send(step.message);
-          else this.#take({ step: number, error: { status: 409, cause: "not_applied", message: "not applied" } });
+        for (const step of this.#steps.values()) {
+          socket.send(step.message); // of a step that was applied the server repeats the answer
         }
         open = true;
         resolve(null);
@@ -160,8 +170,9 @@ export class LiveSession {
         this.#resuming = false;
         if (!open) return resolve(closed);
         this.#socket = null;
-        if (this.#failure) return this.#fail(this.#failure);
-        if (!RESUMABLE.has(closed.code) || !this.#told.resume) {
+        if (this.#isOver) return this.#fail(this.#failure);
+        const canResume = RESUMABLE.has(closed.code) || (closed.code === 1000 && this.#missesAnswers);
+        if (!canResume || !this.#told.resume) {
           return this.#fail(new SessionClosed(closed.code, closed.reason));
         }
         return this.#connect().catch(() => {}); // the steps have been told
@@ -191,18 +202,20 @@ export class LiveSession {
       step.parts.push(message);
       return step.arrived();
     }
-    this.#after = Math.max(this.#after, message.step);
+    this.#applied = Math.max(this.#applied, message.step);
     if (step.end) this.#failure ??= new SessionClosed(1000, "The sequence has ended.");
     return this.#end(message.step, message);
   }
 
   #takeFailure({ step: number, error }, step) {
     if (error.cause === "draining") return; // the step is sent again when the session is resumed
-    if (this.#resuming && error.cause !== "handler_error") return; // a close follows, and the session is resumed later
-    if (OPEN.has(error.cause) || (step.isOpen && PASSING.has(error.cause))) {
+    if (APPLIED.has(error.cause)) this.#applied = Math.max(this.#applied, number);
+    else if (this.#resuming && error.cause !== "handler_error") return; // a close follows, and it is resumed later
+    const isBehind = error.cause === "step_gap" && this.#steps.keys().next().value !== number;
+    if (OPEN.has(error.cause) || isBehind || (step.isOpen && PASSING.has(error.cause))) {
       step.isOpen = true;
       step.again = step.seen === "" ? null : "";
-      setTimeout(() => this.#socket?.send(step.message), MOST_DELAY); // asks what has become of it
+      this.#sendAgainLater();
       return;
     }
     this.#end(number, new StepFailed(number, error));
@@ -213,6 +226,15 @@ export class LiveSession {
     this.#steps.delete(number);
     step.parts.push(outcome);
     step.arrived();
+    if (!this.#steps.size) this.#sent = this.#applied; // what has failed leaves its number to the next step
+  }
+
+  /** Send the steps without an answer again, in order: those that were applied get their answers. */
+  #sendAgainLater() {
+    this.#timer ??= setTimeout(() => {
+      this.#timer = null;
+      if (!this.#resuming) for (const step of this.#steps.values()) if (step.isOpen) this.#socket?.send(step.message);
+    }, MOST_DELAY);
   }
 
   #fail(error) {

@@ -145,9 +145,11 @@ class AsyncSession:
             self._take(await self._heard(socket))
             return
         await self._wait(end, "the step could not be run")
-        for number in tuple(progress.due):
-            await self._send(socket, progress.message(number))
-            progress.due.remove(number)
+        again = progress.messages_due()
+        progress.due.clear()
+        with contextlib.suppress(ConnectionClosed):  # what came before the close is heard first
+            for message in again:
+                await self._send(socket, message)
 
     def _take(self, message: bytes) -> None:
         try:
@@ -164,7 +166,7 @@ class AsyncSession:
         while self._socket is None:
             if self._over is not None:
                 raise self._over
-            if self._progress.has_ended and not self._progress.is_overtaken:
+            if self._progress.has_ended and not self._progress.misses_answers:
                 raise SessionClosed(_ENDED, "The sequence has ended.")
             try:
                 await self._connect()
@@ -242,7 +244,9 @@ class AsyncSession:
         code, reason = (_NO_CONNECTION, "") if closed.rcvd is None else (closed.rcvd.code, closed.rcvd.reason)
         if code == _GONE:
             self._over = SequenceLost(410, reason.partition(":")[0], reason)
-        elif code not in _RESUMABLE and not (code == _ENDED and self._progress.is_overtaken and self._progress.token):
+        elif code == _ENDED and self._progress.token is not None and self._progress.misses_answers:
+            return
+        elif code not in _RESUMABLE:
             self._over = SessionClosed(code, reason)
         elif self._is_greeted and self._progress.token is None:
             text = "The connection is lost, and the model has no store of sequences."

@@ -1,6 +1,7 @@
 """How far a session is, without a connection: which steps have no answer, and what messages mean.
 
-Answers are handed out in the order of the steps, even if a step is asked for again while later ones are answered.
+The server applies steps in the order of their numbers, and none twice, so a step may be sent as often as need be. If
+one has failed, the steps that were sent behind it fail as well, and the next one has its number.
 """
 
 import hashlib
@@ -21,13 +22,16 @@ _FAILURE: Final = 4
 _MORE = _END = 1
 #: Causes after which this attempt of the step was not applied, and the step may be sent again.
 _PASSING: Final = frozenset({"sequence_moved", "sequence_store", "no_worker"})
-_NOT_APPLIED: Final = "not_applied"
 _UNKNOWN: Final = "outcome_unknown"
-#: Causes after which the step may have been applied, or may be yet: it is asked for under its own number.
-_OPEN: Final = frozenset({_UNKNOWN, "request_running"})
+#: Causes after which a step is sent again: this attempt was not applied, or it cannot be told.
+_AGAIN: Final = _PASSING | {_UNKNOWN, "request_running"}
+#: The cause of a step behind one that was not applied.
+_GAP: Final = "step_gap"
+#: Causes of steps that were applied before, and whose answers are not to be had.
+_APPLIED: Final = frozenset({"step_applied", "step_differs"})
 #: The server closes the session after this cause, and refuses all later steps; they are sent when it is resumed.
 _LEAVING: Final = "draining"
-_LOST: Final = frozenset({"sequence_lost", "sequence_expired"})
+_LOST: Final = frozenset({"sequence_lost", "sequence_expired", "sequence_unknown", "version_gone"})
 #: Of a step whose answer was too large to be kept.
 _NOT_KEPT: Final = "handler_error"
 
@@ -45,16 +49,20 @@ class Part(NamedTuple):
 class _Step:
     """A step without a whole answer; what the caller has had of a stream is known by length and digest."""
 
-    def __init__(self, body: bytes, *, end: bool) -> None:
+    def __init__(self, number: int, body: bytes, *, end: bool) -> None:
+        self.number = number
         self.body = body
         self.end = end
         #: What the caller can take: parts of the answer, or the failure; and whether nothing follows.
         self.arrived = deque[Part | StepFailed]()
         self.is_answered = False
-        #: Whether an attempt may have been applied, so that the step keeps its number.
-        self.is_open = False
         self._seen, self._digest = 0, hashlib.sha256()
         self._again: bytes | None = None
+
+    @property
+    def message(self) -> bytes:
+        """The message that sends the step."""
+        return _HEADER.pack(_STEP, _END if self.end else 0, 0, self.number) + self.body
 
     def begin_again(self) -> None:
         """Expect the answer from its beginning, of which the caller has had a part."""
@@ -87,11 +95,13 @@ class SessionProgress:
         #: Whether a step was answered that the caller has marked as the last.
         self.has_ended = False
         #: The numbers of steps to be sent again a moment later.
-        self.due: list[int] = []
+        self.due: set[int] = set()
         #: What resumes the session over another connection, if it can.
         self.token: str | None = None
-        self._after = self._sent = 0
-        self._steps: dict[int, _Step] = {}
+        #: The numbers of the last step that was applied, and of the last that was sent.
+        self._applied = self._sent = 0
+        #: Those that the caller has not taken whole, in order; one without an answer is the only one with its number.
+        self._steps = deque[_Step]()
         self._headers: dict[str, str] = {}
 
     @property
@@ -105,21 +115,21 @@ class SessionProgress:
         return bool(self._steps)
 
     @property
-    def is_overtaken(self) -> bool:
-        """Whether a later step was answered than one without an answer: resuming tells what has become of that."""
-        return any(number < self._after for number in self._unanswered)
+    def misses_answers(self) -> bool:
+        """Whether steps have no answer that were applied before one that has: resuming the session tells them."""
+        return any(step.number < self._applied for step in self._unanswered)
 
     @property
     def has_next(self) -> bool:
         """Whether `next` has something to return."""
-        return next((bool(step.arrived) for step in self._steps.values()), False)
+        return bool(self._steps and self._steps[0].arrived)
 
     def next(self) -> Part | StepFailed:
         """Return the next part of the answer to the oldest step that has one to come, or the step's failure."""
-        number, step = next(iter(self._steps.items()))
+        step = self._steps[0]
         arrived = step.arrived.popleft()
         if step.is_answered and not step.arrived:
-            del self._steps[number]
+            self._steps.popleft()
         return arrived
 
     def greeted(self, message: bytes) -> None:
@@ -130,18 +140,20 @@ class SessionProgress:
     def step(self, body: bytes, *, end: bool) -> tuple[int, bytes]:
         """Return the number of a new step, and the message that sends it."""
         self._sent += 1
-        self._steps[self._sent] = _Step(body, end=end)
-        return self._sent, self.message(self._sent)
+        step = _Step(self._sent, body, end=end)
+        self._steps.append(step)
+        return step.number, step.message
 
-    def message(self, number: int) -> bytes:
-        step = self._steps[number]
-        return _HEADER.pack(_STEP, _END if step.end else 0, 0, number) + step.body
+    def messages_due(self) -> list[bytes]:
+        """Return the messages of the steps that are to be sent again, in order."""
+        return [step.message for step in self._unanswered if step.number in self.due]
 
     def resume(self) -> bytes:
-        self._headers, self.due = {}, []
-        for number in self._unanswered:
-            self._steps[number].begin_again()
-        asked = {"resume": self.token, "after": self._after, "unanswered": self._unanswered}
+        self._headers, self.due = {}, set()
+        for step in self._unanswered:
+            step.begin_again()
+        numbers = [step.number for step in self._unanswered]
+        asked = {"resume": self.token, "after": self._applied, "unanswered": numbers}
         return _HEADER.pack(_RESUME, 0, 0, 0) + json.dumps(asked).encode()
 
     def resumed(self, message: bytes) -> list[bytes] | None:
@@ -154,36 +166,31 @@ class SessionProgress:
             told = json.loads(message[_HEADER.size :])
             if told["cause"] in _LOST:
                 raise SequenceLost(told["status"], told["cause"], told["message"])
-            if told["cause"] != _NOT_KEPT:
+            if told["cause"] != _NOT_KEPT and told["cause"] not in _APPLIED:
                 return None  # the server closes the connection, as it cannot resume the session now
         if kind != _SESSION:
             self.take(message)
             return None
-        last = json.loads(message[_HEADER.size :])["last"]
-        for number in self._unanswered:
-            self._steps[number].is_open = False
-            if number <= last:
-                self._fail(number, 409, _NOT_APPLIED, "The step was not applied; a later one was.")
-        return [self.message(number) for number in self._unanswered]
+        return [step.message for step in self._unanswered]
 
     def take(self, message: bytes) -> None:
         """Take a message. Raises SequenceLost: the sequence is over."""
         kind, flags, status, number = _HEADER.unpack_from(message)
         body = message[_HEADER.size :]
-        step = self._steps.get(number)
+        step = next((each for each in self._unanswered if each.number == number), None)
         headers, self._headers = self._headers, {}
         if kind == _HEADERS:
             self._headers = json.loads(body)
-        elif step is None or step.is_answered:
+        elif step is None:
             return
         elif kind == _PART:
             self._take_part(step, Part(number, bool(flags & _MORE), status, headers, body))
         elif kind == _FAILURE:
-            self._take_failure(number, step, **json.loads(body))
+            self._take_failure(step, **json.loads(body))
 
     @property
-    def _unanswered(self) -> list[int]:
-        return [number for number, step in self._steps.items() if not step.is_answered]
+    def _unanswered(self) -> list[_Step]:
+        return [step for step in self._steps if not step.is_answered]
 
     def _take_part(self, step: _Step, part: Part) -> None:
         try:
@@ -195,29 +202,22 @@ class SessionProgress:
         step.arrived.append(part._replace(body=unseen))
         if not part.more:
             step.is_answered = True
-            self._after = max(self._after, part.number)
+            self._applied = max(self._applied, part.number)
             self.has_ended = self.has_ended or step.end
 
-    def _take_failure(self, number: int, step: _Step, status: int, cause: str, message: str) -> None:
+    def _take_failure(self, step: _Step, status: int, cause: str, message: str) -> None:
         if cause in _LOST:
             raise SequenceLost(status, cause, message)
         if cause == _LEAVING:
             return
         step.begin_again()
-        if cause in _OPEN or (step.is_open and cause in _PASSING):
-            step.is_open = True
-            self.due.append(number)
+        if cause in _APPLIED:
+            self._applied = max(self._applied, step.number)
+        is_behind = cause == _GAP and self._unanswered[0] is not step
+        if cause in _AGAIN or is_behind:
+            self.due.add(step.number)
             return
-        step.is_open = False
-        can_pass = cause in _PASSING or cause == _NOT_APPLIED
-        if can_pass and number == self._sent and self.unanswered == 1:  # no other step is overtaken
-            del self._steps[number]
-            self._sent += 1
-            self._steps[self._sent] = step
-            self.due.append(self._sent)
-        else:
-            self._fail(number, status, cause, message)
-
-    def _fail(self, number: int, status: int, cause: str, message: str) -> None:
-        self._steps[number].arrived.append(StepFailed(number, status, cause, message))
-        self._steps[number].is_answered = True
+        step.arrived.append(StepFailed(step.number, status, cause, message))
+        step.is_answered = True
+        if not self._unanswered:
+            self._sent = self._applied

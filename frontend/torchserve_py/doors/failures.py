@@ -4,33 +4,45 @@ Statuses, names and messages are TorchServe's if it has the case. Where TorchSer
 ``cause`` tells them apart; HTTP doors send it as the header ``ts-error-cause``. Doors of other protocols translate it.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from torchserve_py.archive.errors import ArchiveError
-from torchserve_py.core import errors as model_errors
+from torchserve_py.archive.errors import StatusError
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.transport.http1.errors import BodyError, BodyTooLarge, BodyTooSlow
-from torchserve_py.transport.http1.response import BadResponse
+from torchserve_py.serving import errors as model_errors
+from torchserve_py.serving.serving import ServedModel
+from torchserve_py.transport.http1.errors import BadResponse, BodyError, BodyTooLarge, BodyTooSlow
 from torchserve_py.transport.request_budget import NoRoomError
-from torchserve_py.workflows.errors import WorkflowError
-from ts.protocol.messages import CAUSE_HEADER
 
+#: The header of an answer with the cause of a failure.
+CAUSE_HEADER: Final = "ts-error-cause"
 INTERNAL: Final = "InternalServerException"
 RETRY_AFTER: Final = ("Retry-After", "1")
 UNAVAILABLE: Final = "ServiceUnavailableException"
 
-NO_WORKER_TEXT: Final = (
-    " has no worker to serve inference request. Please use scale workers API to add workers. If this is a sequence"
-    " inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
+_IF_SEQUENCE: Final = (
+    " If this is a sequence inference, please check if it is closed, or expired; or exceeds maxSequenceJobQueueSize"
 )
+NO_WORKER_TEXT: Final = (
+    f" has no worker to serve inference request. Please use scale workers API to add workers.{_IF_SEQUENCE}"
+)
+MEMORY_RUNS_OUT: Final = ". Its workers do not start, because memory runs out."
+#: The same for a model whose workers follow the load: nobody has to add any.
+_NO_WORKER_YET: Final = (
+    " has no worker to serve inference request. The server adds workers as the load asks for; GET /models/{model} tells"
+    f" why one does not start.{_IF_SEQUENCE}"
+)
+#: Headers of an error that the server sets, or that describe what it writes.
+_NOT_THE_MODELS: Final = frozenset((CAUSE_HEADER, "content-type", "content-encoding"))
 
 
 class Failure(NamedTuple):
     """An error as a client sees it: an HTTP status, TorchServe's exception name, a message for people, and the cause.
 
     ``cause`` is empty if status and type suffice. ``overloaded``: the same request may succeed a moment later, so the
-    answer says when to try again. ``allow`` names the methods of the path, for status 405.
+    answer says when to try again. ``allow`` names the methods of the path, for status 405. ``details`` is JSON, for
+    APIs whose errors have details. ``more_headers`` are the model's.
     """
 
     status: int
@@ -39,12 +51,15 @@ class Failure(NamedTuple):
     cause: str = ""
     overloaded: bool = False
     allow: str = ""
+    details: bytes | bytearray = b""
+    more_headers: Sequence[Sequence[str]] = ()
 
     @property
     def headers(self) -> list[tuple[str, str]]:
         """The headers that come with the status, whatever the dialect."""
         named = [(CAUSE_HEADER, self.cause), ("Allow", self.allow), *([RETRY_AFTER] if self.overloaded else ())]
-        return [(name, value) for name, value in named if value]
+        own = [(name, value) for name, value in self.more_headers if name.lower() not in _NOT_THE_MODELS]
+        return [*[(name, value) for name, value in named if value], *own]
 
 
 class DoorError(Exception):
@@ -57,7 +72,7 @@ class DoorError(Exception):
 
 #: Exceptions that say what is wrong with a request, a model or an archive; any other is a defect of the server.
 EXPECTED_ERRORS: Final = (
-    *(DoorError, ArchiveError, model_errors.ModelError, WorkflowError),
+    *(DoorError, StatusError, model_errors.ModelError),
     *(BodyError, NoRoomError, BadResponse),
 )
 
@@ -84,8 +99,8 @@ def unsupported(message: str) -> DoorError:
     return DoorError(Failure(501, "NotImplementedException", message))
 
 
-def no_request(status: int, message: str) -> Failure:
-    """Return the failure for a client that was too slow (408), or whose bytes are no HTTP within the limits (400)."""
+def unreadable_request(status: int, message: str) -> Failure:
+    """Return the failure for a client that was too slow (408), or whose bytes are not HTTP within the limits (400)."""
     if status == 408:
         return Failure(status, "RequestTimeoutException", message)
     return Failure(status, "BadRequestException", f"Invalid HTTP message. {message}".rstrip())
@@ -121,7 +136,7 @@ def failure_of(error: Exception) -> Failure:
         return Failure(500, INTERNAL, f"The handler set {error}.")
     if isinstance(error, NoRoomError):
         return Failure(503, UNAVAILABLE, str(error), "too_many_bytes", overloaded=True)
-    if isinstance(error, (ArchiveError, WorkflowError)):
+    if isinstance(error, StatusError):
         return Failure(error.status, error.error_type, str(error))
     if isinstance(error, model_errors.WorkersFailed):
         # The worker's message, such as the exception in the handler, names what the caller has to repair.
@@ -138,35 +153,81 @@ def _of_body(error: BodyError) -> Failure:
         message = f"The request body is larger than max_request_size ({error.limit} bytes)."
         return Failure(413, "BadRequestException", message)
     if isinstance(error, BodyTooSlow):
-        return no_request(408, str(error))
-    return no_request(400, f"The request body could not be read. {error}")
+        return unreadable_request(408, str(error))
+    return unreadable_request(400, f"The request body could not be read. {error}")
 
 
-def handler_failure(status: int, message: str) -> Failure:
-    """Return the failure for a row whose handler raised an exception or set an error status."""
-    return Failure(status, INTERNAL, message, HANDLER_ERROR)
+def handler_failure(
+    status: int,
+    message: str,
+    headers: Sequence[Sequence[str]] = (),
+    details: bytes | bytearray = b"",
+    kind: str = "",
+) -> Failure:
+    """Return the failure for a row whose handler raised an exception or set an error status; ``kind`` is its type."""
+    return Failure(status, kind or INTERNAL, message, HANDLER_ERROR, details=details, more_headers=headers)
 
 
 _NO_WORKER: Final = (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT)
 _NAMED: Final = 'sequence "{sequence}" of model "{model}"'
 #: The same at the beginning of a sentence.
 _SUBJECT: Final = f"S{_NAMED[1:]}"
-_BEGIN_ANEW: Final = "Please start a new sequence."
+_START_AGAIN: Final = "Please start a new sequence."
 _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
     Cause.no_worker: _NO_WORKER,
     Cause.queue_full: _NO_WORKER,
+    Cause.overloaded: (
+        503,
+        UNAVAILABLE,
+        'Model "{model}" is overloaded: it could not have answered the request within its time limit.',
+    ),
     Cause.sequence_queue_full: _NO_WORKER,
     Cause.sequence_capacity: _NO_WORKER,
     Cause.draining: (503, UNAVAILABLE, "The server is shutting down and accepts no new work."),
     Cause.unregistered: (503, UNAVAILABLE, 'Model "{model}" was unregistered before it answered.'),
-    Cause.sequence_expired: (410, "SequenceExpiredException", f"{_SUBJECT} has expired. {_BEGIN_ANEW}"),
-    Cause.sequence_lost: (410, "SequenceLostException", f"The state of {_NAMED} was lost. {_BEGIN_ANEW}"),
-    Cause.sequence_ended: (410, "SequenceEndedException", f"{_SUBJECT} has ended. {_BEGIN_ANEW}"),
+    Cause.sequence_expired: (410, "SequenceExpiredException", f"{_SUBJECT} has expired. {_START_AGAIN}"),
+    Cause.sequence_lost: (410, "SequenceLostException", f"The state of {_NAMED} was lost. {_START_AGAIN}"),
+    Cause.sequence_ended: (410, "SequenceEndedException", f"{_SUBJECT} has ended. {_START_AGAIN}"),
+    Cause.sequence_unknown: (
+        410,
+        "SequenceUnknownException",
+        f"There is no {_NAMED} that this request could continue: none was started, or it has ended. {_START_AGAIN}",
+    ),
+    Cause.sequence_open: (
+        409,
+        "SequenceOpenException",
+        f"{_SUBJECT} is open under another token. Only a request with the start marker ends it and begins another.",
+    ),
+    Cause.version_gone: (
+        410,
+        "VersionGoneException",
+        f"{_SUBJECT} belongs to a version of the model that no server has any more. {_START_AGAIN}",
+    ),
+    Cause.state_damaged: (
+        500,
+        INTERNAL,
+        f"What the store has of {_NAMED} is damaged. The request was not applied; the model log says what is wrong.",
+    ),
+    Cause.step_applied: (
+        409,
+        "StepAppliedException",
+        f"This step of {_NAMED} was applied before, and its answer is not kept any more.",
+    ),
+    Cause.step_differs: (
+        409,
+        "StepDiffersException",
+        f"This step of {_NAMED} was applied before, with another body. This one was not applied.",
+    ),
+    Cause.step_gap: (
+        409,
+        "StepGapException",
+        f"This step of {_NAMED} cannot be applied, because a step before it is missing or has failed.",
+    ),
     Cause.sequence_moved: (
         409,
         "SequenceMovedException",
-        f"{_SUBJECT} is run by another server, or has gone back to an earlier state because another request of it"
-        " failed; this request had no effect.",
+        f"{_SUBJECT} is run by another server or version, or has gone back to an earlier state because another request"
+        " of it failed; this request had no effect.",
     ),
     Cause.sequence_store: (
         503,
@@ -193,13 +254,29 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
 
 _OVERLOAD: Final = frozenset(
     {Cause.no_worker, Cause.draining, Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity}
-    | {Cause.sequence_moved, Cause.sequence_store, Cause.request_running}
+    | {Cause.overloaded, Cause.sequence_moved, Cause.sequence_store, Cause.request_running}
 )
 
 
-def failure_of_job(cause: Cause, model: str, version: str | None, sequence_id: str | None = None) -> Failure:
-    """Return the failure for a job that ended without an answer; ``version`` is the one that the client named."""
+def failure_of_job(
+    cause: Cause,
+    model: str,
+    version: str | None,
+    sequence_id: str | None = None,
+    served: ServedModel | None = None,
+) -> Failure:
+    """Return the failure for a job that ended without an answer.
+
+    Args:
+        version: The one that the client named.
+        served: The model, where the job was for one.
+    """
     status, name, text = _CAUSES[cause]
+    if served is not None and text == _NO_WORKER[2]:
+        if served.config.follows_load:
+            text = f"{{named}}{_NO_WORKER_YET}"
+        if cause is Cause.no_worker and served.lacks_memory():
+            text += MEMORY_RUNS_OUT
     # The unbalanced quote behind the version is TorchServe's, and part of the message that clients know.
     named = f'Model "{model}"' if version is None else f'Model "{model}" Version {version}"'
     message = text.format(named=named, model=model, sequence=sequence_id)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from torchserve_py.version import __version__
+from torchserve_py.version import TORCHSERVE_VERSION, __version__
 
 if TYPE_CHECKING:
     from torchserve_py.doors.routing import Route
@@ -158,7 +158,7 @@ def document(
     title: str,
     operations: Iterable[Described],
     *,
-    version: str = __version__,
+    version: str = TORCHSERVE_VERSION,
     openapi: str = _VERSION,
     description: str = _DESCRIPTION,
     schemas: Mapping[str, Any] | None = None,
@@ -169,7 +169,7 @@ def document(
         paths.setdefault(path, {}).setdefault(method.lower(), operation.as_json(path))
     made: dict[str, Any] = {
         "openapi": openapi,
-        "info": {"title": title, "description": description, "version": version},
+        "info": {"title": title, "description": description, "version": version, "x-torchserve-py": __version__},
         "paths": paths,
     }
     if schemas is not None:

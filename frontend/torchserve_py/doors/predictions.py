@@ -1,4 +1,4 @@
-"""The door for ``/predictions`` and ``/explanations``; `surfaces` has the other paths that lead here.
+"""The door for ``/predictions``, ``/explanations``, and TorchServe's oldest path, ``/{model}/predict``.
 
 The raw headers and the raw body go to the worker, which decodes them. This is the server's hottest path: it makes as
 few objects as it can.
@@ -6,21 +6,20 @@ few objects as it can.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from torchserve_py.doors import priorities
-from torchserve_py.doors.openapi import BINARY, OPEN_INFERENCE_ERROR, Operation, document
-from torchserve_py.doors.pipeline import HttpExchange
-from torchserve_py.doors.requests import content_type_of
+from torchserve_py.doors.exchange import HttpExchange, TorchServeDialect
+from torchserve_py.doors.failures import DoorError, bad_request
+from torchserve_py.doors.openapi import BINARY, Operation, document
+from torchserve_py.doors.requests import content_type_of, priority_of, seconds_left
 from torchserve_py.doors.responses import json_answer
-from torchserve_py.doors.routing import Door, DoorContext, PathValues, Reply, Route
-from torchserve_py.doors.sagemaker_sessions import Session
+from torchserve_py.doors.routing import Door, DoorContext, PathValues, PredictPath, Reply, Route
 from torchserve_py.doors.sequences import SequenceHeaders
-from torchserve_py.doors.torchserve_dialect import TorchServeDialect
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.serving.serving import Serving
 from torchserve_py.transport.http1.request import Request
 
 Pairs = tuple[tuple[str, str], ...]
@@ -33,11 +32,16 @@ PREDICT: Final = Operation(
     gives=BINARY,
     method="POST",
 )
-V1_PREDICT: Final = PREDICT._replace(id="v1_predictions")
-V2_PREDICT: Final = PREDICT._replace(
-    id="v2_predictions", statuses=(*PREDICT.statuses, 422, 501), error=OPEN_INFERENCE_ERROR
-)
 EXPLAIN: Final = PREDICT._replace(id="explanations", description="Explain with the default version of a model")
+#: What the handler of a prediction, rather than of an explanation, is told about the path.
+PREDICTING: Final[Pairs] = (("explain", "False"),)
+
+
+class Session(NamedTuple):
+    """A session that a request belongs to: the sequence of the model, and how the answer tells of it."""
+
+    sequence: SequenceRequest
+    dialect: TorchServeDialect
 
 
 class InferenceDoor(Door):
@@ -55,10 +59,17 @@ class InferenceDoor(Door):
             of_version = operation.of_version("the default version", "a version")
             yield Route(f"{path}/{{model_name}}/{{model_version}}", handler, operations=(of_version,))
             yield Route(f"{path}/{{model_name}}/{{model_version}}/{{rest:path}}", handler)
+        yield Route("/{model_name}/predict", self._predict)
+        yield Route("/{model_name}/{model_version}/predict", self._predict)
 
     def _infer(self, explain: str, request: Request, values: PathValues) -> Reply:
         headers = (("url_path", values.get("rest", "")), ("explain", explain))
         return self.infer(request, values["model_name"], values.get("model_version"), headers)
+
+    def _predict(self, request: Request, values: PathValues) -> Reply:
+        """Run a request of an oldest path, whose query becomes values of the row."""
+        name, version = values["model_name"], values.get("model_version")
+        return self.infer(request, name, version, PREDICTING, parameters=tuple(request.query))
 
     def infer(
         self,
@@ -75,20 +86,20 @@ class InferenceDoor(Door):
 
         Args:
             server_headers: What the server tells the handler about the path; wins over the client's headers.
-            parameters: Names and values that become values of the row beside the body's.
+            parameters: Names and values that become values of the row, next to the body's.
             body: The request's body, if it has been read.
-            session: The session at SageMaker that the request belongs to, instead of a sequence that it names.
+            session: The session that the request belongs to, instead of a sequence that it names.
         """
         model = self.serving.get(name, version)
         if request.method == "OPTIONS":
-            return json_answer(predict_document(name))
+            return json_answer(predict_document(self.context.predict_paths, name))
         sequence, dialect = None, self._dialect
         if session is not None:
             sequence, dialect = session
         elif model.is_stateful:
             sequence = self._sequences.of(request.headers)
         content_type = content_type_of(request)
-        priority = priorities.of_request(request)
+        priority = priority_of(request)
 
         def submit(body: bytes) -> HttpExchange:
             row: Any = body
@@ -102,18 +113,30 @@ class InferenceDoor(Door):
                 sequence=sequence,
                 by_default=version is None,
                 priority=priority,
+                answer_in=seconds_left(request),
             )
             return self.context.submit(request, dialect, model, inference, version)
 
         return submit if body is None else submit(body)
 
 
-def predict_document(model: str) -> dict[str, Any]:
-    """Return the OpenAPI document that says how to predict with a model."""
+def predict_document(others: Sequence[PredictPath], model: str) -> dict[str, Any]:
+    """Return the OpenAPI document that says how to predict with a model: at TorchServe's path, and at ``others``."""
     name = quote(model, safe="")
-    operations = (
-        (f"/predictions/{name}", "post", PREDICT._replace(id=model)),
-        (f"/v1/models/{name}:predict", "post", V1_PREDICT._replace(id=f"v1_{model}")),
-        (f"/v2/models/{name}/infer", "post", V2_PREDICT._replace(id=f"v2_{model}")),
-    )
+    operations = [(f"/predictions/{name}", "post", PREDICT._replace(id=model))]
+    for path, prefix, operation in others:
+        operations.append((path(name), "post", operation._replace(id=f"{prefix}{model}")))
     return document(f"RESTful API for: {model}", operations, version="1.0.0")
+
+
+def only_startup_model(serving: Serving) -> str | None:
+    """Return the one model that was loaded at start-up, None if there are several or none."""
+    names = [
+        each.name for each in serving.models() if any(model.loaded_at_startup for model in serving.versions(each.name))
+    ]
+    return names[0] if len(names) == 1 else None
+
+
+def unnamed() -> DoorError:
+    """Return the error for a request that names no model where there is not one to be meant."""
+    return bad_request("Parameter model_name is required.")

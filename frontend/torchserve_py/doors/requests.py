@@ -1,12 +1,11 @@
-"""What doors read from an HTTP request: the path, the body, and what the model's code gets of it."""
+"""What doors read from a request: its path, its body, how urgent it is, and what the model's code gets of it."""
 
 import zlib
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from torchserve_py.bounded_json import MAX_PARSED, UnreadableJson, read_member
-from torchserve_py.doors import priorities
-from torchserve_py.doors.failures import bad_request
+from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport.decompression import BARE_WINDOW, GZIP_WINDOW, ZLIB_WINDOW
 from torchserve_py.transport.http1.errors import BodyTooLarge
@@ -20,11 +19,22 @@ _IDENTITY: Final = ("", "identity")
 #: The method of compression in the first byte of zlib's container (RFC 1950, 2.2).
 _DEFLATED: Final = 8
 
+#: A request's priority: 1 is the most urgent, then 2, and so on. 0 means no priority, and comes last. It is a parameter
+#: of the Open Inference Protocol, or a header.
+PRIORITY: Final = "priority"
+PRIORITY_HEADER: Final = "ts_request_priority"
+_MAX_PRIORITY: Final = 2**64 - 1
+_PRIORITY_DIGITS: Final = 20
+#: How long a client waits for its answer (milliseconds, as `clientTimeoutInMills` in TorchServe's configuration; 0: no
+#: limit). The first header that a request has counts. Over gRPC it is the deadline of the call.
+_TIMEOUT_HEADERS: Final = ("ts_request_timeout", "x-request-timeout-ms")
+_TIMEOUT_DIGITS: Final = 12
+
 
 def split_path(target: str) -> tuple[str, ...]:
     """Return the segments of a request target: percent-decoded, split at ``/``, without query and trailing slashes.
 
-    ``/predictions/noop/1.0/`` gives ``("predictions", "noop", "1.0")``; ``/`` and a target that is no path give ``()``.
+    ``/predictions/noop/1.0/`` gives ``("predictions", "noop", "1.0")``; ``/`` and other targets give ``()``.
     """
     path = target.partition("?")[0].partition("#")[0]
     if not path.startswith("/"):
@@ -48,12 +58,62 @@ def content_type_of(request: Request) -> str:
     return content_type
 
 
+def priority_of(request: Request) -> int:
+    """Return the priority that the header of a request names. Raises DoorError: the header is not a priority."""
+    value = request.headers.get(PRIORITY_HEADER)
+    return 0 if value is None else priority_in_text(value, "Header")
+
+
+def priority_in_text(text: str, place: str) -> int:
+    """Return the priority in a text; ``place`` says in messages where the text came from.
+
+    Raises DoorError: the text is not a priority.
+    """
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _PRIORITY_DIGITS) or int(digits) > _MAX_PRIORITY:
+        raise _not_a_priority(f"{place} {PRIORITY_HEADER}", text)
+    return int(digits)
+
+
+def priority_in_parameter(value: Any) -> int:
+    """Return the priority for a value of the parameter. Raises DoorError: the value is not a priority."""
+    if value is None:
+        return 0
+    if type(value) is not int or not 0 <= value <= _MAX_PRIORITY:
+        raise _not_a_priority(f"Parameter {PRIORITY}", value)
+    return value
+
+
+def _not_a_priority(place: str, value: Any) -> DoorError:
+    return bad_request(
+        f"{place}: {value!a} is not a priority; it must be a whole number from 0 to {_MAX_PRIORITY}: 1 is the most"
+        " urgent, 0 the same as no priority."
+    )
+
+
+def seconds_left(request: Request) -> float | None:
+    """Return how long the client still waits, None if it has named no limit. Its time began with the request's head.
+
+    Raises DoorError: the header is not a time.
+    """
+    for name in _TIMEOUT_HEADERS:
+        if (text := request.headers.get(name)) is not None:
+            digits = text.strip()
+            if not (digits.isascii() and digits.isdecimal() and len(digits) <= _TIMEOUT_DIGITS):
+                raise bad_request(
+                    f"Header {name}: {text!a} is not a time; it must be a whole number of milliseconds, 0 for no limit."
+                )
+            waited = request.connection.loop.time() - request.arrived
+            return max(0.0, int(digits) / 1e3 - waited) if int(digits) else None
+    return None
+
+
 def inference_of(
     request: Request, body: bytes, headers: tuple[tuple[str, str], ...] = (), protocol: str | None = None
 ) -> InferenceRequest:
     """Return what a request asks of the default version of a model; ``headers`` are told the model's code as well.
 
-    Raises DoorError: the header for the priority is invalid.
+    Raises DoorError: the header for the priority or for the time limit is invalid.
     """
     return InferenceRequest(
         request.raw_headers + headers,
@@ -61,7 +121,8 @@ def inference_of(
         request.headers.get("Content-Type"),
         protocol,
         by_default=True,
-        priority=priorities.of_request(request),
+        priority=priority_of(request),
+        answer_in=seconds_left(request),
     )
 
 

@@ -8,13 +8,14 @@ import functools
 import json
 import uuid
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.doors.failures import Failure
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.settings.table import Settings
-from torchserve_py.transport.http1.request import Buffer, Request
-from torchserve_py.transport.http1.response import header_line, response_head
+from torchserve_py.transport.http1.request import Buffer, Request, header_line, response_head
+from ts.protocol.request_names import REQUEST_NAME, usable_name
 
 Headers = Iterable[Sequence[str]]
 
@@ -22,7 +23,14 @@ JSON_TYPE: Final = ("content-type", "application/json")
 EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
 
 #: Headers that the server sets in every answer; a handler's headers of these names are left out.
-_STANDARD_HEADERS: Final = frozenset({"cache-control", "expires", "pragma", "x-request-id"})
+_STANDARD_HEADERS: Final = frozenset({"cache-control", "expires", "pragma", REQUEST_NAME})
+#: Headers of every answer where one origin has models and management. What a model answers is not a page of that
+#: origin, so that its scripts can neither use the management API nor read the key that the console keeps. A handler,
+#: or another door, may set its own instead.
+_CONFINING: Final = (
+    ("content-security-policy", "Content-Security-Policy: sandbox\r\n"),
+    ("x-content-type-options", "X-Content-Type-Options: nosniff\r\n"),
+)
 
 
 class Answer(NamedTuple):
@@ -34,11 +42,14 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
-class Sent(NamedTuple):
-    """An answer was handed to the transport."""
+class AlreadySent(Enum):
+    """The type of `ALREADY_SENT`."""
+
+    already_sent = "already sent"
 
 
-SENT: Final = Sent()
+#: The reply of what has sent its answer itself.
+ALREADY_SENT: Final = AlreadySent.already_sent
 
 
 def to_json(value: Any) -> bytes:
@@ -55,52 +66,56 @@ class Responses:
     """Writes answers and counts them."""
 
     def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
-        #: By the first digit of the status.
-        self._counters = {2: metrics.requests_2xx, 4: metrics.requests_4xx, 5: metrics.requests_5xx}
+        self._count = metrics.count_answer
+        self._is_confining = settings.inference_address.shares_listener(settings.management_address)
         self._standard = (
             "Pragma: no-cache\r\nCache-Control: no-cache; no-store, must-revalidate, private\r\n"
             "Expires: Thu, 01 Jan 1970 00:00:00 UTC\r\n" + _cross_origin_lines(settings) + "x-request-id: "
         )
 
-    def send(self, request: Request, answer: Answer, request_id: str = "") -> Sent:
+    def send(self, request: Request, answer: Answer, request_id: str = "") -> None:
         """Write a whole answer, but for headers that only the server may set. The transport handles a slow reader.
 
         Raises BadResponse: the status or a header is not one that HTTP allows; nothing was written.
         """
         status, body, headers, reason = answer
-        request.respond(status, self._lines(headers, request_id), body, reason=reason)
+        lines = self._lines(headers, _name(request, request_id))
+        request.respond(status, lines, body, reason=reason)
         self._count(status)
-        return SENT
 
-    def start_stream(self, request: Request, head: Answer, request_id: str = "") -> Sent:
+    def start_stream(self, request: Request, head: Answer, request_id: str = "") -> None:
         """Begin an answer that is sent in pieces; see `Request.send`.
 
         Raises BadResponse: the status or a header is not one that HTTP allows; nothing was written.
         """
         status, _, headers, reason = head
-        request.start_stream(status, self._lines(headers, request_id), reason=reason)
+        request.start_stream(status, self._lines(headers, _name(request, request_id)), reason=reason)
         self._count(status)
-        return SENT
 
     def whole_failure(self, failure: Failure) -> bytes:
         """Return the whole answer to a connection that is closed afterwards."""
         body, headers = failure_body(failure)
         framing = f"content-length: {len(body)}\r\n"
         self._count(failure.status)
-        return response_head(failure.status, "", False, framing, self._lines((*failure.headers, *headers), "")) + body
+        lines = self._lines((*failure.headers, *headers), str(uuid.uuid4()))
+        return response_head(failure.status, "", False, framing, lines) + body
 
     def _lines(self, headers: Headers, request_id: str) -> str:
-        lines = f"{self._standard}{request_id or uuid.uuid4()}\r\n"
+        lines = f"{self._standard}{request_id}\r\n"
+        if self._is_confining:
+            headers = tuple(headers)
+            given = {name.lower() for name, _ in headers}
+            lines += "".join(line for name, line in _CONFINING if name not in given)
         for name, value in headers:
             if not _is_standard(name):
                 lines += header_line(name, value)
         return lines
 
-    def _count(self, status: int) -> None:
-        """Count an answer whose head has been written. Like TorchServe, the server has no counter for redirections."""
-        counter = self._counters.get(status // 100)
-        if counter is not None:
-            counter.value += 1
+
+def _name(request: Request, request_id: str) -> str:
+    """Note and return the id that the client is told: its own, else that of the request's job, else a new one."""
+    request.id = usable_name(request.headers.get(REQUEST_NAME)) or request_id or str(uuid.uuid4())
+    return request.id
 
 
 @functools.lru_cache(maxsize=256)

@@ -11,27 +11,21 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
-from torchserve_py.core.serving import ServedModel, Serving
-from torchserve_py.doors.live.live_session import LiveSession
-from torchserve_py.doors.management_calls import ManagementCalls
-from torchserve_py.doors.open_inference.repository import Repository
-from torchserve_py.doors.open_inference.shared_memory import SharedMemory
+from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpDialect, HttpExchange
 from torchserve_py.doors.openapi import Operation
 from torchserve_py.doors.path_templates import PathTemplate, read_template
-from torchserve_py.doors.pipeline import HttpDialect, HttpExchange
 from torchserve_py.doors.requests import split_path
-from torchserve_py.doors.responses import Answer, Responses, Sent
+from torchserve_py.doors.responses import AlreadySent, Answer, Responses
 from torchserve_py.doors.token_authorization import TokenAuthorization, TokenType
-from torchserve_py.doors.torchserve_dialect import TORCHSERVE_DIALECT
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.settings.table import Settings
 from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.request_budget import ROOM_OF_OPERATORS, RequestBudget
-from torchserve_py.workflows.registry import WorkflowRegistry
 
 #: The methods of paths that TorchServe serves with any method; models cannot answer TRACE and CONNECT.
 ANY_METHOD: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -46,15 +40,15 @@ _KEPT_PATHS: Final = 1024
 PathValues = Mapping[str, str]
 
 
-#: A reply that needs the request's body, and is called with it; if it returns None, it passes the request on.
-AfterBody = Callable[[bytes], Any]
+#: A reply that needs the request's body, and is called with it.
+AfterBody: TypeAlias = "Callable[[bytes], Reply | None]"
 
 #: An answer to be sent, one that was sent, a job, what needs the body, or a coroutine (run in a task) with a reply.
-Reply = Answer | Sent | HttpExchange | AfterBody | Coroutine[Any, Any, Any]
+Reply: TypeAlias = "Answer | AlreadySent | HttpExchange | AfterBody | Coroutine[Any, Any, Reply | None]"
 
-#: Gets the request, whose body may still arrive, and the parameters of its path. A handler that returns None (or a
-#: coroutine that returns None) passes the request on to the next route of the path.
-Handler = Callable[[Request, PathValues], Reply | None]
+#: Gets the request, whose body may still arrive, and the parameters of its path. Where a handler, or what follows it,
+#: returns None, it passes the request on to the next route of the path.
+Handler: TypeAlias = "Callable[[Request, PathValues], Reply | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +77,34 @@ class Route:
     is_quiet: bool = False
 
 
+T = TypeVar("T")
+
+
+class PredictPath(NamedTuple):
+    """A further path at which a model predicts, as a model's description has it.
+
+    Attributes:
+        path: Makes the path of a quoted name.
+        prefix: What begins the operation's id there.
+    """
+
+    path: Callable[[str], str]
+    prefix: str
+    operation: Operation
+
+
+class Work(Protocol):
+    """Work of a feature's own that outlives requests: it is drained before the models, and then closed."""
+
+    async def drain(self, limit: float) -> bool:
+        """Refuse new work and wait for what runs, at most ``limit`` seconds; return whether all of it has ended."""
+        ...
+
+    async def close(self) -> None:
+        """End what still runs."""
+        ...
+
+
 class DoorContext:
     """What the doors of a server share."""
 
@@ -90,29 +112,36 @@ class DoorContext:
         self,
         settings: Settings,
         serving: Serving,
-        workflows: WorkflowRegistry,
         metrics: ServerMetrics,
         tokens: TokenAuthorization | None,
     ) -> None:
         self.settings = settings
         self.serving = serving
-        self.workflows = workflows
         self.metrics = metrics
         self.tokens = tokens
         self.responses = Responses(settings, metrics)
-        self.calls = ManagementCalls(settings, serving)
-        self.repository = Repository(serving, self.calls)
-        self.shared_memory = SharedMemory(settings.shared_memory_keys, settings.max_request_size)
-        #: The live session that owns a sequence, by the model and the sequence's id, on all listeners.
-        self.live_sessions: dict[tuple[int, str], LiveSession] = {}
-        #: Whether the server is shutting down.
-        self.is_draining = False
-        #: Called once the server begins to shut down.
+        #: Where models predict, in addition to TorchServe's path.
+        self.predict_paths: list[PredictPath] = []
+        #: What features do apart from answering requests.
+        self.work: list[Work] = []
+        self._shared: dict[Callable[[DoorContext], Any], Any] = {}
+        #: Whether the server is to get no more traffic, and whether it refuses new work.
+        self.is_leaving = self.is_draining = False
+        #: Called once the server is to get no more traffic, and once it refuses new work.
+        self.on_leave: list[Callable[[], None]] = []
         self.on_drain: list[Callable[[], None]] = []
+        #: Lets the server finish its work and take no more, while its process keeps running.
+        self.drain: Callable[[], object] = self.start_draining
         #: Called once accepted work has had its time, before connections are closed.
         self.on_close: list[Callable[[], None]] = []
         self._connections = ConnectionBudget.of_process()
         self._budget, self._operators_budget = RequestBudget(), RequestBudget(ROOM_OF_OPERATORS)
+
+    def shared(self, make: Callable[[DoorContext], T]) -> T:
+        """Return what a feature's doors share on all listeners; the first call makes it."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        return cast(T, self._shared[make])
 
     def submit(
         self,
@@ -124,7 +153,7 @@ class DoorContext:
     ) -> HttpExchange:
         """Make a job of a request to a model; ``version`` is the one that the client named."""
         parts = self.serving.submit(model, inference)
-        return HttpExchange(dialect, model, model.name, inference, parts, version, request, self.responses)
+        return HttpExchange(dialect, model, model.name, inference.sequence, parts, version, request, self.responses)
 
     def limits(self, *, for_operators: bool) -> tuple[Admission, RequestBudget]:
         """Return the limit of a listener's connections, and of what requests hold; all listeners share both."""
@@ -134,8 +163,15 @@ class DoorContext:
         )
         return admission, self._operators_budget if for_operators else self._budget
 
+    def start_leaving(self) -> None:
+        """Let probes say from now on that the server is not ready; it serves as before."""
+        self.is_leaving = True
+        for tell in self.on_leave:
+            tell()
+
     def start_draining(self) -> None:
-        """Let probes say from now on that the server is not ready, and let doors end what cannot go on."""
+        """Let doors end what cannot continue, and probes say that the server is not ready."""
+        self.start_leaving()
         self.is_draining = True
         for tell in self.on_drain:
             tell()

@@ -7,18 +7,23 @@ library changed their case.
 import re
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from torchserve_py.core.serving import ServedModel, Serving
-from torchserve_py.doors.failures import bad_request
+from torchserve_py.doors.failures import DoorError, Failure, bad_request
 from torchserve_py.jobs.inference_request import SequenceRequest
+from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.settings.table import Settings
-from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR
+from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR, SEQUENCE_TOKEN, STEP_NUMBER
 
-#: What a marker may say, in any case; an empty header is no marker.
+#: What a marker may say, in any case; an empty header is not a marker.
 _MARKERS: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
 #: Characters of the id of a sequence or of a request; the server keeps ids as long as the sequence is open.
 MAX_ID_LENGTH: Final = 1000
+MAX_TOKEN_LENGTH: Final = 200
+#: The beginning of the ids of live sessions' sequences.
+LIVE_ID_PREFIX: Final = "live-"
+#: The greatest number of a step: numbers have 64 bits, one of them for the sign.
+MAX_STEP: Final = 2**63 - 1
 #: SageMaker's header for the id of a session, and the id that asks for a new one.
 SESSION_ID: Final = "X-Amzn-SageMaker-Session-Id"
 NEW_SESSION: Final = "NEW_SESSION"
@@ -33,6 +38,22 @@ _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 Marker = str | bool | None
 
 
+class StepClaim(NamedTuple):
+    """What a client says of which step of a sequence a request is, as text; None for what it does not say."""
+
+    request_id: str | None
+    number: str | None
+    token: str | None
+
+
+NO_CLAIM: Final = StepClaim(None, None, None)
+
+
+def claim_of(sent: Mapping[str, str]) -> StepClaim:
+    """Return what the headers of a request say of which step it is."""
+    return StepClaim(sent.get(REQUEST_ID), sent.get(STEP_NUMBER), sent.get(SEQUENCE_TOKEN))
+
+
 class SequenceHeaders:
     """Reads the three configured headers."""
 
@@ -43,38 +64,48 @@ class SequenceHeaders:
         self._asks_for_new = NEW_SESSION if self.id_name.lower() == SESSION_ID.lower() else ""
 
     def of(self, sent: Mapping[str, str]) -> SequenceRequest:
-        """Return the sequence that the headers of a request, or the metadata of a gRPC call, name, as `request_of`."""
-        return self.request_of(
-            sent.get(self.id_name, ""), sent.get(self._start), sent.get(self.end_name), sent.get(REQUEST_ID)
+        """Return the sequence that the headers of a request, or the metadata of a gRPC call, name, as `of_values`."""
+        return self.of_values(
+            sent.get(self.id_name, ""), sent.get(self._start), sent.get(self.end_name), claim_of(sent)
         )
 
-    def request_of(
-        self, sequence_id: str, start: Marker, end: Marker, request_id: str | None = None
-    ) -> SequenceRequest:
-        """Return the sequence of a request with these values of the three headers, and the id of the request.
+    def of_values(self, sequence_id: str, start: Marker, end: Marker, claim: StepClaim = NO_CLAIM) -> SequenceRequest:
+        """Return the sequence of a request with these values of the three headers, and what says which step it is.
 
         A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``; so does
-        ``NEW_SESSION`` where the header is SageMaker's. Raises DoorError: an id is not usable, or a marker is neither
-        true nor false.
+        ``NEW_SESSION`` where the header is SageMaker's. Raises DoorError: an id, a token or a number is not usable, a
+        marker is neither true nor false, or a step after the first has the start marker.
         """
+        if sequence_id.startswith(LIVE_ID_PREFIX) and (claim.token is None or start is not None):
+            message = (
+                f"Header {self.id_name}: {sequence_id!a} is the id of a live session. Its steps come over that session,"
+                f" or with its token in {SEQUENCE_TOKEN} and without a start marker."
+            )
+            raise DoorError(Failure(403, "ForbiddenException", message))
+        return self._checked(sequence_id, start, end, claim)
+
+    def _checked(self, sequence_id: str, start: Marker, end: Marker, claim: StepClaim) -> SequenceRequest:
+        request_id, number, token = claim
         for name, given in ((self.id_name, sequence_id), (REQUEST_ID, request_id or "")):
             if len(given) > MAX_ID_LENGTH:
                 raise bad_request(f"Header {name}: an id has up to {MAX_ID_LENGTH} characters, this one {len(given)}.")
         if sequence_id in ("", self._asks_for_new):
             is_marked(f"Header {self._start}", start)
+            if number is not None and _step_number(number) > 1:
+                raise bad_request(f"Header {self.id_name} is missing: step {number} continues a sequence, so name it.")
             sequence_id, start = f"ts-seq-{uuid.uuid4()}", True
         elif not sequence_id.isprintable() and _UNUSABLE.search(sequence_id):
             raise bad_request(
-                f"Header {self.id_name}: {sequence_id!a} is no sequence id; use printable characters in UTF-8."
+                f"Header {self.id_name}: {sequence_id!a} is not a sequence id; use printable characters in UTF-8."
             )
         elif SEQUENCE_ID_SEPARATOR in sequence_id or sequence_id != sequence_id.strip():
             # A handler that ends this sequence would end the sequences whose ids are the pieces of this id.
             raise bad_request(
-                f"Header {self.id_name}: {sequence_id!a} is no sequence id; it must hold no {SEQUENCE_ID_SEPARATOR!r},"
-                " which separates ids, and neither begin nor end with a space."
+                f"Header {self.id_name}: {sequence_id!a} is not a sequence id; it must not hold"
+                f" {SEQUENCE_ID_SEPARATOR!r}, which separates ids, and neither begin nor end with a space."
             )
         headers = [(self.id_name, sequence_id)]
-        if start is end is request_id is None:
+        if start is end is request_id is number is token is None:
             return SequenceRequest(sequence_id, False, False, tuple(headers))
         starts, ends = is_marked(f"Header {self._start}", start), is_marked(f"Header {self.end_name}", end)
         for name, marker, is_set in ((self._start, start, starts), (self.end_name, end, ends)):
@@ -82,13 +113,29 @@ class SequenceHeaders:
                 headers.append((name, "true" if is_set else "false"))  # the words that TorchServe's handlers know
         if request_id:
             if _UNUSABLE.search(request_id):
-                raise bad_request(f"Header {REQUEST_ID}: {request_id!a} is no id; use printable characters in UTF-8.")
+                raise bad_request(
+                    f"Header {REQUEST_ID}: {request_id!a} is not an id; use printable characters in UTF-8."
+                )
             headers.append((REQUEST_ID, request_id))
-        return SequenceRequest(sequence_id, starts, ends, tuple(headers))
+        step = None if number is None else _step_number(number)
+        if step is not None:
+            headers.append((STEP_NUMBER, str(step)))
+            if starts and step > 1:
+                raise bad_request(f"Header {STEP_NUMBER}: {step} has the start marker, which only step 1 can have.")
+        if token is not None:
+            if not 0 < len(token) <= MAX_TOKEN_LENGTH or _UNUSABLE.search(token):
+                shown = token[:MAX_TOKEN_LENGTH]
+                raise bad_request(
+                    f"Header {SEQUENCE_TOKEN}: {shown!a} is not a token; use 1 to {MAX_TOKEN_LENGTH} printable"
+                    " characters, such as a UUID."
+                )
+            headers.append((SEQUENCE_TOKEN, token))
+        return SequenceRequest(sequence_id, starts, ends, tuple(headers), step, token)
 
-    def of_step(self, sequence_id: str, starts: bool, ends: bool, number: int) -> SequenceRequest:
-        """Return the sequence of a step of a session; the step's number is the id of its request."""
-        return self.request_of(sequence_id, starts or None, ends or None, str(number))
+    def of_step(self, sequence_id: str, starts: bool, ends: bool, number: int, token: str | None) -> SequenceRequest:
+        """Return the sequence of a step of a session; without a token the number is the id of the request."""
+        claim = StepClaim(str(number), None, None) if token is None else StepClaim(None, str(number), token)
+        return self._checked(sequence_id, starts or None, ends or None, claim)
 
 
 def sequence_of(
@@ -102,22 +149,41 @@ def sequence_of(
 
     The parameters are Triton's: ``sequence_id`` is a number or a text, and ``sequence_start`` begins a sequence.
 
-    Raises DoorError: the id is missing or invalid, a marker is no truth value, or the request continues a sequence that
-    is not open (a stored sequence may be open at another server, or from before a restart).
+    Raises DoorError: the id is missing or invalid, a marker is neither true nor false, or the request continues a
+    sequence that is not open (a stored sequence may be open at another server, or from before a restart).
     """
     if parameters.get(ID) is None and headers.id_name in sent:
         return headers.of(sent)
     sequence_id = _id(parameters.get(ID))
     starts, ends = (is_marked(f"Parameter {name}", parameters.get(name)) for name in (_START, _END))
-    if not starts and not serving.knows_sequence(model, sequence_id):
+    said = [(_text(parameters, name), sent.get(name)) for name in (REQUEST_ID, STEP_NUMBER, SEQUENCE_TOKEN)]
+    claim = StepClaim(*(named if named is not None else otherwise for named, otherwise in said))
+    if not starts and claim.number is None and not serving.knows_sequence(model, sequence_id):
         raise bad_request(
             f'Sequence {parameters[ID]} of model "{model.name}" is not open: it must specify the START flag on the '
             f"first request of the sequence ({_START}: true)."
         )
-    request_id = parameters.get(REQUEST_ID)
-    if request_id is not None and not isinstance(request_id, str):
-        raise bad_request(f"Parameter {REQUEST_ID}: {request_id!r} is no text.")
-    return headers.request_of(sequence_id, starts or None, ends or None, request_id)
+    return headers.of_values(sequence_id, starts or None, ends or None, claim)
+
+
+def _text(parameters: Mapping[str, Any], name: str) -> str | None:
+    """Return a parameter that is a text, or the number of a step."""
+    value = parameters.get(name)
+    if isinstance(value, int) and not isinstance(value, bool) and name == STEP_NUMBER:
+        return str(value)
+    if value is not None and not isinstance(value, str):
+        raise bad_request(f"Parameter {name}: {value!r} is not a text.")
+    return value
+
+
+def _step_number(text: str) -> int:
+    """Return the number of a step. Raises DoorError: the text is not a number."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_STEP)) and 0 < int(text) <= MAX_STEP):
+        shown = text if len(text) <= 40 else f"{text[:40]}…"
+        raise bad_request(
+            f"Header {STEP_NUMBER}: {shown!a} is not the number of a step; steps are numbered from 1, up to {MAX_STEP}."
+        )
+    return int(text)
 
 
 def _id(value: Any) -> str:
@@ -134,13 +200,13 @@ def _id(value: Any) -> str:
         return f'"{value}"' if value.isdecimal() or value.startswith('"') else value
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_ID:
         raise bad_request(
-            f"Parameter {ID}: {value!r} is no sequence id; it is a text or a whole number up to {_MAX_ID}."
+            f"Parameter {ID}: {value!r} is not a sequence id; it is a text or a whole number up to {_MAX_ID}."
         )
     return str(value)
 
 
 def is_marked(place: str, value: Any) -> bool:
-    """Return whether the marker is set that stands at ``place``; None is no marker.
+    """Return whether the marker is set that stands at ``place``; None means no marker.
 
     Raises DoorError: the value is neither a truth value nor a word for one.
     """

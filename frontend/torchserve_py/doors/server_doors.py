@@ -7,14 +7,17 @@ describe the API of a listener.
 """
 
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import Final
 
-from torchserve_py.core.serving import Serving
 from torchserve_py.doors.openapi import JSON, OBJECT, STATUS, TEXT, Operation, Parameter, described, document
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import READING, Door, DoorContext, PathValues, Route
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.serving.serving import Serving
 from torchserve_py.settings.model_spec import fallback_name
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.transport.turns import running_turns
 
 SHUTTING_DOWN: Final = "The server is shutting down."
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -30,6 +33,12 @@ _PING: Final = Operation(
 )
 _LIVE: Final = Operation("liveness", "Whether the process serves at all", (200,), method="GET")
 _READY: Final = Operation("readiness", "Whether the server should get traffic", (200, 503), error=STATUS, method="GET")
+_DRAIN: Final = Operation(
+    "drain",
+    "Take the server out of service; its process keeps running until it is stopped",
+    (202,),
+    gives={JSON: STATUS},
+)
 _SHOW: Final = Operation("apiDescription", "The OpenAPI description of this listener", (200, 500), gives={JSON: OBJECT})
 
 
@@ -57,7 +66,7 @@ class HealthDoor(Door):
 
     def _reasons(self) -> Iterator[str]:
         """Yield why the server is not ready; the texts hold no secrets, because probes need no token."""
-        if self.context.is_draining:
+        if self.context.is_leaving:
             yield SHUTTING_DOWN
         yield from not_loaded(self.serving)
         for default in self.serving.models():
@@ -76,6 +85,18 @@ def not_loaded(serving: Serving) -> Iterator[str]:
         yield f'The start-up model "{name}" could not be loaded; the log says why.'
 
 
+class DrainDoor(Door):
+    """Takes a server out of service before it is stopped."""
+
+    def routes(self) -> Iterator[Route]:
+        yield Route("/drain", self._drain, ("POST",), TokenType.management, operations=(_DRAIN,))
+
+    def _drain(self, request: Request, values: PathValues) -> Answer:
+        self.context.drain()
+        delay = self.settings.drain_delay
+        return json_answer({"status": f"The server is not ready any more, and refuses new work in {delay} s."}, 202)
+
+
 class MetricsDoor(Door):
     """Shows the server's metrics; no token is needed."""
 
@@ -84,10 +105,20 @@ class MetricsDoor(Door):
         yield Route("/metrics", self._show, READING, token=None, operations=(_METRICS,))
         yield Route("/metrics/{rest:path}", self._show, READING, token=None)
 
-    def _show(self, request: Request, values: PathValues) -> Answer:
+    async def _show(self, request: Request, values: PathValues) -> Answer:
         """Show all series, or those that the query names (``name[]``)."""
         names = {value for name, value in request.query if name == "name[]"}
-        return Answer(200, self.context.metrics.expose(names or None), (("content-type", METRICS_TYPE),))
+        turns, lines, written = running_turns(), list[str](), list[bytes]()
+        end = turns.end_of_slice()
+        for line in self.context.metrics.expose(names or None):
+            lines.append(line)
+            if monotonic() > end:
+                written.append("".join(lines).encode())
+                lines.clear()
+                await turns.next()
+                end = turns.end_of_slice()
+        written.append("".join(lines).encode())
+        return Answer(200, b"".join(written), (("content-type", METRICS_TYPE),))
 
 
 class DescriptionDoor(Door):

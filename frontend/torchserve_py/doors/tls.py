@@ -11,9 +11,12 @@ import secrets
 import ssl
 import tempfile
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from torchserve_py.doors import java_key_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_KEY_STORE_TYPES: Final = ("PKCS12", "JKS")
+_SELF_SIGNED: Final = "Making a certificate, because neither keystore nor certificate_file is set,"
 _LIFETIME: Final = timedelta(days=365)
 #: A clock that is a little behind ours must not refuse a certificate made this second.
 _CLOCK_SKEW: Final = timedelta(hours=1)
@@ -70,26 +75,50 @@ def use_files(context: ssl.SSLContext, settings: Settings) -> None:
         ) from error
 
 
+def check_certificate(settings: Settings) -> None:
+    """Raise TlsError if `server_context` would."""
+    if settings.keystore is not None or settings.certificate_file is not None or settings.private_key_file is not None:
+        server_context(settings, ())
+    elif find_spec("cryptography") is None:
+        raise _not_installed(_SELF_SIGNED)
+
+
 def _use_key_store(context: ssl.SSLContext, settings: Settings, path: Path) -> None:
-    if settings.keystore_type.upper() != "PKCS12":
+    """Load the key store; as in Java, its content tells which of the two formats it has."""
+    if settings.keystore_type.upper() not in _KEY_STORE_TYPES:
         raise TlsError(
-            f"keystore_type {settings.keystore_type} is not supported, only PKCS12 is; convert the key store with"
-            " keytool -importkeystore -srckeystore … -destkeystore … -deststoretype PKCS12"
+            f"keystore_type {settings.keystore_type} is not supported, only {' and '.join(_KEY_STORE_TYPES)} are;"
+            f" convert the key store: {_conversion(path)}, and set keystore to the new file"
         )
     _check_readable("keystore", path)
     try:
-        from cryptography.hazmat.primitives.serialization import pkcs12
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import load_der_private_key, pkcs12
     except ImportError as error:
         raise _not_installed("Reading keystore") from error
+    data, password = path.read_bytes(), settings.keystore_pass
     try:
-        key, certificate, chain = pkcs12.load_key_and_certificates(path.read_bytes(), settings.keystore_pass.encode())
+        if data.startswith(java_key_store.MAGIC):
+            entry = java_key_store.read_private_key(data, password)
+            key = None if entry is None else load_der_private_key(entry.key, None)
+            chain = [] if entry is None else [x509.load_der_x509_certificate(each) for each in entry.chain]
+        else:
+            key, certificate, others = pkcs12.load_key_and_certificates(data, password.encode())
+            chain = [] if certificate is None else [certificate, *others]
+    except java_key_store.UnreadableKeyStore as error:
+        raise TlsError(f"keystore {path} cannot be read: {error}") from error
     except ValueError as error:
         raise TlsError(
-            f"keystore {path} cannot be read: it is no PKCS12 file, or keystore_pass is not its password"
+            f"keystore {path} cannot be read: keystore_pass is not its password, or it is not a key store in the"
+            f" formats {' and '.join(_KEY_STORE_TYPES)}; keytool converts others: {_conversion(path)}"
         ) from error
-    if key is None or certificate is None:
+    if key is None or not chain:
         raise TlsError(f"keystore {path} holds no private key with its certificate")
-    _load(context, settings.temp_dir, key, [certificate, *chain])
+    _load(context, settings.temp_dir, key, chain)
+
+
+def _conversion(path: Path) -> str:
+    return f"keytool -importkeystore -srckeystore {path} -destkeystore {path.stem}.p12 -deststoretype PKCS12"
 
 
 def _use_self_signed(context: ssl.SSLContext, settings: Settings, hosts: Iterable[str]) -> None:
@@ -99,7 +128,7 @@ def _use_self_signed(context: ssl.SSLContext, settings: Settings, hosts: Iterabl
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import NameOID
     except ImportError as error:
-        raise _not_installed("Making a certificate, because neither keystore nor certificate_file is set,") from error
+        raise _not_installed(_SELF_SIGNED) from error
     alternatives: list[x509.GeneralName] = []
     for name in sorted({"localhost", "127.0.0.1", *hosts}):
         try:

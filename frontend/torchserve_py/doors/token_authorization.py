@@ -60,7 +60,7 @@ class TokenAuthorization:
     def rotate(self, kind: str, authorization: str | None) -> None:
         """Replace a key by a new one, which the key file then holds; the old key expires.
 
-        Raises DoorError: the kind is none of `TokenType`, or ``authorization`` has not the API key.
+        Raises DoorError: the kind is not one of `TokenType`, or ``authorization`` lacks the API key.
         """
         if kind not in TokenType.__members__ or not _matches(authorization, self._api_key):
             raise DoorError(Failure(400, "InvalidKeyException", f"Token Authentication {_REASON}"))

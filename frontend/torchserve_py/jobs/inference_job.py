@@ -10,7 +10,7 @@ import secrets
 import struct
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -22,7 +22,7 @@ from ts.protocol.messages import NO_HISTORIES, Ahead, History, InferRow, encode_
 
 logger = logging.getLogger(__name__)
 
-#: What encoding a batch raises: text that is no Unicode, a value that msgpack does not know, a frame over 4 GiB.
+#: What encoding a batch raises: text that is not Unicode, a value that msgpack does not know, a frame over 4 GiB.
 _UNSENDABLE: Final = (ValueError, TypeError, OverflowError, struct.error)
 
 #: A random UUID (version 4) without its last 48 bits, which count. An id has to be unique, not secret, and this is many
@@ -63,17 +63,43 @@ class InferenceJob(Job):
 
     #: What the reader holds; None once the job has its outcome.
     parts: Parts | None = field(default=None, init=False, repr=False)
-    #: When the job was sent or last answered (monotonic seconds); None while it may last as long as its client likes,
-    #: because it takes several inputs.
+    #: When the job was sent or last answered, by the time in which this process runs; None while it may last as long as
+    #: its client likes, because it takes several inputs.
     heard_at: float | None = field(default=None, init=False)
     refusal: Part | None = field(default=None, init=False)  # the answer to a job that no worker can be sent
+    #: Since when another server holds the job's sequence (the scheduler's time).
+    held_since: float | None = field(default=None, init=False)
     #: Whether the worker said nothing about the job for too long, and was told to drop it.
     overdue: bool = field(default=False, init=False)
+
+    def drop_body(self) -> None:
+        """Let go of the body: the job has its outcome, but its worker may be busy with it for long."""
+        self.request = replace(self.request, body=None)
+
+    @property
+    def may_be_handed_over(self) -> bool:
+        """Whether another version may run the job: its client has named none, and no worker has some of its inputs."""
+        return self.request.by_default and not (self.request.more_input or self.is_handed_over)
+
+    def handed_over(self, parts: Parts) -> "InferenceJob":
+        """Return the job as another version's dispatcher submits it, with what its reader holds."""
+        again = InferenceJob(
+            self.id,
+            *(self.sequence_id, self.starts_sequence, self.ends_sequence, self.step, self.token),
+            priority=self.priority,
+            expires_at=self.expires_at,
+            answer_by=self.answer_by,
+            is_handed_over=True,
+            request=self.request,
+            on_end=self.on_end,
+        )
+        again.parts = parts
+        return again
 
     def history(self, moment_of: Callable[[float], float]) -> History | None:
         """Return what the worker of a stored sequence has to know of the time before, if there is anything.
 
-        ``moment_of`` converts the scheduler's time to monotonic seconds.
+        ``moment_of`` converts the scheduler's time to that of `ts.protocol.boot_clock`.
         """
         if not (self.opens or self.was_sent_before or self.request.only_ask):
             return None
@@ -86,7 +112,8 @@ def encode_batch(
 ) -> list[Buffer]:
     """Encode a batch without those of its jobs that cannot be encoded: they get a `refusal`.
 
-    ``moment_of`` converts the scheduler's time to monotonic seconds; without it the jobs have no histories.
+    ``moment_of`` converts the scheduler's time to that of `ts.protocol.boot_clock`; without it the jobs have no
+    histories.
     """
     histories = NO_HISTORIES
     if moment_of is not None:
@@ -100,7 +127,7 @@ def encode_batch(
 def _rows(jobs: Sequence[InferenceJob]) -> list[InferRow]:
     """Return what the worker is sent of the jobs."""
     return [
-        (job.id, sent.headers, sent.content_type, sent.body, sent.protocol, sent.more_input)
+        InferRow(job.id, sent.headers, sent.content_type, sent.body, sent.protocol, sent.more_input)
         for job in jobs
         for sent in (job.request,)
     ]

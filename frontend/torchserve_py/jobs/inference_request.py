@@ -2,17 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 class SequenceRequest(NamedTuple):
     """The sequence that a request belongs to."""
 
     id: str  # its id, generated if the client named none
-    starts: bool  # whether a sequence that is over may be opened anew
+    starts: bool  # whether a sequence that has ended may be opened again
     ends: bool  # whether the sequence ends with this request
     headers: tuple[tuple[str, str], ...]  # the pairs that tell the handler so
-    once: bool = False  # whether the request is refused if the sequence has ended, instead of beginning it anew
+    step: int | None = None  # the number of the request in the sequence, from 1, if the client says so
+    token: str | None = None  # what names the sequence among all that have had its id, if the client says so
+
+
+#: How a request comes to a model: from a client, from a workflow, or from the server itself.
+Via = Literal["http", "grpc", "websocket", "workflow", "server"]
 
 
 @dataclass(slots=True)
@@ -27,7 +32,7 @@ class InferenceRequest:
     #: The protocol that the body is in and the response is to be in, one of those that `ts.protocol.messages` names;
     #: None for TorchServe's own forms.
     protocol: str | None = None
-    #: The sequence that it belongs to, if it names one; a model that keeps none takes no notice.
+    #: The sequence that it belongs to, if it names one; a model that keeps none ignores it.
     sequence: SequenceRequest | None = None
     #: Whether the client named no version; the request is counted under TorchServe's ``default`` then.
     by_default: bool = False
@@ -36,8 +41,12 @@ class InferenceRequest:
     #: How many seconds the request may wait for a worker, if its client has said so; the model's own limit holds as
     #: well.
     expires_in: float | None = None
+    #: After how many seconds its client gives up, if it has said so: after that, running it is pointless.
+    answer_in: float | None = None
     unbatched: bool = False  # whether the request must not share a batch and belongs to no sequence
     more_input: bool = False  # whether further inputs follow, by `torchserve_py.jobs.parts.Parts.send_input`
+    #: How it has come, for the counts of outcomes.
+    via: Via = "http"
     #: Whether the request must not run, but asks for the kept answer to an earlier one with its request id. Only for a
     #: model whose sequences are stored.
     only_ask: bool = False

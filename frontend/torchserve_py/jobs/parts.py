@@ -1,16 +1,25 @@
 """What passes between a job's door and its worker: the parts of the response, and further inputs of some jobs.
 
-A model that is slower than its client slows the client down: only so many inputs may be under way.
+A model that is slower than its client slows the client down: only a limited number of inputs may be on their way.
+
+A worker runs the code of its model, which may write any bytes to the worker's socket. A malformed row of a result fails
+the job that it names, and no part of the row reaches a client. For a step of a stored sequence the outcome is then
+unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from torchserve_py.scheduling.effects import Cause
+from ts.protocol.messages import SequenceNews
+from ts.protocol.response_head import headers_problem, reason_problem, status_problem
+
+logger = logging.getLogger(__name__)
 
 #: Inputs of one job that may wait for the model, in the frontend, in the socket and in the worker together.
 MAX_UNTAKEN: Final = 16
@@ -71,7 +80,8 @@ class Part(NamedTuple):
     """One piece of a response; the only one of a unary response.
 
     ``error`` is None or the message of an error that the handler or the worker reported for this row; then ``status``
-    is what the client is told, and the body is empty. The order of the fields is that of a result row on the socket.
+    is what the client is told, and the body is empty or has details in JSON. ``news`` is what the worker tells of
+    sequences. The order of the fields is that of a result row on the socket.
     """
 
     job_id: str
@@ -81,6 +91,66 @@ class Part(NamedTuple):
     headers: list[list[str]]
     body: bytes | bytearray
     error: str | None
+    news: SequenceNews | None = None
+
+
+_FIELDS: Final = len(Part._fields)
+_NEWS: Final = Part._fields.index("news")
+_UNKNOWN: Final = SequenceNews(Cause.outcome_unknown.value)
+#: With this status a worker accepts a WebSocket; what is sent over it follows in further parts.
+_SWITCHING_PROTOCOLS: Final = 101
+
+
+def part_of(row: Any) -> Part:
+    """Return the part of a response that a result row is, see `ts.protocol.messages.ResultRow`.
+
+    A malformed row becomes an error of status 500. Its ``more`` is true if the worker may still send parts of the job.
+    Raises ValueError: the row names no job.
+    """
+    if type(row) is not list or not row or type(row[0]) is not str:
+        raise ValueError("a result row must be an array that begins with the id of a job")
+    problem = _problem(row)
+    if problem is None:
+        if row[_NEWS] is not None:
+            row[_NEWS] = SequenceNews._make(row[_NEWS])
+        return Part._make(row)
+    logger.warning("The result of request %s is malformed: %s", row[0], problem, extra={"request_id": row[0]})
+    more = len(row) > 1 and row[1] is True
+    return Part(row[0], more, 500, "", [], b"", f"The result cannot be sent: {problem}.", _UNKNOWN)
+
+
+def _problem(row: list[Any]) -> str | None:
+    """Why the row is malformed, None if it is not."""
+    if len(row) != _FIELDS:
+        return f"its row has {len(row)} fields instead of {_FIELDS}"
+    _, more, status, reason, headers, body, error, news = row
+    if type(more) is not bool:
+        return f"whether parts follow is told as {more!r}"
+    if type(body) not in (bytes, bytearray):
+        return f"the body is of type {type(body).__name__}; it must be bytes"
+    if error is not None and (type(error) is not str or more):
+        return "its error is not text, or parts are to follow it"
+    if type(headers) is not list:
+        return "its headers are not a list of pairs"
+    for pair in headers:
+        if type(pair) is not list or len(pair) != 2:
+            return "its headers are not a list of pairs"
+    if news is not None and not _is_news(news):
+        return "what it tells of sequences is not a list of a cause, ids, a token and a version"
+    if type(status) is int and status == _SWITCHING_PROTOCOLS and more:
+        status = 200
+    problem = status_problem(status)
+    if problem is None and reason != "":
+        problem = reason_problem(reason)
+    if problem is None and headers:
+        problem = headers_problem(headers)
+    return None if problem is None else f"the handler set {problem}"
+
+
+def _is_news(news: Any) -> bool:
+    if type(news) is not list or [type(each) for each in news] != [str, list, str, str]:
+        return False
+    return all(type(sequence_id) is str for sequence_id in news[1])
 
 
 class JobFailed(Exception):
@@ -115,6 +185,7 @@ class Parts:
         "inputs",
         "job_id",
         "sequence_id",
+        "trace_id",
     )
 
     def __init__(self, job_id: str, sequence_id: str | None, reader: ReaderEvents) -> None:
@@ -122,6 +193,8 @@ class Parts:
         self.sequence_id = sequence_id
         #: Whether the last part, or a failure, has arrived (it may still wait to be read).
         self.ended = False
+        #: The trace that has a span for the job, if there is one.
+        self.trace_id: str | None = None
         #: The further inputs of the job, if it takes several.
         self.inputs: Inputs | None = None
         self._reader = reader
@@ -135,7 +208,7 @@ class Parts:
     def when_first(self, then: Callable[[Part | Cause], None]) -> None:
         """Call ``then`` with the first part, or with the cause of a failure without parts, as soon as it is known.
 
-        The call may come at once, or amid the dispatcher's work: ``then`` must raise nothing, submit nothing and cancel
+        The call may come at once, or while the dispatcher works: ``then`` must raise nothing, submit nothing and cancel
         nothing. `next` returns the parts that follow.
         """
         if self._buffer:
@@ -152,9 +225,11 @@ class Parts:
         """
         if self._failure is not None and not self._buffer:
             raise JobFailed(self._failure)
-        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Part] = asyncio.get_running_loop().create_future()
         if self._buffer:
             waiter.set_result(self._take(self._buffer))
+        else:
+            self._waiter = waiter
         return waiter
 
     def take_arrived(self, limit: int) -> Sequence[Part]:
@@ -188,6 +263,10 @@ class Parts:
             raise ValueError(f"job {self.job_id} takes no further inputs")
         await self.inputs.send(body, more=more)
 
+    def read_by(self, reader: ReaderEvents) -> None:
+        """Tell another one from now on what the reader does."""
+        self._reader = reader
+
     def cancel(self) -> None:
         """Give up: the reader is gone. Does nothing once the job has ended."""
         self._then = None
@@ -201,8 +280,10 @@ class Parts:
             then, self._then = self._then, None
             then(part)
             return
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(part)
+        # A waiter that were kept would hold a failure, whose traceback holds the frames of the reader, and these this.
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(part)
             return
         if self._buffer is None:
             self._buffer = deque()
@@ -216,5 +297,6 @@ class Parts:
         if self._then is not None:
             then, self._then = self._then, None
             then(cause)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(JobFailed(cause))
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(JobFailed(cause))

@@ -8,17 +8,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from torchserve_py.logs.formatters import fit
 from torchserve_py.logs.line_logs import LineLog
+from torchserve_py.logs.unfit_characters import fit
 
 LOGGER_NAME: Final = "ACCESS_LOG"
 
-#: A parameter with the URL of an archive.
-_URL: Final = re.compile(r"(?i)([?&]url=)([^&]+)")
-#: Parameters with a secret, such as the signature of a presigned URL.
+#: Names of parameters with a secret, such as the signature of a presigned URL.
 _SECRET: Final = re.compile(
-    r"(?i)([?&](?!next_page_token=)[^=&]*(?:signature|credential|token|password|secret|\bsig)[^=&]*=)[^&]+"
+    r"(?i)signature|credential|token|passw|pwd|secret|bearer|jwt|\bsig|(?:^|[^a-z])(?:key|auth|pass|authorization)$|apikey$"
 )
+_NO_SECRETS: Final = frozenset(("next_page_token",))
 
 #: Client, method, target, protocol, status, seconds, ids, route.
 _Entry = tuple[object, str, str, str, int, float, Mapping[str, str | None], str]
@@ -44,7 +43,8 @@ def note(
         method: For example ``POST``; ``gRPC`` for a gRPC call.
         target: The target with its query; the full name of the method for a gRPC call.
         seconds: From the arrival of the request to the end of the answer.
-        ids: ``request_id`` and ``sequence_id``, for lines in JSON.
+        ids: ``request_id``, ``sequence_id``, ``trace_id``, ``model``, ``model_version`` and ``cause``, for lines in
+            JSON; those that are unknown are left out or None.
         route: The pattern of the target's path, for lines in JSON; empty where the target has none.
     """
     _log.note((client, method, target, protocol, status, seconds, ids, route))
@@ -55,13 +55,14 @@ def flush() -> None:
     _log.flush()
 
 
-def _text_of(entry: _Entry) -> str:
+def _text_of(entry: _Entry, start: str, second: int) -> str:
     peer, method, target, protocol, status, seconds, _, _ = entry
     if "?" in target:
-        target = _SECRET.sub(r"\1***", _URL.sub(_without_secrets, target))
+        path, _, query = target.partition("?")
+        target = f"{path}?{'&'.join(map(_without_secret, query.split('&')))}"
     if not (target.isascii() and target.isprintable()):
         target = fit(target.encode("ascii", "backslashreplace").decode("ascii"))
-    return f'/{_client(peer)} "{method} {target} {protocol}" {status} {round(seconds * 1000)}'
+    return f'{start}/{_client(peer)} "{method} {target} {protocol}" {status} {round(seconds * 1000)}'
 
 
 def _more_of(entry: _Entry) -> Mapping[str, Any]:
@@ -70,17 +71,28 @@ def _more_of(entry: _Entry) -> Mapping[str, Any]:
     return {"client": _client(peer), "status": status, "milliseconds": round(seconds * 1000), **named, **ids}
 
 
-def _without_secrets(url: re.Match[str]) -> str:
-    """Return the parameter with the URL of an archive, without user, password and query, which may hold a signature."""
+def _without_secret(parameter: str) -> str:
+    """Return a parameter with ``***`` for a secret, and for the secrets in the URL of an archive."""
+    written, _, value = parameter.partition("=")
+    name = unquote(written)
+    if not value:
+        return parameter
+    if name.lower() == "url":
+        return f"{written}={_location(value)}"
+    return f"{written}=***" if name not in _NO_SECRETS and _SECRET.search(name) else parameter
+
+
+def _location(url: str) -> str:
+    """Return the URL of an archive without user, password and query, which may hold a signature."""
     try:
-        parts = urlsplit(unquote(url[2]))
+        parts = urlsplit(unquote(url))
     except ValueError:
-        return f"{url[1]}***"
+        return "***"
     if "@" not in parts.netloc and not parts.query:
-        return url[0]
+        return url
     host = parts.netloc.rpartition("@")[2]
     shown = urlunsplit((parts.scheme, f"***@{host}" if host != parts.netloc else host, parts.path, "", ""))
-    return url[1] + quote(shown + ("?***" if parts.query else ""), safe=":/@*?")
+    return quote(shown + ("?***" if parts.query else ""), safe=":/@*?")
 
 
 def _client(peer: object) -> str:

@@ -6,7 +6,6 @@ Text from clients and handlers is made safe for a log: it cannot start a line of
 import copy
 import json
 import logging
-import re
 import time
 import traceback
 from collections.abc import Mapping
@@ -15,18 +14,21 @@ from types import TracebackType
 from typing import Any, Final
 
 from torchserve_py.logs.line_logs import Batch, Line, utc
+from torchserve_py.logs.unfit_characters import fit, fit_json, is_fit
 
 _LEVELS: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _MAIN_THREADS: Final = ("MainThread", None)
-#: Control characters except the tab, line and paragraph separators, bidirectional controls, and lone surrogates.
-_UNFIT: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Formatted(str):
+    """The message of a record that has been formatted."""
 
 
 class LineFormatter(logging.Formatter):
     """TorchServe's lines: ``2024-05-30T21:46:03,625 [INFO ] main torchserve_py.server - text``.
 
     The third word is the thread, or the worker for output of a worker: ``W-9000-mnist_1.0-stdout``. Control characters
-    in the text are escaped.
+    in the text are escaped; but each line of what a worker has logged, and of its traceback, is a line of its own.
     """
 
     def __init__(self, fmt: str = "%(asctime)s [%(level)-5s] %(thread_label)s %(name)s - %(message)s") -> None:
@@ -34,12 +36,16 @@ class LineFormatter(logging.Formatter):
         self._layout = fmt
 
     def format(self, record: logging.LogRecord) -> str:
+        if isinstance(record.msg, Formatted):
+            return record.msg
         record.level = _LEVELS.get(record.levelname, record.levelname)
         thread = "main" if record.threadName in _MAIN_THREADS else record.threadName
-        record.thread_label = getattr(record, "worker", thread)
+        record.thread_label = fit(getattr(record, "worker", thread))
         if isinstance(record.msg, Batch):
             return record.msg.text(self._head(record))
-        if _is_fit(record.getMessage()):
+        if hasattr(record, "worker"):
+            return "\n".join([self._line(line, record) for line in _lines_of(record)])
+        if is_fit(record.getMessage()):
             return super().format(record)
         shown = copy.copy(record)
         shown.msg, shown.args = _message_of(record.msg, record.args), ()
@@ -47,6 +53,11 @@ class LineFormatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:
         return _exception_text(*ei)
+
+    def _line(self, line: str, record: logging.LogRecord) -> str:
+        shown = copy.copy(record)
+        shown.msg, shown.args, shown.exc_text = fit(line), (), None
+        return super().format(shown)
 
     def _head(self, record: logging.LogRecord) -> str:
         """Return what stands between the time and the text of a line."""
@@ -60,17 +71,21 @@ class LineFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object for each record: ``time`` (UTC), ``level``, ``logger``, ``message``.
 
-    Further members, where known: ``request_id``, ``sequence_id``, ``client``, ``status``, ``milliseconds`` (access
-    log), ``worker`` (output of a worker), ``request_ids``, ``sequence_ids`` (output of a handler about a batch),
-    ``thread`` (other than the main thread) and ``exception`` (a traceback).
+    Further members, where known: ``request_id``, ``sequence_id``; ``trace_id``, ``client``, ``status``,
+    ``milliseconds``, ``route``, ``model``, ``model_version``, ``cause`` (access log); ``worker`` (output of a worker),
+    ``model_logger`` (what its code calls the logger), ``request_ids``, ``sequence_ids`` (output of a handler about a
+    batch), ``thread`` (other than the main thread) and ``exception`` (a traceback).
     """
 
     _KNOWN = (
-        *("request_id", "sequence_id", "request_ids", "sequence_ids"),
-        *("client", "status", "milliseconds", "worker", "exception"),
+        *("request_id", "sequence_id", "request_ids", "sequence_ids", "trace_id"),
+        *("client", "status", "milliseconds", "route", "model", "model_version", "cause"),
+        *("worker", "model_logger", "exception"),
     )
 
     def format(self, record: logging.LogRecord) -> str:
+        if isinstance(record.msg, Formatted):
+            return record.msg
         if isinstance(record.msg, Batch):
             return "\n".join([self._line(line, record) for line in record.msg.lines])
         entry = {
@@ -87,22 +102,19 @@ class JsonFormatter(logging.Formatter):
                 entry[name] = value
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False, default=str)
+        return fit_json(json.dumps(entry, ensure_ascii=False, default=str))
 
     def _line(self, line: Line, record: logging.LogRecord) -> str:
         entry = {"time": utc(line.at), "level": record.levelname, "logger": record.name, "message": line.text}
         more = {name: line.more[name] for name in self._KNOWN if line.more.get(name) not in (None, "", [])}
-        return json.dumps(entry | more, ensure_ascii=False)
+        return fit_json(json.dumps(entry | more, ensure_ascii=False))
 
 
-def _is_fit(text: str) -> bool:
-    """Return whether a text is one line without such characters."""
-    return _UNFIT.search(text) is None
-
-
-def fit(text: str) -> str:
-    """Return the text as one line, with unsafe characters as escapes such as ``\\\\n``."""
-    return _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+def _lines_of(record: logging.LogRecord) -> list[str]:
+    """Return the lines of what a worker has logged: its text, and its traceback."""
+    exception = getattr(record, "exception", None)
+    text = record.getMessage()
+    return (f"{text}\n{exception}" if exception else text).split("\n")
 
 
 def _message_of(template: Any, arguments: Any) -> str:
@@ -118,12 +130,10 @@ def _exception_text(kind: type[BaseException] | None, error: BaseException | Non
     """Return a traceback; lines of the exception's text are indented, so that they do not look like log lines."""
     chunks = []
     for chunk in traceback.format_exception(kind, error, trace):
-        if chunk.startswith(("  ", "\n", "Traceback (")):  # a stack frame, or the text between two exceptions
-            chunks.append(chunk)
-        else:
-            first, *others = chunk.rstrip("\n").split("\n")
-            chunks.append("\n    ".join([fit(first), *map(fit, others)]) + "\n")
-    return "".join(chunks).rstrip("\n")
+        # A stack frame, or the text between two exceptions, has lines of Python's own.
+        indent = "" if chunk.startswith(("  ", "\n", "Traceback (")) else "    "
+        chunks.append(f"\n{indent}".join(map(fit, chunk.removesuffix("\n").split("\n"))))
+    return "\n".join(chunks).rstrip()
 
 
 class _Fit:

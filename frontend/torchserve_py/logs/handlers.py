@@ -1,7 +1,6 @@
 """Log handlers that report a failure to write in one line, instead of a traceback for each record.
 
-The handler of batches drops lines if standard output is a pipe whose reader stalls: if the pipe filled up, the next
-message of the server itself would block the server.
+That of standard output drops lines while nobody reads them, so that those of the files are still written.
 """
 
 import fcntl
@@ -12,15 +11,25 @@ import stat
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from typing import Any, Final, TextIO
 
+from torchserve_py.logs.formatters import Formatted
+from torchserve_py.logs.log_thread import log_thread, wait_until_written
+
+logger = logging.getLogger(__name__)
+
 #: Seconds between two reports of lost records.
 _REPORT_INTERVAL: Final = 60.0
-#: Seconds that a batch waits for a reader.
+#: Seconds that lines wait for a reader of standard output.
 _PATIENCE: Final = 1.0
 _LOOK_AGAIN: Final = 0.01
+#: Seconds that what the server logs waits to be written if the thread has nothing else to do.
+_HURRY: Final = 0.01
+#: Seconds that the end of the process waits for the thread.
+_LAST_LIMIT: Final = 2.0
 #: Bytes that are written to a pipe at once: the system does not mix these with the output of other processes.
 _PIECE: Final = select.PIPE_BUF
 _INTEGER: Final = 4
@@ -63,14 +72,13 @@ class LogFile(QuietErrors, RotatingFileHandler):
         return self.baseFilename
 
 
-class Console(QuietErrors, logging.StreamHandler[Any]):
-    """Standard output."""
+class Console(QuietErrors):
+    """Writes to standard output what its reader takes in time; what is dropped is counted, and told once it reads.
 
+    Of a pipe it fills at most ``share``: logs with a line per request must leave room for what the server itself tells.
+    """
 
-class BatchConsole(QuietErrors):
-    """Writes records whose message is a `Batch` to standard output; to a pipe only while half of it is free."""
-
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, share: float) -> None:
         super().__init__()
         self._stream = stream
         try:
@@ -79,19 +87,22 @@ class BatchConsole(QuietErrors):
             self._file = None
         is_pipe = self._file is not None and stat.S_ISFIFO(os.fstat(self._file).st_mode)
         self._capacity = _capacity(self._file) if is_pipe and self._file is not None else None
+        self._share = share
         self._is_stalled = False
+        self._dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write all lines; drop those that the reader of the pipe does not read in time."""
+        """Write all lines of a record."""
         try:
             text = self.format(record) + "\n"
             if self._file is None:
                 self._stream.write(text)
                 return
             for piece in _pieces(text.encode("utf-8", "replace")):
-                if not self._has_room(self._file):
-                    return
-                _write(self._file, piece)
+                if self._has_room(self._file):
+                    _write(self._file, piece)
+                else:
+                    self._dropped += piece.count(b"\n")
         except Exception:
             self.handleError(record)
 
@@ -103,13 +114,48 @@ class BatchConsole(QuietErrors):
                 return False
             time.sleep(_LOOK_AGAIN)
         self._is_stalled = False
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            logger.warning("%d lines were not written to standard output, because nobody read it", dropped)
         return True
 
     def _is_free(self, file: int) -> bool:
         if self._capacity is not None:
             unread = int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(_INTEGER)), sys.byteorder)
-            return unread <= self._capacity // 2
+            return unread <= self._capacity * self._share
         return bool(select.select([], [file], [], 0)[1])
+
+
+class InThread(QuietErrors):
+    """Formats records where they are logged, and has other handlers write them in the thread."""
+
+    def __init__(self, *handlers: logging.Handler) -> None:
+        super().__init__()
+        self.handlers: Sequence[logging.Handler] = handlers
+        self._writers = [partial(_write_line, each) for each in handlers]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a record to the thread."""
+        try:
+            formatted = [
+                (write, each.format(record))
+                for each, write in zip(self.handlers, self._writers, strict=True)
+                if record.levelno >= each.level and each.filter(record)
+            ]
+        except Exception:
+            self.handleError(record)
+            return
+        log_thread.put_line(formatted, _HURRY)
+
+    def flush(self) -> None:
+        """Wait a moment until the thread has written all; Python's logging calls this when the process ends."""
+        wait_until_written(_LAST_LIMIT)
+
+    def close(self) -> None:
+        """Close the handlers, too."""
+        for each in self.handlers:
+            each.close()
+        super().close()
 
 
 def _capacity(file: int) -> int | None:
@@ -131,3 +177,14 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 def _write(file: int, data: bytes) -> None:
     while data:
         data = data[os.write(file, data) :]
+
+
+def _write_line(handler: logging.Handler, text: str) -> None:
+    record = logging.makeLogRecord({"msg": Formatted(text)})
+    handler.acquire()
+    try:
+        handler.emit(record)
+    except Exception:
+        handler.handleError(record)  # one line that fails costs no other line
+    finally:
+        handler.release()

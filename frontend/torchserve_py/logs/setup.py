@@ -10,11 +10,13 @@ from typing import Final
 
 from torchserve_py.logs import access_log
 from torchserve_py.logs.formatters import JsonFormatter, LineFormatter
-from torchserve_py.logs.handlers import BatchConsole, Console, LogFile
+from torchserve_py.logs.handlers import Console, InThread, LogFile
 from torchserve_py.logs.line_logs import TAKES_BATCHES
 from torchserve_py.metrics import metric_log
 from torchserve_py.settings.log_config import LogConfigError, is_log4j, read_log_config
 from torchserve_py.settings.table import Settings
+
+logger = logging.getLogger(__name__)
 
 MODEL_LOGGER = "MODEL_LOG"
 
@@ -24,15 +26,19 @@ _METRIC_FILES: Final = {
 }
 _MAX_BYTES = 100 * 1024 * 1024
 _KEPT_FILES = 5
+#: What a stalled pipe holds of lines of requests, and of what the server tells besides.
+_SHARE_OF_REQUESTS: Final = 0.5
+_SHARE_OF_SERVER: Final = 0.75
 _BARE_LINE = "%(asctime)s - %(message)s"
 
 
 def configure_logging(settings: Settings) -> None:
     """Send every logger to standard output and ``ts_log.log``, and models, accesses and metrics to files of their own.
 
-    Metrics are on standard output, but not in ``ts_log.log``. The operator's configuration replaces all of this except
-    the files of the metric logs; a metric log's file is left out only if that configuration names its logger. Raises
-    LogConfigError: the operator's configuration is wrong; OSError: a log file cannot be written.
+    All files exist from then on. Metrics are on standard output, but not in ``ts_log.log``. The operator's
+    configuration replaces all of this except the files of the metric logs; a metric log's file is left out only if that
+    configuration names its logger. Raises LogConfigError: the operator's configuration is wrong; OSError: a log file
+    cannot be written.
     """
     settings.log_location.mkdir(parents=True, exist_ok=True)
     TAKES_BATCHES.clear()
@@ -41,14 +47,18 @@ def configure_logging(settings: Settings) -> None:
     if settings.log_config is not None and not is_log4j(settings.log_config):
         named = apply_log_config(settings.log_config)
     else:
-        consoles = [BatchConsole(sys.stdout)]
+        consoles = [Console(sys.stdout, _SHARE_OF_REQUESTS)]
         _configure_files(settings, consoles)
-    if settings.metrics_mode != "prometheus":
+    try:
         settings.metrics_location.mkdir(parents=True, exist_ok=True)
         for name, file in _METRIC_FILES.items():
             if name not in named:
                 metrics_file = _file(settings.metrics_location / file, LineFormatter(_BARE_LINE))
                 _take_batches(name, [metrics_file, *consoles])
+    except OSError as error:
+        if settings.metrics_mode != "prometheus":
+            raise
+        logger.warning("There are no metric logs, which the mode prometheus would leave empty anyhow: %s", error)
 
 
 def apply_log_config(path: Path) -> frozenset[str]:
@@ -74,14 +84,16 @@ def apply_log_config(path: Path) -> frozenset[str]:
 def _configure_files(settings: Settings, consoles: list[logging.Handler]) -> None:
     json_lines = JsonFormatter() if settings.log_format == "json" else None
     lines = json_lines or LineFormatter()
-    console = Console(sys.stdout)
+    console = Console(sys.stdout, _SHARE_OF_SERVER)
     for each in (console, *consoles):
         each.setFormatter(lines)
     server_file = _file(settings.log_location / "ts_log.log", lines)
     root = logging.getLogger()
     root.setLevel(logging.INFO)
-    root.handlers = [console, server_file]
-    logging.getLogger(MODEL_LOGGER).handlers = [_file(settings.log_location / "model_log.log", lines)]
+    root.handlers = [InThread(console, server_file)]
+    of_models = logging.getLogger(MODEL_LOGGER)
+    of_models.setLevel(1)  # what a model's own loggers let through is in the log
+    of_models.handlers = [InThread(_file(settings.log_location / "model_log.log", lines))]
     if settings.access_log:
         access_file = _file(settings.log_location / "access_log.log", json_lines or LineFormatter(_BARE_LINE))
         _take_batches(access_log.LOGGER_NAME, [access_file, server_file, *consoles])
@@ -89,10 +101,10 @@ def _configure_files(settings: Settings, consoles: list[logging.Handler]) -> Non
 
 def _take_batches(name: str, handlers: list[logging.Handler]) -> None:
     """Give a logger with a line per request its own handlers, which write batches."""
-    logger = logging.getLogger(name)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.handlers = handlers
+    target = logging.getLogger(name)
+    target.setLevel(logging.INFO)
+    target.propagate = False
+    target.handlers = handlers
     TAKES_BATCHES.add(name)
 
 

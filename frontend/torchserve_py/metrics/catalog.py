@@ -45,6 +45,7 @@ _HOST = ("Level", "Hostname")
 _DEVICE = ("Level", "DeviceId", "Hostname")
 _WORKER = ("WorkerName", "Level", "Hostname")
 _MODEL = ("model_name", "model_version", "hostname")
+_OUTCOME = ("model_name", "model_version", "protocol", "cause", "hostname")
 _REASON = ("model_name", "model_version", "reason", "hostname")
 
 #: The host's, renewed every `metric_time_interval` seconds.
@@ -96,6 +97,7 @@ SERVER_METRICS: Final = _by_name(
         "ts_scaling_total", COUNTER, "Count", _REASON, "Changes of the number of workers by the load, by reason"
     ),
     Declaration("ts_worker_restarts_total", COUNTER, "Count", _MODEL, "Workers that died and were started again"),
+    Declaration("ts_outcomes_total", COUNTER, "Count", _OUTCOME, "Requests to a model that have ended, by cause"),
     Declaration("ts_worker_gpu_memory_bytes", GAUGE, "Bytes", _WORKER, "Memory of a worker on GPUs"),
     Declaration("ts_sequences_closed_total", COUNTER, "Count", _REASON, "Sequences that ended, by reason"),
 )

@@ -23,7 +23,7 @@ def merged(texts: Mapping[str, str]) -> str:
         comments: dict[str, None] = {}
         series: list[str] = []
         own: set[str] = set()
-        for line in text.splitlines():
+        for line in text.split("\n"):
             if line.startswith(_COMMENTS):
                 name = line.split(" ", 3)[2]
                 if name not in own:

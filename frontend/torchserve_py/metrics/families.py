@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
+from torchserve_py.logs.unfit_characters import fit
 from torchserve_py.metrics.catalog import COUNTER, CUSTOM_BOUNDS, GAUGE, HISTOGRAM, SERVER_METRICS, Declaration
 from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Instrument, Updatable, number
 
@@ -134,9 +135,9 @@ class ServerFamilies:
         return Family(metric_name(name), make, declared.unit, own.description, label_names)
 
 
-def expose(families: Iterable[Family[Instrument]], names: set[str] | None = None) -> bytes:
-    """The text that a scrape gets; with `names` only the samples that are called so."""
-    return "".join(line for family in families for line in family.lines(names)).encode()
+def expose(families: Iterable[Family[Instrument]], names: set[str] | None = None) -> Iterator[str]:
+    """The text that a scrape gets, line by line; with `names` only the samples that are called so."""
+    return (line for family in families for line in family.lines(names))
 
 
 def metric_name(text: str) -> str:
@@ -157,7 +158,8 @@ def _label_text(labels: Mapping[str, str]) -> str:
 
 
 def _escape(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n")
+    """`text` as the format wants it; what could deceive who reads it, or has no bytes in UTF-8, is spelled out."""
+    return r"\n".join([fit(line).replace("\\", r"\\") for line in text.split("\n")])
 
 
 def _escape_label(text: str) -> str:

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from torchserve_py.logs.unfit_characters import fit
 from torchserve_py.metrics.catalog import KINDS, MODEL_METRICS, PREDICTION_TIME, Declaration
 from torchserve_py.metrics.families import Family, instrument_maker, label_name, metric_name
 from torchserve_py.metrics.instruments import Updatable
-from torchserve_py.metrics.metric_log import LineEnds, MetricLog, line_ends, one_line
+from torchserve_py.metrics.metric_log import LineForm, MetricLog, line_form
 from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.model_metrics import RecordPrediction
 
@@ -38,7 +39,7 @@ class _Series(NamedTuple):
     instrument: Updatable
     family: Family[Updatable]
     labels: dict[str, str]
-    line_ends: LineEnds
+    line_form: LineForm
 
 
 class HandlerMetrics:
@@ -108,7 +109,7 @@ class HandlerMetrics:
         milliseconds = round(milliseconds, 3)
         series.instrument.update(milliseconds)
         if self._log is not None:
-            self._log.note(series.line_ends, milliseconds, ",".join([row[0] for row in rows]))
+            self._log.note((series.line_form, {"value": milliseconds, "ids": ",".join([row[0] for row in rows])}))
 
     def _record(self, known: dict[_Key, _Series], entry: Any) -> None:
         try:
@@ -125,7 +126,8 @@ class HandlerMetrics:
             series = self._add(known, key, unit)
         series.instrument.update(value)
         if self._log is not None:
-            self._log.note(series.line_ends, value, one_line(request_ids) if isinstance(request_ids, str) else "")
+            ids = fit(request_ids) if isinstance(request_ids, str) else ""
+            self._log.note((series.line_form, {"value": float(value), "ids": ids}))
 
     def _kind(self, name: str, kind: str) -> str:
         declaration = self._plan.model.get(name)
@@ -143,8 +145,8 @@ class HandlerMetrics:
             raise _Refused("metrics_config does not list it; list it there, or set model_metrics_auto_detect=true")
         labels = {**_labels(dimensions, kind), "Hostname": self._hostname}
         family = self._family(metric_name(name), kind, unit)
-        ends = line_ends(name, unit, dimensions, self._hostname)
-        series = known[key] = _Series(family.child(labels), family, labels, ends)
+        form = line_form(name, unit, dimensions, self._hostname, request_ids=",requestID:%(ids)s")
+        series = known[key] = _Series(family.child(labels), family, labels, form)
         return series
 
     def _family(self, name: str, kind: str, unit: str) -> Family[Updatable]:

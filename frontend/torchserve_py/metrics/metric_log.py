@@ -3,57 +3,87 @@
 An event only stores an entry; it is formatted and written later (`torchserve_py.logs.line_logs`).
 """
 
-import time
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
 
 from torchserve_py.logs.line_logs import LineLog
+from torchserve_py.logs.unfit_characters import fit
+from torchserve_py.metrics.catalog import Declaration
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Gauge, Histogram, Instrument
 
-SERVER_LOGGER = "TS_METRICS"
-MODEL_LOGGER = "MODEL_METRICS"
+SERVER_LOGGER: Final = "TS_METRICS"
+MODEL_LOGGER: Final = "MODEL_METRICS"
+
+#: The metrics of which TorchServe writes a line for each request, answer, batch or worker.
+LINE_PER_EVENT: Final = frozenset(
+    {
+        *("Requests2XX", "Requests4XX", "Requests5XX", "ts_inference_requests_total"),
+        *("ts_inference_latency_microseconds", "ts_queue_latency_microseconds", "QueueTime"),
+        *("WorkerThreadTime", "WorkerLoadTime"),
+    }
+)
+
+#: The lines of an event: text with places such as ``%(value)r`` for what differs; empty where there are none. The
+#: places ``start`` and ``second`` are for the beginning of the lines and for their time in seconds.
+LineForm: TypeAlias = str
 
 
-class LineEnds(NamedTuple):
-    """The fixed text of one series' lines: before the value, and between the value and the request ids."""
+def line_form(
+    name: str,
+    unit: str,
+    dimensions: Iterable[tuple[str, str]],
+    hostname: str,
+    value: str = "%(value)r",
+    request_ids: str = "",
+) -> LineForm:
+    """Return the form of a series' line, with a place for its value. ``dimensions`` are without the host's name."""
+    pairs = ",".join(f"{fit(name)}:{fit(value)}" for name, value in dimensions)
+    before, after = f"{fit(name)}.{fit(unit)}:", f"|#{pairs}|#hostname:{hostname}"
+    before, after = before.replace("%", "%%"), after.replace("%", "%%")
+    return f"%(start)s{before}{value}{after}{request_ids},timestamp:%(second)d"
 
-    before: str
-    after: str
 
-
-def line_ends(name: str, unit: str, dimensions: Iterable[tuple[str, str]], hostname: str) -> LineEnds:
-    """The ends of a series' lines. `dimensions` are without the host's name."""
-    pairs = ",".join(f"{one_line(name)}:{one_line(value)}" for name, value in dimensions)
-    return LineEnds(f"{one_line(name)}.{one_line(unit)}:", f"|#{pairs}|#hostname:{hostname}")
-
-
-class MetricLog:
-    """Lines of metrics that wait to be written to a logger."""
+class MetricLog(LineLog[tuple[LineForm, dict[str, object]]]):
+    """Lines of metrics. An entry is a form, which must not be empty, and what goes into its places."""
 
     def __init__(self, logger_name: str) -> None:
-        self._log: LineLog[tuple[int, LineEnds, float, str]] = LineLog(logger_name, _text_of)
-
-    def note(self, ends: LineEnds, value: float, request_ids: str | None = None) -> None:
-        """A series has a new value, now; `request_ids` are None for metrics of the server."""
-        suffix = "" if request_ids is None else f",requestID:{request_ids}"
-        self._log.note((int(time.time()), ends, value, suffix))
-
-    def flush(self) -> None:
-        """Have what was noted written."""
-        self._log.flush()
+        super().__init__(logger_name, _text_of)
 
 
-def _text_of(entry: tuple[int, LineEnds, float, str]) -> str:
-    second, (before, after), value, suffix = entry
-    return f"{before}{float(value)!r}{after}{suffix},timestamp:{second}"
+def _text_of(entry: tuple[LineForm, dict[str, object]], start: str, second: int) -> str:
+    form, values = entry
+    return form % {"start": start, "second": second, **values}
+
+
+class EventLines:
+    """Makes the forms of lines for single events, and takes the events; only metrics in ``declared`` get lines."""
+
+    def __init__(self, log: MetricLog, hostname: str, declared: Mapping[str, Declaration]) -> None:
+        #: Takes an event: a form that is not empty, and what goes into its places.
+        self.note = log.note
+        self._hostname = hostname
+        self._declared = declared
+
+    def form(self, labels: Iterable[str], **values: str) -> LineForm:
+        """Return the form with a line for each metric that ``values`` names, with the place for its value.
+
+        ``labels`` are the values of the metrics' dimensions, without the host's.
+        """
+        return "\n".join(
+            [
+                line_form(name, each.unit, zip(each.dimensions[:-1], labels, strict=True), self._hostname, value)
+                for name, value in values.items()
+                if (each := self._declared.get(name)) is not None
+            ]
+        )
 
 
 class Changes:
     """Turns the server's own instruments into lines: the change of each since the last call of `note`.
 
     A counter gives one line with its growth, so the sum of its lines is its value; a gauge gives its value if it was
-    set. TorchServe writes a line for each request instead. Histograms give none: the format has no form for them.
+    set. Histograms give none: the format has no form for them.
     """
 
     def __init__(self, log: MetricLog, hostname: str) -> None:
@@ -81,10 +111,5 @@ class Changes:
                         news = now - last if now > last else now  # smaller: a new instrument with these labels
                 self._seen[key] = now
                 if news is not None:
-                    ends = line_ends(family.name, family.unit, list(labels.items())[:-1], self._hostname)
-                    self._log.note(ends, news)
-
-
-def one_line(text: str) -> str:
-    """`text` with line breaks and other unprintable characters escaped."""
-    return text if text.isprintable() else repr(text)[1:-1]
+                    form = line_form(family.name, family.unit, list(labels.items())[:-1], self._hostname)
+                    self._log.note((form, {"value": float(news)}))

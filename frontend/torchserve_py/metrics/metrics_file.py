@@ -43,6 +43,7 @@ class MetricsPlan:
     model: Mapping[str, Declaration] = field(default_factory=lambda: MODEL_METRICS)
     accepts_unlisted: bool = True  # whether handlers may add metrics
     mode: str = "prometheus"  # `prometheus`, or `log` or `legacy`, which write metrics to log files
+    summary: bool = False  # whether these files have no lines for single requests
 
 
 class Metric(ClosedSchema):

@@ -1,20 +1,42 @@
 """All metrics of one server: made once, passed to the code that counts, and shown at `/metrics`."""
 
+import importlib
 import logging
 import socket
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
-from torchserve_py.metrics.catalog import HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS
-from torchserve_py.metrics.families import ServerFamilies, expose
+from torchserve_py.metrics.catalog import HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS, Declaration
+from torchserve_py.metrics.families import Family, ServerFamilies, U, expose
 from torchserve_py.metrics.handler_metrics import HandlerMetrics
-from torchserve_py.metrics.instruments import Counter, Gauge
-from torchserve_py.metrics.metric_log import MODEL_LOGGER, SERVER_LOGGER, Changes, MetricLog
+from torchserve_py.metrics.instruments import Counter, Gauge, Instrument, Updatable
+from torchserve_py.metrics.metric_log import (
+    LINE_PER_EVENT,
+    MODEL_LOGGER,
+    SERVER_LOGGER,
+    Changes,
+    EventLines,
+    MetricLog,
+)
 from torchserve_py.metrics.metrics_file import MetricsPlan
-from torchserve_py.metrics.mlserver_metrics import MLServerMetrics
-from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.metrics.model_metrics import ModelMetrics, Outcomes
 
 logger = logging.getLogger(__name__)
+
+
+class ModelFamilies(Protocol):
+    """Families that show models under further names; they compute their samples when they are scraped."""
+
+    @property
+    def families(self) -> Sequence[Family[Instrument]]:
+        """The families that have series."""
+        ...
+
+    def show(self, name: str, version: str, outcomes: Outcomes) -> None:
+        """Add the series of a model version."""
+
+    def forget(self, name: str, version: str) -> None:
+        """Remove the series of a model version."""
 
 
 class ServerMetrics:
@@ -28,20 +50,26 @@ class ServerMetrics:
         self._plan = plan
         self._families = ServerFamilies(self._plan.server)
         of_host = {"Level": "Host", "Hostname": self._hostname}
-        self.requests_2xx = self._families.child(Counter, "Requests2XX", of_host)
-        self.requests_4xx = self._families.child(Counter, "Requests4XX", of_host)
-        self.requests_5xx = self._families.child(Counter, "Requests5XX", of_host)
+        server_log = MetricLog(SERVER_LOGGER)
+        self._lines = EventLines(server_log, self._hostname, _with_lines(plan))
+        #: By the first digit of the status.
+        self._answers = {
+            digit: (self._families.child(Counter, name, of_host), self._lines.form(["Host"], **{name: "1.0"}))
+            for digit, name in ((2, "Requests2XX"), (4, "Requests4XX"), (5, "Requests5XX"))
+        }
         for name in ("QueueTime", "WorkerThreadTime", *(each.name for each in HOST_GAUGES)):
             self._families.child(Gauge, name, of_host)
         self._of_http: dict[tuple[str, str, int], Counter] = {}
         self._models: dict[tuple[str, str], ModelMetrics] = {}
-        self._mlserver = MLServerMetrics()
+        #: By the name of the module that has made them.
+        self._further: dict[str, ModelFamilies] = {}
+        self._of_plugins: list[Family[Updatable]] = []
         self._warned: set[str] = set()
         self._changes: Changes | None = None
         self._logs: list[MetricLog] = []
         if plan.mode != "prometheus":
-            self._logs = [MetricLog(SERVER_LOGGER), MetricLog(MODEL_LOGGER)]
-            self._changes = Changes(self._logs[0], self._hostname)
+            self._logs = [server_log, MetricLog(MODEL_LOGGER)]
+            self._changes = Changes(server_log, self._hostname)
         self._handlers = HandlerMetrics(
             self._hostname,
             [name for family in self._families for name in family.taken_names],
@@ -49,15 +77,17 @@ class ServerMetrics:
             self._logs[1] if self._logs else None,
         )
 
-    def model(self, name: str, version: str, *, as_mlserver: bool = False) -> ModelMetrics:
-        """The instruments of a model version; with `as_mlserver` MLServer's metrics show it, too."""
+    def model(self, name: str, version: str, further: str = "") -> ModelMetrics:
+        """The instruments of a model version; `further` is the `ContractOffer.metrics` of its contract."""
         metrics = self._models.get((name, version))
         if metrics is None:
             record_prediction = self._handlers.register(name)
-            metrics = ModelMetrics(self._families, name, version, self._hostname, record_prediction)
+            metrics = ModelMetrics(self._families, self._lines, name, version, self._hostname, record_prediction)
             self._models[name, version] = metrics
-        if as_mlserver:
-            self._mlserver.show(name, version, metrics.outcomes)
+        if further:
+            if further not in self._further:
+                self._further[further] = importlib.import_module(further).model_families()
+            self._further[further].show(name, version, metrics.outcomes)
         return metrics
 
     def forget(self, name: str, version: str) -> None:
@@ -65,11 +95,23 @@ class ServerMetrics:
         metrics = self._models.pop((name, version), None)
         if metrics is None:
             return
-        self._mlserver.forget(name, version)
+        for each in self._further.values():
+            each.forget(name, version)
         last_version = all(other != name for other, _ in self._models)
         metrics.forget(last_version=last_version)
         if last_version:
             self._handlers.forget(name)
+
+    def add(self, family: Family[U]) -> Family[U]:
+        """Show the instruments of a plugin at `/metrics`, but not in the mode `legacy`; return them.
+
+        Raises ValueError: the server has a metric of that name.
+        """
+        taken = {name for each in (*self._families, *self._of_plugins) for name in each.taken_names}
+        if both := taken & family.taken_names:
+            raise ValueError(f"There is a metric {min(both)} already; give that of the plugin another name.")
+        self._of_plugins.append(family)
+        return family
 
     @property
     def declared_model_metrics(self) -> list[list[Any]]:
@@ -79,6 +121,14 @@ class ServerMetrics:
     def record_model_metrics(self, model_name: str, entries: Iterable[Any]) -> None:
         """Takes a `metrics` message of a worker of the model; entries that cannot be shown are logged and dropped."""
         self._handlers.record(model_name, entries)
+
+    def count_answer(self, status: int) -> None:
+        """Count an HTTP answer whose head has been written. Like TorchServe, the server counts no redirections here."""
+        if (answers := self._answers.get(status // 100)) is not None:
+            counter, line = answers
+            counter.value += 1
+            if line:
+                self._lines.note((line, {}))
 
     def count_http_request(self, method: str, route: str, status: int) -> None:
         """Count a request that was answered; `route` is the pattern of its path, empty for an unknown path."""
@@ -109,16 +159,31 @@ class ServerMetrics:
                 *(name, list(dimensions), value, list(names[:-1])),
             )
 
-    def expose(self, names: set[str] | None = None) -> bytes:
-        """All series (in the mode `legacy` three) in Prometheus' text format 0.0.4; with `names` only these samples."""
+    def expose(self, names: set[str] | None = None) -> Iterator[str]:
+        """Lines of all series (in the mode `legacy` three) in Prometheus' text format 0.0.4.
+
+        With `names` only these samples. There may be 100,000 series: an event loop takes some lines in each turn.
+        """
         if self._plan.mode == "legacy":
             return expose([family for family in self._families if family.name in LEGACY_NAMES], names)
-        return expose([*self._families, *self._mlserver.families, *self._handlers], names)
+        further = (family for each in self._further.values() for family in each.families)
+        return expose([*self._families, *self._of_plugins, *further, *self._handlers], names)
 
     def flush_logs(self) -> None:
-        """Has what has happened since the last call written to the metric logs, where the mode asks for logs."""
+        """Has all that has happened written to the metric logs, where the mode asks for logs.
+
+        What has no lines for single events gets a line for what has changed since the last call.
+        """
         if self._changes is not None:
-            shown = LEGACY_NAMES if self._plan.mode == "legacy" else frozenset[str]()
-            self._changes.note(family for family in self._families if family.name not in shown)
+            named = _with_lines(self._plan).keys() | (LEGACY_NAMES if self._plan.mode == "legacy" else set())
+            self._changes.note(family for family in self._families if family.name not in named)
         for log in self._logs:
             log.flush()
+
+
+def _with_lines(plan: MetricsPlan) -> dict[str, Declaration]:
+    """Return the metrics of the server that have a line in the log for each event."""
+    if plan.mode == "prometheus" or plan.summary:
+        return {}
+    names = LINE_PER_EVENT - LEGACY_NAMES if plan.mode == "legacy" else LINE_PER_EVENT
+    return {name: each for name, each in plan.server.items() if name in names}

@@ -6,29 +6,104 @@ have been. Later jobs join a batch that was sent ahead and is not full. A worker
 as it has answered what it runs. Until then the jobs can be taken back: for a worker that becomes idle, for one that
 would run younger jobs before them, because a client leaves, or because their worker is lost. They then wait again, in
 their old places.
+
+Two choices make a scheduler: where the next jobs come from, and when a worker takes more. The sources are `Fifo` (one
+queue) and `Sequences` (a queue per sequence). A source holds the waiting jobs in lanes, and adds a lane to
+`SharedState.lanes_to_serve` when something in the lane may be sent that could not be sent before. The admissions are
+`WhenIdle` and `WhileBelow`.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeAlias
 
+from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import Begin, Released, Send, SendAhead
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import AHEAD, JOB_TRANSITIONS, Job
 from torchserve_py.scheduling.lane import AheadBatch, Lane, SharedState, WorkerLoad
-from torchserve_py.scheduling.modes import Admission, Source
+from torchserve_py.scheduling.overload import Overload
+from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scaling import Demand
+from torchserve_py.scheduling.sequence_source import Sequences
 
 #: Seconds that a model's steps take in the mean, at least: sending ahead costs more than shorter steps would gain.
 WORTH_SENDING_AHEAD = 0.0003
 
-#: In that mean, a step counts for one of so many.
+#: How many steps that mean remembers: a new step counts for one of them.
 _STEPS_REMEMBERED = 16
 
 #: Takes back what a worker was sent ahead and has not begun: how many of the latest `SendAhead` it never will begin.
 TakeBack = Callable[[str], int]
+
+Source: TypeAlias = Fifo | Sequences
+
+
+class WhenIdle:
+    """One batch at a time, which waits at most `lane.delay` to become fuller."""
+
+    __slots__ = ("_batch_size",)
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+
+    def room(self, worker: WorkerLoad) -> int:
+        """Return how many jobs the worker may take: a whole batch, but only when nothing is in flight."""
+        return 0 if worker.in_flight else self._batch_size
+
+    def choose(self, free: Mapping[str, WorkerLoad]) -> WorkerLoad:
+        """Return the worker that takes next, of those in the order in which they became free: the longest idle."""
+        return next(iter(free.values()))
+
+    def waits(self, lane: Lane[Any], now: float) -> bool:
+        """Whether to wait for a fuller batch: others could still join, and the oldest has not waited long enough."""
+        size = len(lane.items)
+        if size >= self._batch_size or size >= lane.members:
+            return False
+        return lane.waits(now)
+
+
+class WhileBelow:
+    """Jobs join a worker's running ones at once while these are fewer than n."""
+
+    __slots__ = ("_n",)
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+
+    def room(self, worker: WorkerLoad) -> int:
+        """Return how many jobs the worker may take: those missing to n."""
+        return self._n - len(worker.in_flight)
+
+    def choose(self, free: Mapping[str, WorkerLoad]) -> WorkerLoad:
+        """Return the worker that takes next: the one that runs the fewest jobs."""
+        return min(free.values(), key=lambda worker: len(worker.in_flight))
+
+    def waits(self, lane: Lane[Any], now: float) -> bool:
+        """Never wait for more jobs."""
+        return False
+
+
+Admission: TypeAlias = WhenIdle | WhileBelow
+
+
+def compose(policy: Policy, shared: SharedState, over: Over | None = None) -> tuple[Source, Admission]:
+    """Return the source and the admission that a policy asks for. A job ticket is for one job: a batch of one.
+
+    ``over`` is what the versions of a model share.
+    """
+    size = policy.batch_size
+    if policy.sequences is not None:
+        if policy.continuous:
+            return Sequences(shared, policy.sequences, size, 0.0, joins=True, over=over), WhileBelow(2 * size)
+        source = Sequences(shared, policy.sequences, size, policy.max_batch_delay, joins=False, over=over)
+        return source, WhenIdle(size)
+    if policy.continuous:
+        return Fifo(shared, policy.queue_size, tickets=policy.job_ticket), WhileBelow(size)
+    size = 1 if policy.job_ticket else size
+    return Fifo(shared, policy.queue_size, policy.max_batch_delay, tickets=policy.job_ticket), WhenIdle(size)
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +116,8 @@ class Assignment:
     admission: Admission  # how many jobs a worker takes
     batch_size: int  # jobs per batch
     not_begun: TakeBack | None  # takes jobs back from a worker; None if no batch is to be sent ahead
-    workers: dict[str, WorkerLoad] = field(default_factory=dict)
+    overload: Overload
+    workers: dict[str, WorkerLoad]
     _step_seconds: float = WORTH_SENDING_AHEAD
     _sent_ahead: int = 0
 
@@ -234,6 +310,7 @@ class Assignment:
             oldest_wait=now - min(since, default=now),
             busy=sum(shares),
             accepted=self.shared.accepted,
+            refused=self.overload.refused,
             per_worker=self.batch_size,
             movable=tuple(worker.id for worker in staying if worker.id not in bound),
             bound=len(bound),

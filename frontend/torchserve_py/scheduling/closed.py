@@ -1,23 +1,25 @@
-"""What is remembered of sequences that are not open: those whose state is gone, and those whose state is stored."""
+"""What is remembered of sequences that are not open: those whose state is gone, and those whose state is stored.
+
+What is over, is over for all versions of a model: they share one `Over`.
+"""
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
 
-from torchserve_py.scheduling.effects import Cause, EndReason
+from torchserve_py.scheduling.effects import Cause, CloseReason
+from torchserve_py.scheduling.job import Job
+from torchserve_py.scheduling.policy import SequencePolicy
 from torchserve_py.scheduling.sequence import IDLE, Sequence
 
 REMEMBERED_IDS = 100_000
-REMEMBERED_SECONDS = 3600.0
 
 REFUSALS = {
-    EndReason.idle: Cause.sequence_expired,
-    EndReason.timeout: Cause.sequence_expired,
-    EndReason.evicted: Cause.sequence_lost,
-    EndReason.worker_lost: Cause.sequence_lost,
+    CloseReason.idle: Cause.sequence_expired,
+    CloseReason.timeout: Cause.sequence_expired,
+    CloseReason.evicted: Cause.sequence_lost,
+    CloseReason.worker_lost: Cause.sequence_lost,
 }
-#: The same for sequences that nothing begins anew after their end.
-ENDS = {EndReason.ended: Cause.sequence_ended}
+_OF_TOKENS = {**REFUSALS, CloseReason.unregistered: Cause.sequence_lost}
 
 
 class ClosedIds:
@@ -27,37 +29,105 @@ class ClosedIds:
     Sequences that ended for a reason without a refusal are not remembered.
     """
 
-    __slots__ = ("_ids", "_refusals")
+    __slots__ = ("_ids", "seconds")
 
-    def __init__(self, refusals: Mapping[EndReason, Cause] = REFUSALS) -> None:
-        self._refusals = refusals
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self._ids: OrderedDict[str | None, tuple[str, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def remember(self, sequence_id: str, reason: EndReason, now: float) -> None:
-        """Remember why the sequence closed, if that refuses jobs; other sequences may begin anew."""
-        if (cause := self._refusals.get(reason)) is None:
+    def remember(self, sequence_id: str, reason: CloseReason, now: float) -> None:
+        """Remember why the sequence closed, if that refuses jobs; other sequences may begin again."""
+        if (cause := REFUSALS.get(reason)) is None:
             return
         self._ids[sequence_id] = (cause.value, now)
         self._ids.move_to_end(sequence_id)
-        while len(self._ids) > REMEMBERED_IDS or now - next(iter(self._ids.values()))[1] > REMEMBERED_SECONDS:
+        while len(self._ids) > REMEMBERED_IDS or now - next(iter(self._ids.values()))[1] > self.seconds:
             self._ids.popitem(last=False)
-
-    def remember_all_of(self, earlier: "ClosedIds", now: float) -> None:
-        """Remember what an earlier version of the model remembered."""
-        for sequence_id, (cause, _) in earlier._ids.items():
-            self._ids[sequence_id] = (cause, now)
 
     def refusal(self, sequence_id: str | None, now: float) -> Cause | None:
         """Return why a job that continues this sequence is refused, or None if it is not."""
         cause, closed_at = self._ids.get(sequence_id, ("", -math.inf))
-        return Cause(cause) if now - closed_at <= REMEMBERED_SECONDS else None
+        return Cause(cause) if now - closed_at <= self.seconds else None
 
     def forget(self, sequence_id: str) -> None:
         """Forget an id that is open again."""
         self._ids.pop(sequence_id, None)
+
+
+class ClosedTokens:
+    """The tokens of sequences that are over, each with why a job that names it is refused; bounded as `ClosedIds`."""
+
+    __slots__ = ("_tokens", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._tokens: OrderedDict[tuple[str | None, str], tuple[str, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def remember(self, sequence_id: str, token: str, reason: CloseReason, now: float) -> None:
+        """Remember that no job may begin a sequence of this id under this token once more."""
+        cause = _OF_TOKENS.get(reason, Cause.sequence_ended)
+        self._tokens[sequence_id, token] = (cause.value, now)
+        self._tokens.move_to_end((sequence_id, token))
+        while len(self._tokens) > REMEMBERED_IDS or now - next(iter(self._tokens.values()))[1] > self.seconds:
+            self._tokens.popitem(last=False)
+
+    def refusal(self, sequence_id: str | None, token: str, now: float) -> Cause | None:
+        """Return why a job with this token is refused, None if no sequence that is over had it."""
+        cause, closed_at = self._tokens.get((sequence_id, token), ("", -math.inf))
+        return Cause(cause) if now - closed_at <= self.seconds else None
+
+
+class Over:
+    """The sequences of a model, whatever their version, that are over and whose states no store has."""
+
+    __slots__ = ("ids", "tokens")
+
+    def __init__(self, seconds: float) -> None:
+        self.ids = ClosedIds(seconds)
+        self.tokens = ClosedTokens(seconds)
+
+    def __len__(self) -> int:
+        return len(self.ids) + len(self.tokens)
+
+    def remember_for(self, seconds: float) -> None:
+        """Remember for at least so long what is over from now on; a version of the model asks for that."""
+        self.ids.seconds = self.tokens.seconds = max(self.ids.seconds, seconds)
+
+    def known_cause(self, job: Job, now: float) -> Cause | None:
+        """Why a job is refused whose token is that of a sequence that is over: it comes too late, or once more."""
+        if job.token is None or not self.tokens:
+            return None
+        cause = self.tokens.refusal(job.sequence_id, job.token, now)
+        return Cause.step_applied if cause is Cause.sequence_ended and job.step == 1 else cause
+
+
+def may_begin(job: Job, policy: SequencePolicy) -> bool:
+    """Whether a job may open a sequence of an id whose earlier state is gone."""
+    if (job.step or 1) > 1:
+        return False
+    return job.starts_sequence or job.step == 1 or (policy.restart_expired and not policy.require_start)
+
+
+def closed_cause(job: Job, over: Over, policy: SequencePolicy, now: float) -> Cause | None:
+    """Why a job must not open a sequence: it continues one whose state is gone, or that is over for good.
+
+    Only its store can tell whether a stored sequence continues.
+    """
+    if not policy.durable and (cause := over.known_cause(job, now)) is not None:
+        return cause
+    if may_begin(job, policy):
+        return None
+    cause = over.ids.refusal(job.sequence_id, now)
+    if policy.durable:
+        return cause
+    must_begin = policy.require_start or (job.step or 1) > 1
+    return Cause.sequence_unknown if cause is None and must_begin else cause
 
 
 class SuspendedIds:

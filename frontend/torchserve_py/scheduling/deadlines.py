@@ -55,9 +55,9 @@ class Deadlines:
             self._drop_ended(now)
 
     def bring_forward(self, thing: HasDeadline, now: float) -> None:
-        """Let a timer, if there is one, start anew, for the thing is due earlier now."""
+        """Let a timer, if there is one, start again: the thing is due earlier now."""
         if thing.timer:
-            self._end(thing)
+            self.end_timer(thing)
             if (due := thing.due(now)) is not None and due > now:
                 self.start_timer(thing, now)
 
@@ -73,20 +73,20 @@ class Deadlines:
                 continue
             heapq.heappop(heap)
             if thing is not None:
-                self._end(thing)
+                self.end_timer(thing)
                 if due is not None:
                     return thing
         return None
 
-    def _end(self, thing: HasDeadline) -> None:
-        """End its timer; its entry counts no more."""
+    def end_timer(self, thing: HasDeadline) -> None:
+        """Forget a thing with a timer, and with it all that it holds; its entry counts no more."""
         del self._things[thing.timer]
         thing.timer = 0
 
     def _drop_ended(self, now: float) -> None:
         for thing in list(self._things.values()):
             if thing.due(now) is None:
-                self._end(thing)
+                self.end_timer(thing)
         self.heap = [entry for entry in self.heap if entry[1] in self._things]
         heapq.heapify(self.heap)
         self._cleaning_size = max(SMALLEST_CLEANING, 2 * len(self.heap))

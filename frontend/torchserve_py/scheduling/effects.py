@@ -13,11 +13,19 @@ class Cause(StrEnum):
     no_worker = "no_worker"
     draining = "draining"
     queue_full = "queue_full"
+    overloaded = "overloaded"
     sequence_queue_full = "sequence_queue_full"
     sequence_capacity = "sequence_capacity"
     sequence_expired = "sequence_expired"
     sequence_lost = "sequence_lost"
     sequence_ended = "sequence_ended"
+    sequence_unknown = "sequence_unknown"
+    sequence_open = "sequence_open"
+    version_gone = "version_gone"
+    state_damaged = "state_damaged"
+    step_applied = "step_applied"
+    step_differs = "step_differs"
+    step_gap = "step_gap"
     worker_died = "worker_died"
     response_timeout = "response_timeout"
     client_timeout = "client_timeout"
@@ -30,7 +38,7 @@ class Cause(StrEnum):
     cancelled = "cancelled"
 
 
-class EndReason(StrEnum):
+class CloseReason(StrEnum):
     """Why a sequence is over; its handler gets it in `on_sequence_end`."""
 
     ended = "ended"
@@ -82,7 +90,7 @@ class Cancel(NamedTuple):
     job_ids: Sequence[str]
 
 
-class EndSequence(NamedTuple):
+class CloseSequence(NamedTuple):
     """The sequence is over: its worker, None if it had none, may drop the state. Once per opened sequence.
 
     `at` is since when it is over: the next event may come long after a sequence has expired.
@@ -90,7 +98,7 @@ class EndSequence(NamedTuple):
 
     worker_id: str | None
     sequence_id: str
-    reason: EndReason
+    reason: CloseReason
     at: float
 
 
@@ -100,5 +108,5 @@ class Released(NamedTuple):
     worker_id: str
 
 
-Effect = Send | SendAhead | Begin | Finish | Cancel | EndSequence | Released
+Effect = Send | SendAhead | Begin | Finish | Cancel | CloseSequence | Released
 Effects = Sequence[Effect]

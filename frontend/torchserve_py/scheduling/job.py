@@ -70,15 +70,23 @@ class Job:
     sequence_id: str | None = None
     starts_sequence: bool = False
     ends_sequence: bool = False
-    once: bool = False  # whether the job is refused once its sequence has ended, instead of beginning it anew
+    step: int | None = None  # the number of the job in its sequence, from 1, if its client says so
+    token: str | None = None  # what names the sequence among all with its id, if the client says so
+    open_ended: bool = False  # its client decides how long it runs, by further inputs
     unbatched: bool = False  # a describe: it travels in a batch of one and belongs to no sequence
     priority: int = 0  # jobs of priority 1 go first, then those of 2 and so on; those of 0 go last
     #: When the client stops waiting (monotonic seconds): a job that was not sent by then is never sent. For a job that
     #: only asks: until when the scheduler looks for a worker that can tell.
     expires_at: float | None = None
+    #: By when the client wants the whole answer, if it has said so; `expires_at` is no later then.
+    answer_by: float | None = None
+    #: Whether another version's scheduler had the job, whose sequence is one of this version.
+    is_handed_over: bool = False
 
     state: JobState = field(default=NEW, init=False)
-    number: int = field(default=0, init=False)  # how many jobs were accepted before it
+    #: Of jobs without a sequence the one with the lowest number goes first: how many were accepted before it, and that
+    #: below zero if the newest go first.
+    number: int = field(default=0, init=False)
     worker_id: str = field(default="", init=False)  # the worker that the job was sent to last; empty before that
     submitted_at: float = field(default=0.0, init=False)
     sent_at: float = field(default=0.0, init=False)
@@ -87,6 +95,7 @@ class Job:
     opens: bool = field(default=False, init=False)  # whether the job is the first of its sequence for its worker
     #: For a job that opens: since when the sequence is known not to have been idle for too long.
     active_since: float = field(default=0.0, init=False)
+    failed: bool = field(default=False, init=False)  # whether its answer is an error
     #: Why its worker was lost, if the job is sent only to ask whether that worker has applied it.
     asks_after: str = field(default="", init=False)
     timer: int = field(default=0, init=False, repr=False)  # kept by `Deadlines`

@@ -4,8 +4,9 @@ Under `Fifo` every worker takes from one shared lane of jobs. Under `Sequences` 
 holds its ready sequences. Where clients have given priorities, a `Ranking` is the order in which items are taken.
 """
 
-import heapq
+import math
 from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -20,13 +21,18 @@ Item = TypeVar("Item")
 
 
 class Lane(ABC, Generic[Item]):
-    """Items that a worker may take, oldest first, each with the moment at which it became takeable."""
+    """Items that a worker may take, in their order, each with the moment at which it became takeable.
 
-    __slots__ = ("ahead", "busy", "delay", "free", "items", "jobs_ahead", "timer")
+    The oldest goes first, unless `overload` has said that the newest do. The first one's moment is the earliest of all.
+    """
+
+    __slots__ = ("ahead", "busy", "delay", "free", "items", "jobs_ahead", "newest_first_until", "since", "timer")
 
     def __init__(self, delay: float) -> None:
         # Items also leave from the middle (a cancelled job) and enter at the front (a sequence that joins its stream).
         self.items: OrderedDict[Item, float] = OrderedDict()
+        self.since = 0.0  # since when it has had items all the time, if it has any
+        self.newest_first_until = 0.0
         self.delay = delay  # how long an item may wait for a fuller batch
         self.free: dict[str, WorkerLoad] = {}  # the workers of this lane that have room, the longest free first
         self.busy: dict[str, WorkerLoad] = {}  # those that may be sent more ahead, the longest busy first
@@ -47,11 +53,38 @@ class Lane(ABC, Generic[Item]):
     def take(self, room: int) -> list[Job]:
         """Remove and return the next jobs for one worker, `room` at most; they are in flight from now on."""
 
+    def is_newest_first(self, now: float) -> bool:
+        """Whether a new item would go before those that wait."""
+        return now < self.newest_first_until and bool(self.items)
+
+    def put(self, item: Item, now: float) -> bool:
+        """Add an item that has become takeable; return whether it goes before those that wait."""
+        items = self.items
+        if not items:
+            self.since, self.newest_first_until = now, 0.0
+        elif now < self.newest_first_until:
+            self.put_first(item, now)
+            return True
+        items[item] = now
+        return False
+
+    def put_first(self, item: Item, takeable_at: float) -> None:
+        """Add an item that goes before all others."""
+        for earliest in self.items.values():
+            takeable_at = min(takeable_at, earliest)
+            break
+        self.items[item] = takeable_at
+        self.items.move_to_end(item, last=False)
+
     def due(self, now: float) -> float | None:
         """When the oldest item will have waited long enough for a fuller batch; None if there is none."""
         for takeable_at in self.items.values():
             return takeable_at + self.delay
         return None
+
+    def wait_no_longer(self, now: float) -> None:
+        """Let the items go without a fuller batch."""
+        self.items[next(iter(self.items))] = now - self.delay
 
     def waits(self, now: float) -> bool:
         """Whether the oldest item has not waited long enough for a fuller batch."""
@@ -84,36 +117,66 @@ class WorkerLoad:
 UNSET = 0
 
 
+#: While some items have a priority, the oldest is taken once in this many times, so that no item waits for ever.
+OLDEST_EVERY = 8
+
+
 class Ranking(list[tuple[bool, int, int, Item]]):
-    """Waiting items by priority, the oldest first among equals: a heap.
+    """Waiting items by priority, in ascending order: the last one goes first, the oldest among equals unless told else.
 
     Empty, and of no cost, until an item with a priority comes; from then on it has every waiting item, until none waits
-    any more. An item comes once.
+    any more. An item comes once. Every `OLDEST_EVERY`th that is taken is the oldest, whatever its priority.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._order = count()
+        self._taken = 0
 
-    def add(self, item: Item, priority: int, waiting: Collection[Item]) -> None:
-        """Add an item to those that are `waiting`, which are in the order in which they came."""
+    def add(self, item: Item, priority: int, waiting: Collection[Item], *, newest_first: bool) -> None:
+        """Add an item, the first or the last of its equals; it is one of those `waiting`, which are in their order."""
         if not self:
-            self[:] = [(True, UNSET, next(self._order), other) for other in waiting]  # sorted, and so a heap
-        heapq.heappush(self, (priority == UNSET, priority, next(self._order), item))
+            self[:] = [(False, UNSET, -next(self._order), other) for other in waiting if other is not item]
+            self.reverse()
+        order = next(self._order)
+        insort(self, (*_urgency(priority), order if newest_first else -order, item))
+
+    def before(self, priority: int, *, newest_first: bool) -> int:
+        """Return how many items go before a new one of this priority; some that were withdrawn may count."""
+        return len(self) - bisect_left(self, (*_urgency(priority), math.inf if newest_first else -math.inf))
 
     def take(self, waiting: Collection[Item]) -> Item:
         """Remove and return the next of the items `waiting`."""
-        while (item := heapq.heappop(self)[3]) not in waiting:
-            pass
+        self._taken += 1
+        if self._taken % OLDEST_EVERY:
+            while (item := self.pop()[3]) not in waiting:
+                pass
+        else:  # its entry is skipped later
+            item = next(iter(waiting))
         if len(waiting) == 1:
             self.clear()
+        return item
+
+    def last(self, waiting: Collection[Item]) -> Item:
+        """Return the last of the items `waiting`."""
+        while (item := self[0][3]) not in waiting:
+            del self[0]
         return item
 
     def withdraw(self, waiting: Collection[Item]) -> None:
         """An item was withdrawn; these are still `waiting`."""
         if len(self) > 2 * len(waiting):
             self[:] = [entry for entry in self if entry[3] in waiting]
-            heapq.heapify(self)
+
+
+def is_more_urgent(priority: int, other: int) -> bool:
+    """Whether an item of the one priority goes before an older one of the other."""
+    return _urgency(priority) > _urgency(other)
+
+
+def _urgency(priority: int) -> tuple[bool, int]:
+    """Return what is the greater, the more urgent a priority is."""
+    return priority != UNSET, -priority
 
 
 class SharedState:
@@ -133,16 +196,15 @@ class SharedState:
         self.accepted = 0
 
     def accept(self, job: Job, now: float) -> None:
-        """Add a job; it leaves once, through `leave`."""
+        """Add a job; it leaves once, through `leave` or `give_away`."""
         job.state = JOB_TRANSITIONS[job.state, "accept"]
         self.jobs[job.id] = job
-        job.number = self.accepted
         self.accepted += 1
         if job.expires_at is not None:
             self.deadlines.start_timer(job, now)
 
     def leave(self, job: Job, cause: Cause | None) -> None:
-        """Remove a job; there is no other way out. `cause` is None if its worker has answered it.
+        """Remove a job that is over. `cause` is None if its worker has answered it.
 
         A cancelled job that was in flight has had its outcome already and gets no other.
         """
@@ -153,3 +215,12 @@ class SharedState:
                 self.effects.append(Finish(job, cause))
             job.state = JOB_TRANSITIONS[job.state, "finish"]
         self.jobs.pop(job.id, None)
+        if job.timer:  # its deadline may be far, and the job holds a body
+            self.deadlines.end_timer(job)
+
+    def give_away(self, job: Job) -> None:
+        """Remove a waiting job that another scheduler gets."""
+        job.state = JOB_TRANSITIONS[job.state, "finish"]
+        del self.jobs[job.id]
+        if job.timer:
+            self.deadlines.end_timer(job)

@@ -13,9 +13,12 @@ class SequencePolicy:
     max_sequences: int = 1  # sequences that may be open; never less than the workers' batches hold (maxNumSequence)
     #: A job of a closed sequence opens a new one instead of being refused (onExpiredSequence: restart).
     restart_expired: bool = False
-    #: A store has the sequences' states, and knows which jobs were applied: the sequences of a lost worker go on with
+    #: A store has the sequences' states, and knows which jobs were applied: a lost worker's sequences continue with
     #: another one, and a drain does not wait for sequences (handler.cache.store).
     durable: bool = False
+    #: Only a job with the start marker, or step 1, opens a sequence (requireStart).
+    require_start: bool = False
+    remembered: float = 86_400.0  # seconds for which the end of a sequence is remembered (rememberEndedSec)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Pure: `Scaling.decide` is told the demand and the time, about once a second, and may answer with a number of workers.
 
-Up: a job waits longer than the target, and not because workers are about to become ready. The number doubles, as far
-as there are jobs for so many workers.
+Up: a job waits longer than the target, or was refused because it could not have been answered in time, and not because
+workers are about to become ready. The number doubles, as far as there are jobs for that many workers.
 Down: for a whole window no job waited longer than the target, and on average so few workers were busy that fewer would
 have done. At most half of them go. An up that soon follows a down makes the next windows longer, so that a steady load
 between two numbers does not let workers come and go.
@@ -48,6 +48,7 @@ class Demand(NamedTuple):
     oldest_wait: float  # how long (seconds) the oldest of those has waited that no worker has room for
     busy: float  # how many workers would be full of the jobs in flight
     accepted: int  # how many jobs were accepted so far
+    refused: int  # how many were refused so far because no worker could have answered them in time
     per_worker: int  # how many jobs a worker takes at once
     movable: tuple[str, ...]  # the workers that could do without harm, those with the fewest jobs first
     bound: int  # how many workers have the only copy of the state of an open sequence
@@ -81,6 +82,7 @@ class Scaling:
         self._busy_seconds = 0.0  # in the window, all workers together
         self._last_wait = 0.0
         self._accepted = 0
+        self._refused = 0
         self._active_at = now
         self._short_since: float | None = None  # since when fewer workers are ready than wanted
         self._down_at: float | None = None  # when workers were taken down last, if none was added since
@@ -89,12 +91,13 @@ class Scaling:
     def decide(self, demand: Demand, workers: WorkerCounts, now: float) -> Decision | None:
         """Return the new number of workers, None to leave it as it is. The caller starts or stops them at once."""
         is_rising = demand.oldest_wait >= self._last_wait
+        late, self._refused = demand.refused - self._refused, demand.refused
         self._note(demand, workers, now)
         if not workers.wanted:
             return self._wake(demand, workers, now)
-        if demand.oldest_wait > self._policy.target_wait:
+        if late or demand.oldest_wait > self._policy.target_wait:
             self._restart_window(now)
-            return self._up(demand, workers, now) if is_rising else None
+            return self._up(demand, late, workers, now) if is_rising or late else None
         return self._idle(demand, workers, now) or self._down(demand, workers, now)
 
     def _note(self, demand: Demand, workers: WorkerCounts, now: float) -> None:
@@ -115,14 +118,16 @@ class Scaling:
             return None
         return self._added(max(1, workers.least), Reason.request, _requests(demand.queued), now)
 
-    def _up(self, demand: Demand, workers: WorkerCounts, now: float) -> Decision | None:
+    def _up(self, demand: Demand, late: int, workers: WorkerCounts, now: float) -> Decision | None:
         if workers.failing or (self._short_since is not None and now - self._short_since < STARTING_LIMIT):
             return None
-        usable = math.ceil(demand.busy + demand.queued / demand.per_worker)
+        usable = math.ceil(demand.busy + (demand.queued + late) / demand.per_worker)
         count = min(2 * workers.wanted, usable, workers.most)
         if count <= workers.wanted:
             return None
         why = f"{_requests(demand.queued)}, the oldest for {demand.oldest_wait:.1f} s"
+        if late:
+            why += f"; refused because they would have been too late: {late}"
         return self._added(count, Reason.waiting, why, now)
 
     def _added(self, count: int, reason: Reason, why: str, now: float) -> Decision:

@@ -5,49 +5,53 @@ Each event first does what was due before it, then its own work, then sends what
 that a policy makes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from torchserve_py.scheduling.assignment import Assignment, TakeBack
-from torchserve_py.scheduling.effects import Cancel, Cause, Effects, EndReason, Finish
+from torchserve_py.scheduling.assignment import Assignment, Source, TakeBack, compose
+from torchserve_py.scheduling.closed import Over
+from torchserve_py.scheduling.effects import Cancel, Cause, CloseReason, Effects, Finish
 from torchserve_py.scheduling.fifo import Fifo
-from torchserve_py.scheduling.job import CANCELLED, DONE, JOB_TRANSITIONS, STREAMING, WAITING, Job
+from torchserve_py.scheduling.job import CANCELLED, DONE, JOB_TRANSITIONS, RUNNING, STREAMING, WAITING, Job
 from torchserve_py.scheduling.lane import Lane, SharedState, WorkerLoad
-from torchserve_py.scheduling.modes import Source, compose
+from torchserve_py.scheduling.lost_jobs import lose
+from torchserve_py.scheduling.overload import Overload
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.sequence import Sequence
-from torchserve_py.scheduling.sequence_source import Sequences
-
-#: How many workers a job is sent to while each of them dies.
-MOST_SENDS = 3
-
-#: Seconds within which a worker must be found that can tell what has become of a job.
-OUTCOME_LIMIT = 30.0
+from torchserve_py.scheduling.sequence_source import MOST_ENDED_AT_ONCE, LostSequences, Sequences
 
 
 class Scheduler:
     """Queues, batches and sequences of one model version.
 
     Every job gets exactly one outcome: from its owner, which passes the last part to `parts`, or through a `Finish`.
-    Every sequence that was opened gets exactly one `EndSequence`. `now` is monotonic seconds and never goes back.
+    Every sequence that was opened gets exactly one `CloseSequence`. `now` is monotonic seconds and never goes back.
     Events about workers that are not up raise ValueError.
     """
 
-    def __init__(self, policy: Policy, take_back: TakeBack | None = None) -> None:
-        """Begin without workers; `take_back` is what a policy with `ahead` needs."""
+    def __init__(self, policy: Policy, take_back: TakeBack | None = None, over: Over | None = None) -> None:
+        """Begin without workers; `take_back` is what a policy with `ahead` needs, `over` is shared by all versions."""
         self._shared = SharedState()
         self._wanted_workers = 0
         self._draining: Cause | None = None
+        #: Whether it waits for all open sequences, and takes their jobs, while it refuses others.
+        self.runs_out = False
         self._closed: Cause | None = None
         self._durable = policy.sequences is not None and policy.sequences.durable
         self._unbatched = Fifo(self._shared, policy.queue_size)
-        self._source, self._admission = compose(policy, self._shared)
+        self._source, self._admission = compose(policy, self._shared, over)
         self._sequences = self._source if isinstance(self._source, Sequences) else None
         ahead = policy.ahead and not policy.continuous and not (policy.job_ticket and policy.sequences is None)
         take_back = take_back if ahead else None
+        workers: dict[str, WorkerLoad] = {}
+        self._workers: Mapping[str, WorkerLoad] = workers
+        self._joins = policy.continuous
+        self._overload = Overload(workers, policy.batch_size, joins=policy.continuous)
         self._assignment = Assignment(
-            self._shared, self._source, self._unbatched, self._admission, policy.batch_size, take_back
+            *(self._shared, self._source, self._unbatched, self._admission, policy.batch_size, take_back),
+            self._overload,
+            workers,
         )
-        self._workers: Mapping[str, WorkerLoad] = self._assignment.workers
         #: Returns when to call `tick` at the latest, None if there is no deadline. Nothing may be due yet by then.
         self.next_deadline = self._shared.deadlines.next
         #: Returns what the jobs ask of the workers at a moment.
@@ -63,7 +67,8 @@ class Scheduler:
         if job.id in self._shared.jobs:
             raise ValueError(f"there is a job {job.id!r} already; ids must be unique")
         job.submitted_at = now
-        if job.priority or job.unbatched:  # what was sent ahead may have to wait for it
+        # What was sent ahead has to wait for it. (Steps of sequences do not: these take turns whatever their priority.)
+        if job.unbatched or (job.priority and self._sequences is None):
             self._assignment.take_all_back(now)
         if (cause := self._admit(job, now)) is not None:
             self._shared.leave(job, cause)
@@ -95,8 +100,28 @@ class Scheduler:
 
     def failed(self, job_id: str) -> None:
         """The job is about to end with an error: a failed step of a stored sequence is undone, and ends no sequence."""
-        if self._durable and job_id in self._shared.jobs:
-            self._shared.jobs[job_id].ends_sequence = False
+        if (job := self._shared.jobs.get(job_id)) is not None:
+            job.failed = True
+            job.ends_sequence = job.ends_sequence and not self._durable
+
+    def postpone(self, job_id: str, until: float, now: float) -> Effects:
+        """A job of a stored sequence came back from its worker, since another server has the sequence.
+
+        It was not run, and is sent again at the moment ``until``, before all others of its sequence.
+        """
+        self._catch_up(now)
+        job = self._shared.jobs.get(job_id)
+        if job is not None and job.state is RUNNING and self._sequences is not None:
+            job.state = JOB_TRANSITIONS[job.state, "requeue"]
+            job.sends -= 1
+            worker = self._workers[job.worker_id]
+            del worker.in_flight[job.id]
+            self._sequences.hold(job, until, now)
+            self._shared.deadlines.start_timer(job, now)
+            self._assignment.answered(worker, now)
+            self._catch_up(now)  # its time may have ended while the worker had it
+            self._refuse_without_workers(now)
+        return self._conclude(now)
 
     def cancel(self, job_id: str, now: float, cause: Cause | None = Cause.cancelled) -> Effects:
         """End the job for `cause`. None: the owner has given the job its outcome, but its worker may still send parts.
@@ -108,8 +133,10 @@ class Scheduler:
         if job is not None:
             self._assignment.take_back_job(job, now)
         if job is None or job.state in (CANCELLED, DONE):
-            pass
-        elif job.state is WAITING:
+            return self._conclude(now)
+        if cause is Cause.cancelled and job.state is not STREAMING and not job.unbatched:
+            self._overload.gave_up(self._source.lane_of(job), now)
+        if job.state is WAITING:
             self._withdraw(job, cause or Cause.cancelled, now)
         else:
             job.state = JOB_TRANSITIONS[job.state, "cancel"]
@@ -145,7 +172,7 @@ class Scheduler:
         self._assignment.remove(worker)
         early = self._assignment.begun_early(worker)
         for job in worker.in_flight.values():
-            self._lose(job, Cause.worker_died if job.id in early else cause, now)
+            lose(self._shared, job, Cause.worker_died if job.id in early else cause, now, durable=self._durable)
         if self._sequences is not None:
             self._sequences.worker_lost(worker, now)
         self._refuse_without_workers(now)
@@ -174,24 +201,44 @@ class Scheduler:
 
     # Ends
 
-    def end_sequence(self, sequence_id: str, reason: EndReason, now: float) -> Effects:
+    def close_sequence(self, sequence_id: str, reason: CloseReason, now: float) -> Effects:
         """Close a sequence that its handler or cache has ended, once none of its jobs is in flight."""
         self._catch_up(now)
         if self._sequences is not None:
-            self._sequences.end_sequence(sequence_id, reason, now)
+            self._sequences.close_sequence(sequence_id, reason, now)
         return self._conclude(now)
 
-    def succeed(self, earlier: "Scheduler", now: float) -> None:
-        """Know the sequences of an earlier version of the model: states that only its workers have are lost."""
-        if self._sequences is not None and earlier._sequences is not None:
-            self._sequences.succeed(earlier._sequences, now)
-
-    def drain(self, cause: Cause, now: float) -> Effects:
-        """Refuse new jobs with `cause`, except jobs of open sequences that no other server can continue."""
+    def let_go(self, sequence_id: str, now: float) -> Effects:
+        """Let another server have a stored sequence, unless its jobs wait here."""
         self._catch_up(now)
-        if self._draining is not Cause.unregistered:
-            self._draining = cause
+        if self._sequences is not None:
+            self._sequences.let_go(sequence_id, now)
         return self._conclude(now)
+
+    def lose_states(self, now: float) -> None:
+        """The states of open sequences are about to be lost: versions of the model refuse jobs that continue one."""
+        if self._sequences is not None:
+            self._sequences.lose_states(now)
+
+    def drain(self, cause: Cause, now: float, *, runs_out: bool = False) -> Effects:
+        """Refuse new jobs with `cause`, except jobs of open sequences that no other server can continue.
+
+        With `runs_out` the jobs of all open sequences are accepted, and the scheduler is idle once none is open.
+        """
+        self._catch_up(now)
+        if self._draining is not Cause.unregistered or self.runs_out:
+            self._draining, self.runs_out = cause, runs_out
+        return self._conclude(now)
+
+    def take_waiting(self, sequence_id: str, wanted: Callable[[Job], bool], now: float) -> Iterable[Job]:
+        """Take those waiting jobs of a sequence that are wanted, in their order; another scheduler gets them."""
+        self._catch_up(now)
+        if self._sequences is None or sequence_id not in self._sequences.open:
+            return ()
+        taken = self._sequences.take_waiting(sequence_id, wanted, now)
+        for job in taken:
+            self._shared.give_away(job)
+        return taken
 
     def close(self, cause: Cause, now: float, most: int | None = None) -> Effects:
         """Finish every job and end every sequence now; refuse every later job with the same cause.
@@ -207,7 +254,7 @@ class Scheduler:
                     self._shared.effects.append(Cancel(worker.id, ids))
             for job in list(self._shared.jobs.values()):
                 self._shared.leave(job, self._final_cause(job, cause))
-            self._unbatched.close(EndReason.drained, now)
+            self._unbatched.close(CloseReason.drained, now)
             self._source.close(self._end_reason, now)
             for worker in list(self._workers.values()):
                 worker.in_flight.clear()
@@ -246,6 +293,10 @@ class Scheduler:
         """Return the open sequences, oldest first: a live view."""
         return () if self._sequences is None else self._sequences.open.values()
 
+    def sequence(self, sequence_id: str) -> Sequence | None:
+        """Return an open sequence."""
+        return None if self._sequences is None else self._sequences.open.get(sequence_id)
+
     def knows_sequence(self, sequence_id: str, now: float) -> bool:
         """Whether the sequence is open, or is remembered as one whose state is gone."""
         return self._sequences is not None and self._sequences.knows(sequence_id, now)
@@ -253,8 +304,8 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         """Whether there is no job, and no open sequence that would be lost and may get a further job."""
-        is_over = self._durable or self._draining is Cause.unregistered or not self.open_sequences
-        return is_over and not self._shared.jobs
+        waits = self.runs_out or not (self._durable or self._draining is Cause.unregistered)
+        return not (self._shared.jobs or (waits and self.open_sequences))
 
     @property
     def remaining_capacity(self) -> int:
@@ -264,18 +315,37 @@ class Scheduler:
     # Within an event
 
     def _catch_up(self, now: float) -> None:
-        """Do what was due before this event, so that no event meets an expired job or sequence."""
+        """Do what was due before this event, apart from sequences beyond `MOST_ENDED_AT_ONCE`."""
         deadlines = self._shared.deadlines
         if not deadlines.heap or deadlines.heap[0][0] > now:  # as for nearly every event
             return
-        while (thing := deadlines.pop(now)) is not None:
+        left = MOST_ENDED_AT_ONCE
+        while left and (thing := deadlines.pop(now)) is not None:
             match thing:
                 case Job():
-                    self._withdraw(thing, Cause.outcome_unknown if thing.asks_after else Cause.client_timeout, now)
+                    if not self._hurry(thing, now):
+                        self._withdraw(thing, Cause.outcome_unknown if thing.asks_after else Cause.client_timeout, now)
                 case Sequence() if self._sequences is not None:
-                    self._sequences.end_sequence(thing.id, thing.expiry(), now)
+                    self._sequences.due(thing, now)
+                    left -= 1
+                case LostSequences() if self._sequences is not None:
+                    self._sequences.end_lost(now)
+                    left = 0
                 case Lane():
                     self._shared.lanes_to_serve.append(thing)
+
+    def _hurry(self, job: Job, now: float) -> bool:
+        """Have a job sent that must begin now to be in time, if all it waits for is a fuller batch."""
+        if job.answer_by is None or job.answer_by <= now or job.state is not WAITING:
+            return False
+        lane: Lane[Any] = self._source.lane_of(job)
+        if not (lane.free and lane.items):
+            return False
+        job.expires_at = job.answer_by
+        self._shared.deadlines.start_timer(job, now)
+        lane.wait_no_longer(now)
+        self._shared.lanes_to_serve.append(lane)
+        return True
 
     def _conclude(self, now: float) -> Effects:
         """Send what may be sent now, and return the effects of the event."""
@@ -289,9 +359,12 @@ class Scheduler:
 
     def _return(self, job: Job, now: float) -> None:
         """A job in flight has been answered to its end."""
+        was_cancelled = job.state is CANCELLED
         self._shared.leave(job, None)
         worker = self._workers[job.worker_id]
         del worker.in_flight[job.id]
+        if not worker.in_flight or self._joins:
+            self._overload.returned(job, now, was_cancelled=was_cancelled)
         if self._sequences is not None and not job.unbatched:
             self._sequences.returned(job, now)
         self._assignment.answered(worker, now)
@@ -311,12 +384,17 @@ class Scheduler:
         if job.expires_at is not None and job.expires_at <= now:
             return Cause.client_timeout
         continues = self._sequences is not None and not job.unbatched and job.sequence_id in self._sequences.open
-        if self._draining and (self._durable or not continues):
+        continues = continues or job.is_handed_over
+        if self._draining and (not continues or (self._durable and not self.runs_out)):
             return self._draining
         if not self._wanted_workers and not self._any_worker():
             if self._sequences is not None and not job.unbatched:
                 self._sequences.refused(job, now)
             return Cause.no_worker
+        if job.expires_at is not None and not job.unbatched:
+            place = self._source.place_of(job, now)
+            if place is not None and self._overload.refuses(job, place, now):
+                return Cause.overloaded
         return self._source_of(job).admit(job, now)
 
     def _refuse_without_workers(self, now: float) -> None:
@@ -325,32 +403,14 @@ class Scheduler:
             for job in [job for job in self._shared.jobs.values() if job.state is WAITING]:
                 self._withdraw(job, self._final_cause(job, Cause.no_worker), now)
 
-    def _lose(self, job: Job, cause: Cause, now: float) -> None:
-        """The job's worker is gone: another worker runs the job, or tells whether it was applied, or the job ends.
-
-        A job of a stored sequence is sent again if its client has seen no part of an answer, since the store knows
-        whether the job was applied. A job that was with every worker that died may be what kills them, and a job that a
-        worker was silent about for too long would silence the next one too: these jobs only ask for their outcome.
-        """
-        if not self._durable or job.unbatched or job.state is CANCELLED:
-            self._shared.leave(job, cause)
-        elif job.state is STREAMING or (job.asks_after and job.expires_at is not None and job.expires_at <= now):
-            self._shared.leave(job, Cause.outcome_unknown)
-        else:
-            job.state = JOB_TRANSITIONS[job.state, "requeue"]
-            if not job.asks_after and (job.sends >= MOST_SENDS or cause is Cause.response_timeout):
-                job.asks_after, job.expires_at = cause.value, now + OUTCOME_LIMIT
-                self._shared.deadlines.bring_forward(job, now)  # its client may have been ready to wait for longer
-            self._shared.deadlines.start_timer(job, now)
-
     def _final_cause(self, job: Job, cause: Cause) -> Cause:
         """The cause that the client hears: whether a worker has applied a step of a stored sequence is unknown."""
         return Cause.outcome_unknown if self._durable and job.sends and not job.unbatched else cause
 
     @property
-    def _end_reason(self) -> EndReason:
+    def _end_reason(self) -> CloseReason:
         """Why sequences end once everything is closed."""
-        return EndReason.unregistered if self._closed is Cause.unregistered else EndReason.drained
+        return CloseReason.unregistered if self._closed is Cause.unregistered else CloseReason.drained
 
     def _any_worker(self) -> bool:
         return any(not worker.retiring for worker in self._workers.values())

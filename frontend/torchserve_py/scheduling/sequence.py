@@ -2,11 +2,13 @@
 
 PENDING ─ bind ▶ READY ─ send ▶ RUNNING ─ call ▶ READY (recall: back to RUNNING)
                    └──── rest ─────┴───── rest ▶ IDLE ─ call ▶ READY
+                                   RUNNING ─ hold ▶ HELD ─ call ▶ READY
 any of them ─ close ▶ CLOSED
 
 PENDING  a job waits, no worker has a slot yet
 READY    bound; its next job may be sent: the sequence is in its worker's lane
 RUNNING  bound; it has a job in flight, and no other may be sent now
+HELD     bound; another server has the sequence and was asked to let go; its next job is sent a moment later
 IDLE     bound; nothing waits, nothing is in flight: the idle deadline runs
 """
 
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from torchserve_py.scheduling.effects import EndReason
+from torchserve_py.scheduling.effects import CloseReason
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.lane import Lane
 from torchserve_py.scheduling.transitions import Transitions
@@ -28,13 +30,14 @@ class SequenceState(StrEnum):
     PENDING = "pending"
     READY = "ready"
     RUNNING = "running"
+    HELD = "held"
     IDLE = "idle"
     CLOSED = "closed"
 
 
-PENDING, READY, RUNNING, IDLE, CLOSED = SequenceState
+PENDING, READY, RUNNING, HELD, IDLE, CLOSED = SequenceState
 
-SequenceEvent: TypeAlias = Literal["bind", "call", "send", "recall", "rest", "close"]
+SequenceEvent: TypeAlias = Literal["bind", "call", "send", "recall", "hold", "rest", "close"]
 SEQUENCE_TRANSITIONS = Transitions[SequenceState, SequenceEvent](
     {
         (PENDING, "bind"): READY,
@@ -45,6 +48,10 @@ SEQUENCE_TRANSITIONS = Transitions[SequenceState, SequenceEvent](
         (READY, "close"): CLOSED,
         (RUNNING, "call"): READY,
         (RUNNING, "rest"): IDLE,
+        (RUNNING, "hold"): HELD,
+        (HELD, "call"): READY,
+        (HELD, "rest"): IDLE,
+        (HELD, "close"): CLOSED,
         (RUNNING, "close"): CLOSED,
         (IDLE, "call"): READY,
         (IDLE, "close"): CLOSED,
@@ -70,9 +77,11 @@ class Sequence:
     #: Jobs for the next sequence of this id: they came when this one had reached its time limit and was busy.
     successors: tuple[Job, ...] = ()
     in_flight: tuple[Job, ...] = ()
-    ending: EndReason | None = None  # why the sequence closes as soon as none of its jobs is in flight, if it does
+    ending: CloseReason | None = None  # why the sequence closes as soon as none of its jobs is in flight, if it does
     has_state: bool = False  # whether a worker has had one of its jobs, and so state that can be lost
-    once: bool = False  # whether nothing begins it anew after its end: a job that was sent has said so
+    #: The tokens of its jobs that were answered: another one begins when a start marker ends what was there before.
+    tokens: tuple[str, ...] = ()
+    held_until: float = 0.0  # when a held sequence may be asked for again
     timer: int = 0  # kept by `Deadlines`
 
     def __repr__(self) -> str:
@@ -84,12 +93,14 @@ class Sequence:
             return min(self.idle_since + self.lane.max_idle, self.ends_at)
         if self.state is CLOSED:
             return None
+        if self.state is HELD:
+            return self.held_until
         idle_at_the_earliest = now + self.lane.max_idle
         return min(idle_at_the_earliest, self.ends_at) if self.ends_at > now else idle_at_the_earliest
 
-    def expiry(self) -> EndReason:
+    def expiry(self) -> CloseReason:
         """Which of its two deadlines an idle sequence reaches first."""
-        return EndReason.timeout if self.ends_at <= self.idle_since + self.lane.max_idle else EndReason.idle
+        return CloseReason.timeout if self.ends_at <= self.idle_since + self.lane.max_idle else CloseReason.idle
 
 
 class SequenceLane(Lane[Sequence]):
@@ -133,6 +144,6 @@ class SequenceLane(Lane[Sequence]):
             sequence.in_flight += (job,)
             job.ready_since = items.pop(sequence)
             job.opens, job.active_since = not sequence.has_state, sequence.active_since
-            sequence.has_state, sequence.once = True, sequence.once or job.once
+            sequence.has_state = True
             jobs.append(job)
         return jobs

@@ -5,17 +5,19 @@ slots, or is pending until one is free. A sequence leaves its slot through `_clo
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import cast
 
-from torchserve_py.scheduling.closed import ENDS, ClosedIds, SuspendedIds
-from torchserve_py.scheduling.effects import Cause, EndReason, EndSequence
+from torchserve_py.scheduling.closed import Over, SuspendedIds, closed_cause, may_begin
+from torchserve_py.scheduling.effects import Cause, CloseReason, CloseSequence
 from torchserve_py.scheduling.emptiest import EmptiestLane
 from torchserve_py.scheduling.job import STREAMING, WAITING, Job
 from torchserve_py.scheduling.lane import Ranking, SharedState, WorkerLoad
+from torchserve_py.scheduling.overload import Place
 from torchserve_py.scheduling.policy import SequencePolicy
 from torchserve_py.scheduling.sequence import (
+    HELD,
     IDLE,
     PENDING,
     READY,
@@ -24,6 +26,28 @@ from torchserve_py.scheduling.sequence import (
     Sequence,
     SequenceLane,
 )
+
+#: How many sequences without a job end in one event because their time has come or their worker is lost. For the others
+#: a deadline stays due, so that the next `tick` follows at once: 100,000 would keep all else waiting for a second.
+MOST_ENDED_AT_ONCE = 500
+
+#: Of how many tokens that an open sequence had before its present one it is remembered that they are over: as many as
+#: `ts.protocol.sequence_limits` allows stores.
+MOST_EARLIER_TOKENS = 1_000
+
+
+class LostSequences:
+    """Lanes of lost workers with sequences that are still to be ended; due as long as there are any."""
+
+    __slots__ = ("lanes", "timer")
+
+    def __init__(self) -> None:
+        self.lanes: dict[SequenceLane, None] = {}
+        self.timer = 0
+
+    def due(self, now: float) -> float | None:
+        """Return that they are due now, None if there are none."""
+        return now if self.lanes else None
 
 
 class Sequences:
@@ -34,7 +58,14 @@ class Sequences:
     """
 
     def __init__(
-        self, shared: SharedState, policy: SequencePolicy, batch_size: int, delay: float, *, joins: bool
+        self,
+        shared: SharedState,
+        policy: SequencePolicy,
+        batch_size: int,
+        delay: float,
+        *,
+        joins: bool,
+        over: Over | None = None,
     ) -> None:
         self.open: dict[str | None, Sequence] = {}  # keyed as jobs are, whose sequence_id is optional
         self._shared = shared
@@ -48,24 +79,29 @@ class Sequences:
         self._most_running = batch_size if joins else 2 * batch_size
         self._pending = SequenceLane(None, self._most_running, delay, policy.max_idle)
         self._ranking = Ranking[Sequence]()  # of those pending, by the jobs that open them
-        self._closed = ClosedIds()
-        self._ended = ClosedIds(ENDS)
+        self._lost = LostSequences()
+        self._over = Over(policy.remembered) if over is None else over
+        self._over.remember_for(policy.remembered)
         self._suspended = SuspendedIds()
         self._capacity = self._slots = policy.max_sequences
-        self._without_worker = EndReason.suspended if policy.durable else EndReason.worker_lost
+        self._without_worker = CloseReason.suspended if policy.durable else CloseReason.worker_lost
 
     # Jobs
 
     def admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job in its sequence, opening that if necessary; or say why the job is refused."""
         sequence = self.open.get(job.sequence_id)
+        if sequence is not None and self._is_still_to_end(sequence, now):
+            sequence = None
         if sequence is None:
-            if (cause := self._closed_cause(job, now)) is not None:
+            if (cause := closed_cause(job, self._over, self._policy, now)) is not None:
                 return cause
             if len(self.open) >= self._capacity:
                 return Cause.sequence_capacity
             self._open(job, now)
-        elif sequence.ends_at <= now and not (sequence.successors or self._may_begin_anew(job)):
+        elif job.token not in sequence.tokens[-1:] and (cause := self._over.known_cause(job, now)) is not None:
+            return cause
+        elif sequence.ends_at <= now and not (sequence.successors or may_begin(job, self._policy)):
             return Cause.sequence_expired
         elif len(sequence.waiting) + len(sequence.successors) >= self._policy.queue_size:
             return Cause.sequence_queue_full
@@ -76,6 +112,18 @@ class Sequences:
             if sequence.state is IDLE or (sequence.state is RUNNING and self._may_join(sequence)):
                 self._call(sequence, now)
         return None
+
+    def lane_of(self, job: Job) -> SequenceLane:
+        """Return the lane of the sequence of a job that was accepted."""
+        return self.open[job.sequence_id].lane
+
+    def place_of(self, job: Job, now: float) -> Place | None:
+        """Return where a new job would wait; None if no worker has room for its sequence yet."""
+        if (sequence := self.open.get(job.sequence_id)) is not None:
+            own = len(sequence.waiting) + len(sequence.successors)
+            return None if sequence.state is PENDING else _place(sequence.lane, own, now)
+        lane = self._emptiest.get()
+        return None if lane is None or len(lane.bound) >= self._slots else _place(lane, 0, now)
 
     def refused(self, job: Job, now: float) -> None:
         """There is no worker for the job: its stored sequence is not idle as long as its client asks for it."""
@@ -101,8 +149,36 @@ class Sequences:
             lane = sequence.lane
             self._settle(sequence, now)
             if sequence in lane.items:
-                lane.items[sequence] = job.ready_since
-                lane.items.move_to_end(sequence, last=False)
+                lane.put_first(sequence, job.ready_since)
+
+    def hold(self, job: Job, until: float, now: float) -> None:
+        """A job in flight could not run, since another server has its sequence: it is sent again at that moment."""
+        sequence = self.open[job.sequence_id]
+        sequence.in_flight = _without(job, sequence.in_flight)
+        if not sequence.in_flight:
+            sequence.lane.running -= 1
+        sequence.waiting = (job, *sequence.waiting)
+        sequence.has_state = not job.opens
+        if sequence.state is RUNNING and not sequence.in_flight and sequence.ending is None:
+            sequence.state = SEQUENCE_TRANSITIONS[RUNNING, "hold"]
+            sequence.held_until = until
+            self._shared.deadlines.bring_forward(sequence, now)
+        else:
+            self._settle(sequence, now)
+
+    def due(self, sequence: Sequence, now: float) -> None:
+        """A deadline of the sequence has come."""
+        if sequence.state is HELD:
+            self._call(sequence, now)
+            self._shared.deadlines.start_timer(sequence, now)
+        else:
+            self._end(sequence, sequence.expiry(), now)
+
+    def let_go(self, sequence_id: str, now: float) -> None:
+        """Another server asks for a stored sequence: it leaves its worker, unless further jobs wait here."""
+        sequence = self.open.get(sequence_id)
+        if sequence is not None and self._policy.durable and not (sequence.waiting or sequence.successors):
+            self._end(sequence, CloseReason.suspended, now)
 
     def streams(self, job: Job, now: float) -> None:
         """The job has begun to stream: the next job of its sequence may join."""
@@ -119,8 +195,10 @@ class Sequences:
         sequence.in_flight = _without(job, sequence.in_flight)
         if not sequence.in_flight:
             sequence.lane.running -= 1
+        if job.token is not None and not job.failed and job.token not in sequence.tokens[-1:]:
+            sequence.tokens = (*sequence.tokens[-MOST_EARLIER_TOKENS:], job.token)
         if job.ends_sequence and sequence.ending is None:
-            sequence.ending = EndReason.ended
+            sequence.ending = CloseReason.ended
         self._settle(sequence, now)
 
     # Workers
@@ -139,12 +217,32 @@ class Sequences:
             self._end(sequence, self._without_worker, now)
 
     def worker_lost(self, worker: WorkerLoad, now: float) -> None:
-        """Close the worker's sequences, whose state is lost, or continue stored ones with the jobs to send again."""
-        for sequence in self._unlink(worker):
+        """Close the worker's sequences, whose state is lost, or continue stored ones with the jobs to send again.
+
+        Those without a job are closed by `end_lost`, some at once.
+        """
+        for sequence in [each for each in self._unlink(worker) if each.state is not IDLE]:
             again = [job for job in sequence.in_flight if job.state is WAITING]
             sequence.waiting = (*again, *sequence.waiting)
             self._drop_in_flight(sequence)
             self._close(sequence, sequence.ending or self._without_worker, now)
+
+        self._lost.lanes[cast(SequenceLane, worker.lane)] = None
+        self.end_lost(now)
+
+    def end_lost(self, now: float) -> None:
+        """Close some of the sequences without a job whose worker is lost."""
+        left = MOST_ENDED_AT_ONCE
+        for lane in list(self._lost.lanes):
+            some = list(islice(lane.bound, left))
+            for sequence in some:
+                self._close(sequence, sequence.ending or self._without_worker, now)
+            left -= len(some)
+            if lane.bound:
+                lane.worker_id = None  # another worker of this id may come, which never had them
+                break
+            del self._lost.lanes[lane]
+        self._shared.deadlines.start_timer(self._lost, now)
 
     def set_workers(self, count: int, now: float) -> None:
         """Set the capacity, which is never less than what the workers' batches hold, and share it evenly as slots."""
@@ -152,22 +250,28 @@ class Sequences:
         self._slots = math.ceil(self._capacity / max(count, 1))
         self._bind_pending(now)
 
-    def succeed(self, earlier: "Sequences", now: float) -> None:
-        """Refuse jobs that continue a sequence of an earlier version of the model, unless both store its state."""
-        self._closed.remember_all_of(earlier._closed, now)
-        if not (self._policy.durable and earlier._policy.durable):
-            for sequence in earlier.open.values():
-                if sequence.has_state:
-                    self._closed.remember(sequence.id, EndReason.worker_lost, now)
+    def take_waiting(self, sequence_id: str, wanted: Callable[[Job], bool], now: float) -> list[Job]:
+        """Take those jobs out of the queue of an open sequence that are wanted, in their order."""
+        sequence = self.open[sequence_id]
+        taken = [job for job in (*sequence.waiting, *sequence.successors) if job.state is WAITING and wanted(job)]
+        for job in taken:
+            self.withdraw(job, now)
+        return taken
+
+    def lose_states(self, now: float) -> None:
+        """Refuse jobs that continue one of the open sequences: their states are about to be lost."""
+        for sequence in self.open.values():
+            if sequence.has_state:
+                self._over.ids.remember(sequence.id, CloseReason.worker_lost, now)
 
     # Ends
 
-    def end_sequence(self, sequence_id: str, reason: EndReason, now: float) -> None:
+    def close_sequence(self, sequence_id: str, reason: CloseReason, now: float) -> None:
         """End the sequence, if it is open, as soon as nothing of it is in flight."""
         if (sequence := self.open.get(sequence_id)) is not None:
             self._end(sequence, reason, now)
 
-    def close(self, reason: EndReason, now: float) -> None:
+    def close(self, reason: CloseReason, now: float) -> None:
         """End every sequence that had a job; the jobs are over. Pending ones first, so that none takes a slot."""
         busy = [sequence for sequence in self.open.values() if sequence.state is not IDLE]
         for sequence in sorted(busy, key=lambda sequence: sequence.state is not PENDING):
@@ -175,8 +279,8 @@ class Sequences:
             sequence.waiting = sequence.successors = ()
             self._close(sequence, reason, now)
 
-    def end_idle(self, reason: EndReason, now: float, most: int | None) -> None:
-        """End sequences that have no job: all of them (None), or so many at most."""
+    def end_idle(self, reason: CloseReason, now: float, most: int | None) -> None:
+        """End sequences that have no job: all of them (None), or at most this many."""
         for sequence in list(islice(self.open.values(), most)):
             self._close(sequence, reason, now)
 
@@ -184,7 +288,7 @@ class Sequences:
         """Whether the sequence is open, or remembered as one whose state is gone. Always true if states are stored."""
         if self._policy.durable:
             return True  # only a worker can look into the store
-        return sequence_id in self.open or self._closed.refusal(sequence_id, now) is not None
+        return sequence_id in self.open or self._over.ids.refusal(sequence_id, now) is not None
 
     @property
     def lanes(self) -> Iterable[SequenceLane]:
@@ -202,15 +306,17 @@ class Sequences:
 
     # Lifecycle of a sequence
 
-    def _closed_cause(self, job: Job, now: float) -> Cause | None:
-        """Why a job must not open a sequence: it continues one whose state is gone, or that is over for good."""
-        if job.once and (cause := self._ended.refusal(job.sequence_id, now)) is not None:
-            return cause
-        return None if self._may_begin_anew(job) else self._closed.refusal(job.sequence_id, now)
-
-    def _may_begin_anew(self, job: Job) -> bool:
-        """Whether the job may open a sequence of an id whose earlier state is gone."""
-        return job.starts_sequence or self._policy.restart_expired
+    def _is_still_to_end(self, sequence: Sequence, now: float) -> bool:
+        """End a sequence that is still waiting for its turn to be ended; return whether it was."""
+        if sequence.state is not IDLE:
+            return False
+        if sequence.lane in self._lost.lanes:
+            self._close(sequence, sequence.ending or self._without_worker, now)
+            return True
+        if (due := sequence.due(now)) is not None and due <= now:
+            self.due(sequence, now)
+            return True
+        return False
 
     def _open(self, job: Job, now: float) -> None:
         if job.sequence_id is None:
@@ -227,10 +333,10 @@ class Sequences:
         )
         self.open[sequence.id] = sequence
         self._pending.bound[sequence] = None
+        newest_first = self._pending.put(sequence, now)
         if job.priority or self._ranking:
-            self._ranking.add(sequence, job.priority, self._pending.items)
-        self._pending.items[sequence] = now
-        self._closed.forget(sequence.id)
+            self._ranking.add(sequence, job.priority, self._pending.items, newest_first=newest_first)
+        self._over.ids.forget(sequence.id)
         self._shared.deadlines.start_timer(sequence, now)
         self._bind_pending(now)
 
@@ -248,16 +354,17 @@ class Sequences:
             self._emptiest.changed(lane)
             sequence.lane = lane
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "bind"]
-            lane.items[sequence] = now
+            lane.put(sequence, now)
             self._shared.lanes_to_serve.append(lane)
 
     def _call(self, sequence: Sequence, now: float) -> None:
         """Let its next job be sent. A job that joins one in flight goes to the front: its place is kept for it."""
         sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "call"]
         lane = sequence.lane
-        lane.items[sequence] = now
         if sequence.in_flight:
-            lane.items.move_to_end(sequence, last=False)
+            lane.put_first(sequence, now)
+        else:
+            lane.put(sequence, now)
         self._shared.lanes_to_serve.append(lane)
 
     def _recall(self, sequence: Sequence) -> None:
@@ -284,13 +391,16 @@ class Sequences:
             if sequence.state is RUNNING:
                 self._call(sequence, now)
         elif sequence.ends_at <= now:
-            self._close(sequence, EndReason.timeout, now)
+            self._close(sequence, CloseReason.timeout, now)
         elif sequence.state is PENDING:
-            self._close(sequence, EndReason.ended, now)  # it has no state that could be lost
+            self._close(sequence, CloseReason.ended, now)  # it has no state that could be lost
         else:
             sequence.lane.items.pop(sequence, None)
+            was_held = sequence.state is HELD
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "rest"]
             sequence.idle_since = now
+            if was_held:  # it may be over before it would have been asked for again
+                self._shared.deadlines.bring_forward(sequence, now)
 
     def _drop_in_flight(self, sequence: Sequence) -> None:
         """Forget its jobs in flight, which are over."""
@@ -298,16 +408,16 @@ class Sequences:
             sequence.in_flight = ()
             sequence.lane.running -= 1
 
-    def _end(self, sequence: Sequence, reason: EndReason, now: float) -> None:
+    def _end(self, sequence: Sequence, reason: CloseReason, now: float) -> None:
         sequence.ending = sequence.ending or reason
         self._settle(sequence, now)
 
-    def _close(self, sequence: Sequence, reason: EndReason, now: float) -> None:
+    def _close(self, sequence: Sequence, reason: CloseReason, now: float) -> None:
         """Close a sequence; there is no other way out. Its slot is free, and its waiting jobs are treated as new ones.
 
         They open a new sequence under the id, or are refused if they continue a state that is gone or over for good.
         """
-        if reason is EndReason.suspended or (reason is EndReason.ended and not sequence.has_state):
+        if reason is CloseReason.suspended or (reason is CloseReason.ended and not sequence.has_state):
             self._suspended.remember(sequence, now)
         due = sequence.due(now) if sequence.state is IDLE else None
         over_at = now if due is None else min(now, due)
@@ -321,11 +431,12 @@ class Sequences:
             self._ranking.withdraw(self._pending.items)
         if lane.items:
             self._shared.lanes_to_serve.append(lane)  # the remaining sequences may all be ready now
-        if sequence.has_state and not self._policy.durable:  # what is stored may have been begun anew elsewhere
-            self._closed.remember(sequence.id, reason, now)
-        if sequence.once:
-            self._ended.remember(sequence.id, reason, now)
-        self._shared.effects.append(EndSequence(lane.worker_id, sequence.id, reason, over_at))
+        if sequence.has_state and not self._policy.durable:  # what is stored may have been started again elsewhere
+            self._over.ids.remember(sequence.id, reason, now)
+        if not self._policy.durable:
+            for token in sequence.tokens:
+                self._over.tokens.remember(sequence.id, token, reason, now)
+        self._shared.effects.append(CloseSequence(lane.worker_id, sequence.id, reason, over_at))
         self._bind_pending(now)
         for job in (*sequence.waiting, *sequence.successors):
             self._admit_again(job, now)
@@ -334,7 +445,7 @@ class Sequences:
         """Admit a job that was accepted before: limits do not apply, but it must not continue a lost state."""
         if (sequence := self.open.get(job.sequence_id)) is not None:
             sequence.waiting += (job,)
-        elif (cause := self._closed_cause(job, now)) is not None:
+        elif (cause := closed_cause(job, self._over, self._policy, now)) is not None:
             self._shared.leave(job, cause)
         else:
             self._open(job, now)
@@ -345,6 +456,12 @@ class Sequences:
         self._lanes.pop(worker.id, None)
         self._emptiest.remove(lane)
         return list(lane.bound)
+
+
+def _place(lane: SequenceLane, own: int, now: float) -> Place:
+    """Return the place behind this many jobs of its own sequence, which takes turns with the others of its lane."""
+    before = 0 if lane.is_newest_first(now) else len(lane.items)
+    return Place(lane, before + lane.jobs_ahead, own)
 
 
 def _without(job: Job, jobs: tuple[Job, ...]) -> tuple[Job, ...]:

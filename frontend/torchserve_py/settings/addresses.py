@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Self
 
 _SYNTAX = re.compile(r"(?P<scheme>https?)://(?P<host>[^:/\s]+)(?::(?P<port>[0-9]+))?|unix:(?P<path>/.+)", re.IGNORECASE)
@@ -25,6 +26,14 @@ class Address:
     @property
     def is_tls(self) -> bool:
         return self.scheme == "https"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        try:
+            return self.is_unix or ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     def shares_listener(self, other: Self) -> bool:
         """Return whether this is the listener of another address; port 0 is another free port each time."""

@@ -5,24 +5,17 @@ The flag of a setting is stored under the setting's name, as text (None where it
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
+from torchserve_py.plugin_api import ReportOffer
+from torchserve_py.plugins import reports
 from torchserve_py.settings.schemas.values import FLAG
-from torchserve_py.settings.table import SOURCES, Settings, Source
+from torchserve_py.settings.server_settings import server_settings, sources
+from torchserve_py.settings.table import Source
 from torchserve_py.settings.value_kinds import MODELS
 
 #: Flags that configure the Java virtual machine or the C++ backend of TorchServe: attribute -> flag.
 JVM_FLAGS = {"cpp_log_config": "--cpp-log-config", "plugins_path": "--plugins-path"}
-
-#: The files whose schemas can be printed, see `torchserve_py.config_schemas`.
-SCHEMA_NAMES = (
-    "config.properties",
-    "model-config",
-    "metrics",
-    "workflow",
-    "truss",
-    "mlserver-model",
-    "mlserver-server",
-)
 
 
 class Flags(argparse.Namespace):
@@ -30,15 +23,16 @@ class Flags(argparse.Namespace):
 
     version: bool
     stop: bool
-    print_config: bool
-    check_config: bool
-    schema: str | None
     foreground: bool
     ts_config: str | None
     log_config: str | None
     cpp_log_config: str | None
     plugins_path: str | None
     no_config_snapshots: str | None
+
+    def given(self, report: str) -> Any:
+        """Return the value of a flag of `plugins.reports`, True for one without; none if it is not given."""
+        return getattr(self, report)
 
 
 def parse_flags(argv: Sequence[str]) -> Flags:
@@ -51,7 +45,7 @@ def flags_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torchserve-py",
         description="Serve PyTorch models.",
-        epilog="Commands beside these flags, each with --help of its own: torchserve-py serve PATH ... serves files and"
+        epilog="Commands, each with its own --help: torchserve-py serve PATH ... serves files and"
         " folders with defaults, torchserve-py init writes a first model, torchserve-py completion SHELL completes.",
     )
     action = parser.add_mutually_exclusive_group()
@@ -60,23 +54,11 @@ def flags_parser() -> argparse.ArgumentParser:
     action.add_argument(
         "--stop", action="store_true", help="stop the server and wait until accepted requests are answered"
     )
-    parser.add_argument(
-        "--print-config", action="store_true", help="print every setting and where its value comes from, start nothing"
-    )
-    parser.add_argument(
-        "--check-config",
-        action="store_true",
-        help="report what of the configuration and the model store is ignored, wrong or different here, start nothing",
-    )
-    parser.add_argument(
-        "--schema",
-        choices=SCHEMA_NAMES,
-        metavar="NAME",
-        help=f"print the JSON Schema of a file, for editors, start nothing: {', '.join(SCHEMA_NAMES)}",
-    )
+    for flag, report in reports().items():
+        _add_report(parser, flag, report)
     parser.add_argument("--foreground", action="store_true", help="stay until the server exits")
     parser.add_argument("--ts-config", metavar="FILE", help="config.properties; TS_CONFIG_FILE takes precedence")
-    for name, source in SOURCES.items():
+    for name, source in sources().items():
         if source.flag is not None:
             _add_setting(parser, name, source, source.flag)
     parser.add_argument("--cpp-log-config", metavar="FILE", help="no effect (C++ backend of TorchServe)")
@@ -84,9 +66,18 @@ def flags_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_report(parser: argparse.ArgumentParser, flag: str, report: ReportOffer) -> None:
+    if report.values is None:
+        parser.add_argument(flag, dest=flag, action="store_true", help=report.help)
+    else:
+        values = report.values()
+        meaning = f"{report.help}: {', '.join(values)}"
+        parser.add_argument(flag, dest=flag, choices=values, metavar=report.metavar, help=meaning)
+
+
 def _add_setting(parser: argparse.ArgumentParser, name: str, source: Source, flag: str) -> None:
     names = (flag,) if source.short is None else (flag, source.short)
-    meaning = (Settings.model_fields[name].description or "").replace("`", "")
+    meaning = (server_settings().model_fields[name].description or "").replace("`", "")
     if source.kind is FLAG:
         parser.add_argument(*names, dest=name, action="store_const", const="true", help=meaning)
     else:

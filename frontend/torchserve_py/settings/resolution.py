@@ -17,19 +17,17 @@ from torchserve_py.settings.log_config import is_log4j
 from torchserve_py.settings.properties import PropertiesError, Property, read_properties, split_glued
 from torchserve_py.settings.schemas.schema import told, validate
 from torchserve_py.settings.schemas.values import FLAG
+from torchserve_py.settings.server_settings import default_of, server_settings, sources
 from torchserve_py.settings.snapshot_file import newest_snapshot
 from torchserve_py.settings.table import (
     DEFAULT_ORIGIN,
     INTERNAL_KEYS,
     JVM_KEYS,
-    SOURCES,
     Effective,
     Settings,
-    default_of,
 )
 
 _REFERENCE = re.compile(r"\$\$(\w+)\$\$")
-_FILE_KEYS = {name for name, source in SOURCES.items() if source.in_file}
 
 
 class SettingsError(Exception):
@@ -58,6 +56,7 @@ class Resolution:
         self._environ = environ
         self._cwd = cwd
         self._file = ""
+        self._file_keys = {name for name, source in sources().items() if source.in_file}
         self._properties: dict[str, Property] = {}
         self._problems: defaultdict[str, list[str]] = defaultdict(list)
         self._read_file()
@@ -75,7 +74,7 @@ class Resolution:
         """Return the settings. Raises `SettingsError` when there are errors."""
         if self.errors:
             raise SettingsError("\n".join(self.errors))
-        return Settings.model_construct(**{name: each.value for name, each in self.effective.items()})
+        return server_settings().model_construct(**{name: each.value for name, each in self.effective.items()})
 
     # The file
 
@@ -108,8 +107,8 @@ class Resolution:
     def _unglued(self, entries: Sequence[Property]) -> Iterator[Property]:
         """Yield the entries; two that a missing line break has joined are separated."""
         for entry in entries:
-            is_flag = entry.key in SOURCES and SOURCES[entry.key].kind is FLAG
-            parts = split_glued(entry, {*_FILE_KEYS, *JVM_KEYS, *INTERNAL_KEYS}) if is_flag else (entry,)
+            is_flag = entry.key in sources() and sources()[entry.key].kind is FLAG
+            parts = split_glued(entry, {*self._file_keys, *JVM_KEYS, *INTERNAL_KEYS}) if is_flag else (entry,)
             if len(parts) > 1:
                 self.warnings.append(
                     f"{self._place(entry)}: a line break is missing between {entry.key}={parts[0].value} and"
@@ -146,7 +145,7 @@ class Resolution:
         for key, entry in self._properties.items():
             if key in JVM_KEYS:
                 ignored.append(f"{key} ({self._place(entry)})")
-            elif key not in _FILE_KEYS and key not in INTERNAL_KEYS:
+            elif key not in self._file_keys and key not in INTERNAL_KEYS:
                 self.warnings.append(self._unknown_key(entry))
         if ignored:
             self.warnings.append(
@@ -158,7 +157,7 @@ class Resolution:
         from difflib import get_close_matches  # 5 ms that a right file need not pay
 
         message = f"{self._place(entry)}: {entry.key} is no key of config.properties and has no effect"
-        closest = get_close_matches(entry.key, sorted([*_FILE_KEYS, *JVM_KEYS]), n=1)
+        closest = get_close_matches(entry.key, sorted([*self._file_keys, *JVM_KEYS]), n=1)
         return f"{message}; did you mean {closest[0]}?" if closest else message
 
     def _check_flags(self) -> None:
@@ -174,7 +173,7 @@ class Resolution:
         switch = "use_env_allowed_urls" if self._env_enabled else "enable_envvars_config"
         without_effect = [
             source.env
-            for name, source in SOURCES.items()
+            for name, source in sources().items()
             if source.env is not None and source.env in self._environ and not self._is_env_heeded(name)
         ]
         if without_effect:
@@ -183,23 +182,23 @@ class Resolution:
     def _is_env_heeded(self, name: str) -> bool:
         if name == "allowed_urls" and not self._file_switch("use_env_allowed_urls"):
             return False
-        return SOURCES[name].env_always or self._env_enabled
+        return sources()[name].env_always or self._env_enabled
 
     # Values
 
     def _read_values(self) -> None:
-        given = {name: found for name in SOURCES if (found := self._given(name)) is not None}
+        given = {name: found for name in sources() if (found := self._given(name)) is not None}
         converted = {name: self._converted(name, each.value) for name, each in given.items()}
-        values, errors = validate(Settings, converted, self._cwd)
+        values, errors = validate(server_settings(), converted, self._cwd)
         for error in errors:
             name = str(error["loc"][0])
             is_part = len(error["loc"]) > 1
             place, quoted = given[name].origin, given[name].quoted
-            problem = f"{place}: {told(Settings, error)}" if is_part else f"{quoted}: {error['msg']}"
+            problem = f"{place}: {told(server_settings(), error)}" if is_part else f"{quoted}: {error['msg']}"
             self._problems[name].append(f"Invalid configuration: {problem}")
         if "model_store" not in {*given, *self._problems}:
             self._problems["model_store"].append("Missing mandatory parameter --model-store")
-        for name in SOURCES:
+        for name in sources():
             if name in self._problems:
                 self.errors += self._problems[name]
             elif name in given:
@@ -213,11 +212,11 @@ class Resolution:
             return value
         if not value.strip() and default_of(name, self._cwd) is None:
             return None
-        return SOURCES[name].kind.from_text(value)
+        return sources()[name].kind.from_text(value)
 
     def _given(self, name: str) -> _Given | None:
         """Return the value of a setting; None if no source gives one, or if it is refused."""
-        source = SOURCES[name]
+        source = sources()[name]
         if source.env is not None and source.env in self._environ and self._is_env_heeded(name):
             return self._from_environment(name, source.env)
         if source.flag is not None and getattr(self._flags, name) is not None:
@@ -229,8 +228,8 @@ class Resolution:
     def _from_environment(self, name: str, variable: str) -> _Given | None:
         text = self._environ[variable]
         origin = f"environment variable {variable}"
-        if name == "ts_open_inference_protocol":  # the one variable with a rule of its own: not true/false, but oip
-            return _Given(text == "oip", origin, "")
+        if (word := sources()[name].env_word) is not None:
+            return _Given(text == word, origin, "")
         if name == "temp_dir" and not (self._cwd / text).is_dir():
             self._problems[name].append(f"Invalid temp directory: {text}, please check TEMP environment variable.")
             return None
@@ -238,14 +237,14 @@ class Resolution:
 
     def _from_flag(self, name: str, flag: str) -> _Given | None:
         value = getattr(self._flags, name)
-        if name in ("model_store", "workflow_store") and not (self._cwd / value).is_dir():
+        if sources()[name].must_exist and not (self._cwd / value).is_dir():
             self._problems[name].append(f"{flag} directory not found: {value}")
             return None
         return _Given(value, f"flag {flag}", f"{flag} {value if isinstance(value, str) else ' '.join(value)}")
 
     def _from_file(self, name: str, entry: Property) -> _Given | None:
         place = self._place(entry)
-        quoted = f"{place}: {name} = {'********' if SOURCES[name].secret else entry.value}"
+        quoted = f"{place}: {name} = {'********' if sources()[name].secret else entry.value}"
         try:
             text = _REFERENCE.sub(lambda reference: self._environ[reference[1]], entry.value)
         except KeyError as missing:

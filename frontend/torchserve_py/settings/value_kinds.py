@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from torchserve_py.settings.addresses import Address, parse_address
 from torchserve_py.settings.log_config import is_log4j, read_log_config
 from torchserve_py.settings.model_spec import parse_model_specs
-from torchserve_py.settings.schemas.values import Parsed
+from torchserve_py.settings.schemas.values import Parsed, integer
 from torchserve_py.settings.snapshot_file import parse_snapshot
 
 
@@ -22,6 +23,17 @@ def address(*, http_port: int, https_port: int) -> Parsed:
         return parse_address(text.strip(), http_port=http_port, https_port=https_port)
 
     return Parsed("http://host[:port], https://host[:port] or unix:/path, with a port below 65535", read)
+
+
+#: How TorchServe's own example of a stateful model writes a port.
+_LOCAL_URL = re.compile(r"https?://(?:127\.0\.0\.1|localhost):([0-9]+)/?", re.IGNORECASE)
+_PORT = integer(0, 65535)
+
+
+def _port(text: str) -> Any:
+    """Read a port, or the URL of one of this machine; where other machines reach it is another setting."""
+    local = _LOCAL_URL.fullmatch(text.strip())
+    return _PORT.from_text(text if local is None else local[1])
 
 
 def _command(text: str, _: Path) -> str:
@@ -87,6 +99,7 @@ def _route(text: str, _: Path) -> str:
     return text.strip()
 
 
+PORT = replace(_PORT, from_text=_port)
 COMMAND = Parsed("a command line", _command)
 PATH = Parsed("a path", _path)
 ROUTE = Parsed("the path of a URL, such as /predict, without braces and query", _route)

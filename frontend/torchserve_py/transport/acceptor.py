@@ -131,18 +131,22 @@ class Acceptor:
 async def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Listen at every address that a host name has; with port 0 at one free port.
 
+    The socket of ``::``, every IPv6 address, takes IPv4 as well, unless the name also has an IPv4 address.
+
     Raises OSError: one of the addresses cannot be bound; then no socket stays open.
     """
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = dict.fromkeys((family, address) for family, _, _, _, address in infos)
+    takes_both = socket.has_dualstack_ipv6() and [address[0] for _, address in found] == ["::"]
     sockets: list[socket.socket] = []
     try:
-        for family, _, _, _, address in dict.fromkeys(found):
+        for family, address in found:
             listening = socket.socket(family, socket.SOCK_STREAM)
             sockets.append(listening)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not takes_both)
             listening.bind((address[0], port, *address[2:]))
             listening.listen(backlog)
             port = port or listening.getsockname()[1]

@@ -1,11 +1,14 @@
-"""The bytes of requests that a server holds for its clients, over HTTP and gRPC together.
+"""The bytes that a server holds for its clients, over HTTP, WebSockets and gRPC together.
 
 A limit per request is not enough: each of a thousand connections may have a request, or a thousand. So all bytes that
 are held for clients count towards one budget: heads of gRPC calls; bodies and messages that are incomplete, that wait,
-or that are being served; and what they are decompressed to. Requests beyond the budget are refused.
+or that are being served; and what they are decompressed to. Requests beyond the budget are refused, and a WebSocket is
+closed. Answers that clients leave unread have a budget of their own, see `unread`.
 """
 
 from typing import Final
+
+from torchserve_py.transport.unread import UnreadOfAll
 
 #: What all requests may hold together (bytes): as much as protobuf can hold in one message.
 ROOM: Final = 2**31 - 1
@@ -18,13 +21,14 @@ class NoRoomError(Exception):
 
 
 class RequestBudget:
-    """The room that all requests of a server share (bytes)."""
+    """The room that all requests of a server share (bytes), and what their clients leave unread of the answers."""
 
-    __slots__ = ("held", "room")
+    __slots__ = ("held", "room", "unread")
 
     def __init__(self, room: int = ROOM) -> None:
         self.held = 0
         self.room = room
+        self.unread = UnreadOfAll()
 
     def check(self, size: int) -> None:
         """Check that ``size`` more bytes would fit at present. Raises NoRoomError: they would not fit."""

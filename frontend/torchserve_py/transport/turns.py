@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, proxy
 
 #: How long one connection may work in one turn of the event loop (seconds) …
 _SLICE: Final = 0.001
@@ -23,7 +23,7 @@ class Turns:
     """Limits the work of connections in each turn of an event loop, and runs deferred work in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._loop = proxy(loop)  # which is the key that this is kept by
         self._waiting: deque[Callable[[], object]] = deque()
         self._is_scheduled = False
         #: When the current turn began, by the loop's clock, which stands still during a turn; when its time is used up.

@@ -29,7 +29,7 @@ class Confinement:
         """Return the command line that runs ``command`` so."""
         if self.user is None and self.memory is None:
             return command
-        script = str(Path(ts.__file__).with_name("confine.py"))
+        script = str(Path(ts.__file__).with_name("process") / "confine.py")
         memory = _NO if self.memory is None else str(self.memory)
         # -I: the model's folder is on PYTHONPATH, and nothing of it may run before the user has changed.
         return [sys.executable, "-I", script, self.user or _NO, memory, *command]

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 #: than this (seconds of the processor, so that other work of the machine does not count) the connection rests, for so
 #: many times as long as that took: so a worker never has more than a fifth of the loop with messages that are expensive
 #: to read.
-_DEAR = 0.02
+_SLOW_MESSAGE_SECONDS = 0.02
 _REST = 4
 #: But no longer than this (seconds).
 _LONGEST_REST = 1.0
@@ -133,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.on_message(self, message)
                 if time.monotonic() > end:
                     took = time.thread_time() - begun
-                    self._fall_behind(min(took * _REST, _LONGEST_REST) if took > _DEAR else 0.0)
+                    self._fall_behind(min(took * _REST, _LONGEST_REST) if took > _SLOW_MESSAGE_SECONDS else 0.0)
                     return
         except Exception as error:  # any error concerns this peer alone
             self._error = f"sent a malformed message: {error or type(error).__name__}"

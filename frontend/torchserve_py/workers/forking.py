@@ -1,4 +1,4 @@
-"""Workers that are forked from a warm parent (`ts.warm_parent`), which has imported what they need.
+"""Workers that are forked from a warm parent (`ts.process.warm_parent`), which has imported what they need.
 
 A forked worker is a grandchild of the server: the warm parent tells how it ended, and ends with the server itself.
 """
@@ -17,8 +17,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from torchserve_py.background_tasks import in_background
+from torchserve_py.transport.running_time import running_time
 from torchserve_py.workers.confinement import Confinement
-from torchserve_py.workers.launch import Launch, interpreter, server_environment, worker_package_root
+from torchserve_py.workers.launch_command import Launch, interpreter, server_environment, worker_package_root
 from torchserve_py.workers.process import WorkerProcess, describe_exit, start_child
 from ts.protocol.messages import TOKEN_VARIABLE
 
@@ -53,6 +55,12 @@ async def _told(status: asyncio.StreamReader) -> tuple[str, str]:
     return word, rest
 
 
+def _reap_orphan(pid: int) -> None:
+    """Reap a worker whose warm parent has ended: the kernel has killed it, and has made it a child of the server."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
 class ForkedProcess:
     """A forked worker, in the form of `asyncio.subprocess.Process`."""
 
@@ -73,11 +81,11 @@ class ForkedProcess:
             limit = _TELL_LIMIT
         word, code = "", ""
         try:
-            async with asyncio.timeout(limit):
-                word, code = await _told(self._status)
+            word, code = await running_time().within(limit, _told(self._status))
         except TimeoutError:
             logger.warning("The warm parent does not tell how the worker with process id %d has ended", self.pid)
-        # The kernel kills the worker when the warm parent ends.
+        if not word:
+            _reap_orphan(self.pid)
         self.returncode = int(code) if word == "exit" else -signal.SIGKILL
         return self.returncode
 
@@ -104,8 +112,7 @@ class Forking:
         if not _is_forkable(launch):
             return None
         try:
-            async with asyncio.timeout(_FORK_LIMIT):
-                return await self._order(await self._start(socket_path), launch, token, label, claims)
+            return await running_time().within(_FORK_LIMIT, self._forked(socket_path, launch, token, label, claims))
         except TimeoutError:
             logger.error("Worker %s is not forked: the warm parent has taken longer than %g s", label, _FORK_LIMIT)
             await self.close()
@@ -113,6 +120,11 @@ class Forking:
         except OSError as error:
             logger.warning("Worker %s is not forked: %s", label, error)
             return None
+
+    async def _forked(
+        self, socket_path: Path, launch: Launch, token: str, label: str, claims: Sequence[int]
+    ) -> ForkedProcess | None:
+        return await self._order(await self._start(socket_path), launch, token, label, claims)
 
     async def close(self) -> None:
         """End the warm parent, and with it all workers that it has forked."""
@@ -135,7 +147,7 @@ class Forking:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 ours.setblocking(False)
-                command = [sys.executable, "-P", "-m", "ts.warm_parent", "--socket", str(socket_path)]
+                command = [sys.executable, "-P", "-m", "ts.process.warm_parent", "--socket", str(socket_path)]
                 process = await start_child(
                     self._confinement.wrap([*command, "--orders", str(theirs.fileno())]),
                     Path("/"),
@@ -143,7 +155,7 @@ class Forking:
                     [theirs.fileno()],
                 )
             parent, self._has_forked = WorkerProcess(process, "warm-parent"), False
-            self._warm = parent, ours, asyncio.create_task(_watch(parent, ours))
+            self._warm = parent, ours, in_background(_watch(parent, ours), "watching the warm parent")
             return ours
 
     async def _order(
@@ -181,7 +193,7 @@ def _order_of(launch: Launch, token: str) -> bytes:
 
 def _is_forkable(launch: Launch) -> bool:
     """Return whether a worker has the interpreter, the packages and the launcher that a forked one has."""
-    own = launch.venv_python or launch.packages_dir or launch.torchrun or launch.cpu_launcher
+    own = launch.venv_python or launch.packages_dir or launch.ranks or launch.cpu_launcher
     early = [name for name in launch.environment if not (name in _READ_LATE or name.startswith(_OURS))]
     return bool(launch.imports) and not own and not early and interpreter(launch.runtime) == sys.executable
 

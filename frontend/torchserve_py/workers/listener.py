@@ -15,15 +15,13 @@ import shutil
 import ssl
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torchserve_py.transport.acceptor import Acceptor, listening_sockets
 from torchserve_py.transport.admission import Admission, ConnectionBudget
+from torchserve_py.transport.running_time import Deadline
 from torchserve_py.workers.connection import Connection, token_of
 from ts.protocol.messages import HELLO, Hello
-
-if TYPE_CHECKING:
-    from torchserve_py.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +37,12 @@ _BACKLOG = 128
 _MAX_HELLO = 4096
 
 
+class Owner(Protocol):
+    """What takes over the connections that show its token; it is `worker.Worker`."""
+
+    def connected(self, connection: Connection, hello: Hello) -> None: ...
+
+
 class WorkerListener:
     """Accepts the connections of worker processes on a socket in a private directory, of a group's processes, too."""
 
@@ -47,8 +51,8 @@ class WorkerListener:
         self._group = group
         self._directory: Path | None = None
         self._servers: list[asyncio.AbstractServer | Acceptor] = []
-        self._expected: dict[str, Worker] = {}
-        self._strangers: dict[Connection, asyncio.TimerHandle] = {}
+        self._expected: dict[str, Owner] = {}
+        self._strangers: dict[Connection, Deadline] = {}
 
     @property
     def path(self) -> Path:
@@ -98,7 +102,7 @@ class WorkerListener:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def expect(self, owner: Worker) -> str:
+    def expect(self, owner: Owner) -> str:
         """Return a fresh token; connections that show it are handed to ``owner`` until `forget`."""
         token = secrets.token_urlsafe(24)
         self._expected[token] = owner
@@ -116,8 +120,8 @@ class WorkerListener:
             oldest = next(iter(self._strangers))
             self._stranger_left(oldest, f"made room: {_MAX_STRANGERS} had not identified themselves")
             oldest.close()
-        loop = asyncio.get_running_loop()
-        self._strangers[connection] = loop.call_later(HELLO_LIMIT, connection.close)
+        limit = self._strangers[connection] = Deadline(asyncio.get_running_loop())
+        limit.start(HELLO_LIMIT, connection.close)
 
     def _hello(self, connection: Connection, message: list[Any]) -> None:
         kind, said = message
@@ -132,11 +136,11 @@ class WorkerListener:
                 owner = candidate
         if owner is None:
             raise ValueError("the token of its hello is not expected")
-        self._strangers.pop(connection).cancel()
+        self._strangers.pop(connection).close()
         owner.connected(connection, hello)
 
     def _stranger_left(self, connection: Connection, reason: str) -> None:
-        timer = self._strangers.pop(connection, None)
-        if timer is not None:
-            timer.cancel()
+        limit = self._strangers.pop(connection, None)
+        if limit is not None:
+            limit.close()
             logger.warning("A connection to the workers' socket ended before it identified itself: it %s", reason)

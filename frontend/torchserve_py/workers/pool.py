@@ -5,12 +5,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from torchserve_py.background_tasks import in_background
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.scheduling.scaling import WorkerCounts
-from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.supervisor import Supervisor
-from torchserve_py.workers.worker import Worker
+from torchserve_py.workers.worker import Worker, WorkerEvents
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,6 @@ class WorkerPool:
         self.min_workers = self.max_workers = 0
         self._supervisors: list[Supervisor] = []
         self._leaving: set[Supervisor] = set()
-        self._departures: set[asyncio.Task[None]] = set()
         #: Workers that are up and get no work before `resume`; None while all workers get work.
         self._held: list[Worker] | None = None
         self.metrics.workers_wanted.read_from(lambda: self.counts.wanted)
@@ -112,9 +111,7 @@ class WorkerPool:
         for supervisor in self._change(may_go[: max(0, len(trying) - count)], count):
             if supervisor.worker is not None:
                 self.events.take_out(supervisor.worker)  # now: no further sequence is to begin there
-            departure = asyncio.create_task(self._stop(supervisor, _FINISH_LIMIT))
-            self._departures.add(departure)
-            departure.add_done_callback(self._departures.discard)
+            in_background(self._stop(supervisor, _FINISH_LIMIT), f"taking worker {supervisor.id} away")
 
     def hold(self) -> None:
         """Give no work to workers before `resume` is called."""
@@ -161,7 +158,7 @@ class WorkerPool:
         supervisor.on_up = self._up
         supervisor.on_ready = self._ready
         supervisor.on_restart = self.metrics.worker_restarts.inc
-        supervisor.on_hopeless = self._tell_expected
+        supervisor.on_unavailable = self._tell_expected
         return supervisor
 
     def _up(self, worker: Worker) -> None:
@@ -177,7 +174,7 @@ class WorkerPool:
     async def _stop(self, supervisor: Supervisor, limit: float) -> None:
         """Stop a worker, but do not wait for ever: a process that hangs inside the kernel survives even SIGKILL."""
         self._leaving.add(supervisor)
-        stopping = asyncio.create_task(supervisor.stop(limit))
+        stopping = in_background(supervisor.stop(limit), f"stopping worker {supervisor.id}")
         stopping.add_done_callback(lambda _: self._left(supervisor))
         await asyncio.wait([stopping], timeout=limit + _KILL_LIMIT)
         if stopping.done():

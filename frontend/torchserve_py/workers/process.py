@@ -1,8 +1,4 @@
-"""The process of a worker: start it, log what it prints, tell why it ended.
-
-The server starts it, or Ray on another machine (`ray_process`). With the setting ``debug`` a person does, perhaps in a
-debugger: the server says how, and waits.
-"""
+"""A process of a worker on this machine: start it, log what it prints, tell why it ended."""
 
 from __future__ import annotations
 
@@ -13,20 +9,16 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from torchserve_py.logs.setup import MODEL_LOGGER
 from torchserve_py.transport.turns import running_turns
-from torchserve_py.workers.batch_tokens import BatchTokens
-from torchserve_py.workers.launch import Launch, command_line
-from torchserve_py.workers.startup import WorkerFailed
+from torchserve_py.workers.startup import MEMORY_RAN_OUT
 from ts.protocol.log_records import record_of
-from ts.protocol.messages import CLAIMS_VARIABLE
 from ts.protocol.server_identity import started
 
 if TYPE_CHECKING:
     from torchserve_py.workers.forking import ForkedProcess
-    from torchserve_py.workers.ray_process import OutputStream, RemoteProcess
 
 logger = logging.getLogger(__name__)
 model_log = logging.getLogger(MODEL_LOGGER)
@@ -36,27 +28,7 @@ NO_LIMIT = 10 * 365 * 24 * 3600.0
 _READ_SIZE = 64 * 1024
 _LEVELS: Final = {"stdout": logging.INFO, "stderr": logging.WARNING}
 #: What records of workers say besides level and message.
-_TOLD = ("request_id", "sequence_id", "request_ids", "sequence_ids", "exception")
-
-
-async def start_process(
-    launch: Launch, socket: Path, token: str, worker_id: str, label: str, tokens: BatchTokens | None
-) -> StartedProcess:
-    """Start a worker's process, which claims what it is sent ahead with ``tokens``.
-
-    Raises WorkerFailed: it could not be started, or no machine has room.
-    """
-    if launch.remote is not None:
-        from torchserve_py.workers.ray_process import RemoteProcess  # most servers do without
-
-        return RemoteProcess(*await launch.remote.cluster.start(worker_id, launch.remote, token), label, worker_id)
-    try:
-        if launch.by_hand:
-            logger.warning("Start worker %s by hand:\n\n%s\n", label, command_line(launch, socket, token))
-            return HandStarted()
-        return await WorkerProcess.launch(launch, socket, token, worker_id, label, tokens)
-    except OSError as error:
-        raise WorkerFailed(500, f"worker {label} could not be started: {error}") from error
+_TOLD = ("request_id", "sequence_id", "request_ids", "sequence_ids", "model_logger", "exception")
 
 
 class WorkerProcess:
@@ -65,6 +37,8 @@ class WorkerProcess:
     It leads a process group of its own, and the processes that it has started in there end with it. Launchers put the
     processes that they start in groups of their own: each of these ends with it, too, once its leader was adopted.
     """
+
+    is_lost = False  # as a process on another machine may be
 
     def __init__(
         self,
@@ -83,25 +57,6 @@ class WorkerProcess:
             log_lines(process.stdout, "stdout", label, worker_id),
             log_lines(process.stderr, "stderr", label, worker_id),
         )
-
-    @classmethod
-    async def launch(
-        cls, launch: Launch, socket: Path, token: str, worker_id: str, label: str, tokens: BatchTokens | None = None
-    ) -> WorkerProcess:
-        """Start the process, which claims what it is sent ahead with ``tokens``.
-
-        Raises OSError: it could not be started.
-        """
-        claims = () if tokens is None else tokens.worker_ends
-        if launch.forking is not None:
-            forked = await launch.forking.fork(launch, socket, token, label, claims)
-            if forked is not None:
-                return cls(forked, label, worker_id, forked=True)
-        environment = launch.worker_environment(token)
-        if claims:
-            environment[CLAIMS_VARIABLE] = ",".join(map(str, claims))
-        process = await start_child(launch.command(socket), launch.working_dir, environment, claims)
-        return cls(process, label, worker_id)
 
     @property
     def pid(self) -> int:
@@ -161,46 +116,25 @@ async def start_child(
     )
 
 
-class HandStarted:
-    """Stands for the process that a person starts; it lives as long as its connection."""
-
-    pid = -1  # which process it is turns out when it connects
-
-    def __init__(self) -> None:
-        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def adopt(self, pid: int) -> None:
-        """Leave the process alone: the person who started it ends it."""
-
-    @property
-    def running(self) -> bool:
-        """Whether it has not been given up."""
-        return not self._ended.done()
-
-    async def wait(self) -> str:
-        """Wait until it is given up."""
-        return await asyncio.shield(self._ended)
-
-    def kill(self) -> None:
-        """Give it up; when its connection closes it ends by itself."""
-        if self.running:
-            self._ended.set_result("has gone")
-
-
-StartedProcess: TypeAlias = "HandStarted | WorkerProcess | RemoteProcess"
-
-
 def describe_exit(code: int) -> str:
     """Say in words what an exit status means (negative: ended by that signal)."""
     if code >= 0:
         return f"exited with code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     if -code == signal.SIGKILL:
-        return f"was killed by {name}, probably because the machine ran out of memory"
+        return f"was killed by {name}, {MEMORY_RAN_OUT}"
     return f"was killed by {name}"
 
 
-async def log_lines(stream: asyncio.StreamReader | OutputStream, source: str, label: str, worker_id: str) -> None:
+class OutputStream(Protocol):
+    """What a process prints."""
+
+    async def read(self, n: int, /) -> bytes:
+        """Wait for output; return at most ``n`` bytes, b"" at its end."""
+        ...
+
+
+async def log_lines(stream: OutputStream, source: str, label: str, worker_id: str) -> None:
     """Log every line, some in each turn of the event loop; one longer than what is read at once is logged in pieces.
 
     ``source`` is stdout or stderr; ``worker_id`` is empty for a process that is no worker.
@@ -223,10 +157,13 @@ async def log_lines(stream: asyncio.StreamReader | OutputStream, source: str, la
 
 
 def _log_line(line: str, level: int, about: Mapping[str, Any]) -> None:
-    """Log a printed line; a line that is a log record keeps its level and its ids."""
-    record = record_of(line)
-    if record is None:
+    """Log a printed line; a line that is a log record keeps its level, its logger, its traceback and its ids."""
+    told = record_of(line)
+    if told is None:
         model_log.log(level, "%s", line, extra=about)
-    else:
-        told = {name: record.get(name) for name in _TOLD}
-        model_log.log(record["level"], "%s", record["message"], extra={**told, **about})
+    elif model_log.isEnabledFor(told["level"]):
+        extra = {**{name: told.get(name) for name in _TOLD}, **about}
+        record = model_log.makeRecord(model_log.name, told["level"], "", 0, "%s", (told["message"],), None, extra=extra)
+        exception = told.get("exception")
+        record.exc_text = exception if isinstance(exception, str) else None  # for formatters of the operator's
+        model_log.handle(record)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from torchserve_py.transport.running_time import running_time
 from ts.protocol.messages import Loaded
 
 #: What a process tells of how loading went, beside what the model declares; see `ts.protocol.messages.Loaded`.
@@ -14,6 +15,11 @@ MAX_CHARACTERS: Final = 4 << 20
 _MAX_DEPTH: Final = 64
 
 
+#: What is probable of a process that was killed by a signal that the server did not send.
+MEMORY_RAN_OUT: Final = "probably because the machine ran out of memory"
+_NO_MEMORY: Final = 507
+
+
 class WorkerFailed(Exception):
     """A worker did not get ready."""
 
@@ -22,6 +28,11 @@ class WorkerFailed(Exception):
         self.status = status  # 507 when memory ran out, else 500
         self.traceback_printed = traceback_printed  # the worker has printed why
         self.unplaced = unplaced  # no machine has room for the worker at present: the model is not to blame
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether memory ran out."""
+        return self.status == _NO_MEMORY
 
 
 class Startup:
@@ -52,11 +63,13 @@ class Startup:
 
     async def _reach(self, step: asyncio.Future[Any], limit: float, what: str) -> Any:
         """Wait for a step, the end of the processes, or the limit."""
-        await asyncio.wait([step, self._ended], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        await running_time().wait([step, self._ended], limit)
         if step.done():
             return step.result()
         if self._ended.done():
-            raise WorkerFailed(500, f"worker {self._label} {self._ended.result()} before it could {what}")
+            reason = self._ended.result()
+            status = _NO_MEMORY if MEMORY_RAN_OUT in reason else 500
+            raise WorkerFailed(status, f"worker {self._label} {reason} before it could {what}")
         raise WorkerFailed(500, f"worker {self._label} took longer than {limit:g} s to {what}")
 
     # Called by the worker.

@@ -7,10 +7,11 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from torchserve_py.workers.events import WorkerEvents
+from torchserve_py.background_tasks import in_background
+from torchserve_py.transport.running_time import running_time
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.startup import WorkerFailed
-from torchserve_py.workers.worker import Worker
+from torchserve_py.workers.worker import Worker, WorkerEvents
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class Supervisor:
         self.expected = True
         #: Why the last worker that was started did not get ready; "" if it did.
         self.failure = ""
+        #: Whether it did not because memory ran out.
+        self.lacks_memory = False
         #: How often a worker was replaced, and why the last one ended that was not told to; "" if none did.
         self.restarts = 0
         self.last_end = ""
@@ -55,7 +58,7 @@ class Supervisor:
         #: Called when a worker got ready, with its label and the seconds that it took.
         self.on_ready: Callable[[str, float], None] = lambda label, seconds: None
         #: Called when `expected` has become False, and when `gave_up` has become True.
-        self.on_hopeless: Callable[[], None] = lambda: None
+        self.on_unavailable: Callable[[], None] = lambda: None
         self._make_worker = make_worker
         self._logger = logging.LoggerAdapter(logger, {"of_worker": worker_id})  # see `logs.worker_tails`
         self._events = events
@@ -63,7 +66,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         #: How the attempt to have a ready worker ends that is under way or next; done while the worker is ready.
         self._attempt: asyncio.Future[WorkerFailed | None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run(), name=f"supervisor-{worker_id}")
+        self._task = in_background(self._run(), f"supervising worker {worker_id}")
 
     @property
     def ready(self) -> bool:
@@ -71,10 +74,17 @@ class Supervisor:
         return self.worker is not None and self.worker.ready
 
     @property
+    def waits(self) -> bool:
+        """Whether no machine has room for its worker at present."""
+        return self._unplaced and not (self.worker is not None and self.worker.is_launched)
+
+    @property
     def condition(self) -> str:
         """The state of its worker in a word: a `WorkerState`, or what follows the end of the worker."""
         if self.gave_up:
             return "gave up"
+        if self.waits:
+            return "waiting"
         if self.worker is None or self.worker.state is WorkerState.DIED:
             return "restarting" if self.restarts or self.worker else WorkerState.STARTING.value
         return self.worker.state.value
@@ -85,8 +95,13 @@ class Supervisor:
         return self.worker.pid if self.worker is not None else -1
 
     @property
+    def has_gpu(self) -> bool:
+        """Whether its worker has a GPU, on whatever machine."""
+        return self.worker is not None and self.worker.has_gpu
+
+    @property
     def gpu_index(self) -> int | None:
-        """The GPU of its worker, by nvidia-smi's number; None on a CPU."""
+        """The GPU of its worker, by nvidia-smi's number; None on a CPU, or on another machine."""
         return self.worker.gpu_index if self.worker is not None else None
 
     def attempt(self) -> Awaitable[WorkerFailed | None]:
@@ -117,7 +132,7 @@ class Supervisor:
                 "Worker %s is not kept running any longer because of an error in the server", self.id
             )
             self.gave_up = True
-            self.on_hopeless()
+            self.on_unavailable()
         finally:
             if not self._attempt.done():
                 self._attempt.set_result(WorkerFailed(500, f"worker {self.id} was stopped before it was ready"))
@@ -133,7 +148,7 @@ class Supervisor:
                 failing_since = None
                 if ready_for > _STABLE_AFTER:
                     attempt = 0
-            now = time.monotonic()
+            now = running_time().now()
             if failing_since is None:
                 failing_since, searched = now, 0.0
             elif self._unplaced:
@@ -144,7 +159,7 @@ class Supervisor:
                 break
             if self.expected and now - failing_since > WORTH_WAITING:
                 self.expected = False
-                self.on_hopeless()
+                self.on_unavailable()
             delay = PLACE_DELAY
             if not self._unplaced:
                 delay = RESTART_DELAYS[min(attempt, len(RESTART_DELAYS) - 1)]
@@ -164,6 +179,7 @@ class Supervisor:
         except WorkerFailed as failure:
             is_known = failure.unplaced and self.failure == str(failure)
             self._unplaced = failure.unplaced
+            self.lacks_memory = failure.lacks_memory
             if not self._stopping.is_set() and not is_known:
                 if failure.traceback_printed:
                     # Without the error's name, so that a search for it finds the traceback in the model log.
@@ -177,8 +193,9 @@ class Supervisor:
         self._unplaced = False
         ready_at = time.monotonic()
         if worker.state is WorkerState.READY:
-            self._logger.info("Worker %s (pid %d) is ready after %.2f s", worker.label, worker.pid, ready_at - launched)
+            self._logger.info("Worker %s is ready after %.2f s", _named(worker), ready_at - launched)
             self.failure = ""
+            self.lacks_memory = False
             self.expected = True
             self.on_ready(worker.label, ready_at - launched)
             self.on_up(worker)
@@ -188,7 +205,7 @@ class Supervisor:
         self._events.worker_lost(worker)
         reason = await worker.ended
         if worker.state is WorkerState.DIED:
-            self._logger.error("Worker %s (pid %d) %s", worker.label, worker.pid, reason)
+            self._logger.error("Worker %s %s", _named(worker), reason)
             self.last_end = reason
         return time.monotonic() - ready_at
 
@@ -199,4 +216,9 @@ class Supervisor:
     def _give_up(self) -> None:
         self._logger.error("Worker %s is not started again: it has been failing for %g s", self.id, self._max_retry)
         self.gave_up = True
-        self.on_hopeless()
+        self.on_unavailable()
+
+
+def _named(worker: Worker) -> str:
+    """Return a worker's label, with the id of its process where that is one of this machine's."""
+    return f"{worker.label} (pid {worker.pid})" if worker.pid >= 0 else worker.label

@@ -13,7 +13,7 @@ from tests.conformance.grpc_client import target
 from tests.conformance.truss.serving import Serving, Truss
 from tests.e2e.running_server import eventually
 
-from ts.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
+from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 
 SLOW_READERS = 2
 
@@ -79,7 +79,7 @@ def leaving_client(serving: Serving, name: str, body: bytes, path: str = "") -> 
     url = httpx.URL(serving.running.inference)
     connection = socket.create_connection((url.host, url.port))
     path = path or f"/v1/models/{name}:predict"
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     return connection
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from torchserve_py.archive.pack import PackOptions, pack
+from torchserve_py.features.archiver.pack import PackOptions, pack
 
 Pack = Callable[..., Path]
 Answer = Callable[[BaseHTTPRequestHandler], None]

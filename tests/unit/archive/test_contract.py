@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.archive.contract import contract_of
+from torchserve_py.archive.contracts import contract_of
 from torchserve_py.archive.model_files import open_model
 
 
@@ -16,6 +16,8 @@ from torchserve_py.archive.model_files import open_model
         ({"handler.py", "config.yaml"}, "torchserve"),
         ({"config.yaml", "model"}, "truss"),
         ({"model-settings.json", "my_handler.py"}, "mlserver"),
+        ({"model-settings.json", "config.yaml"}, "mlserver"),
+        ({"model.pt"}, "torchserve"),
     ],
 )
 def test_the_files_of_a_folder_tell(names: set[str], contract: str) -> None:

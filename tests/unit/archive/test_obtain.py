@@ -9,8 +9,8 @@ import pytest
 from tests.unit.archive.conftest import ANY, LOOPBACK, Pack, WebServer, files_in, sends
 
 from torchserve_py.archive import obtain as obtaining
+from torchserve_py.archive.downloads import DownloadPolicy
 from torchserve_py.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError, InvalidArchive
-from torchserve_py.archive.networks import DownloadPolicy
 
 obtain = partial(obtaining.obtain, policy=DownloadPolicy(ANY, LOOPBACK))
 

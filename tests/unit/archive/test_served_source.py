@@ -8,8 +8,8 @@ import pytest
 from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.archive.model_files import open_model, outline
 from torchserve_py.archive.served_source import read_served
-from torchserve_py.core.contracts import configuration_of
-from torchserve_py.core.errors import InvalidModel
+from torchserve_py.plans.contracts import configuration_of
+from torchserve_py.serving.errors import InvalidModel
 
 STATEFUL = {"sequenceBatching": True, "sequenceMaxIdleMSec": 600_000, "maxNumSequence": 1000}
 

@@ -28,7 +28,7 @@ class Scripted {
   close() {}
 }
 
-const session = await LiveSession.open("ws://nowhere", { WebSocket: Scripted });
+const session = await LiveSession.open("ws://nowhere", { WebSocket: Scripted, patience: 500 });
 const steps = [session.step("a"), session.step("b", { end: true })];
 const outcomes = await Promise.allSettled(steps);
 console.log(outcomes.map(({ value, reason }) => value?.body ?? reason.name).join(" "));

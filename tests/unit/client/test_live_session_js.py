@@ -26,3 +26,12 @@ def test_no_step_waits_for_ever_after_the_last_answer_came_and_the_connection_br
 
 def test_a_step_of_unknown_outcome_is_asked_for_until_it_is_told() -> None:
     assert said_by("open_step.mjs") == ['{"step":1,"body":"a","end":false}'] * 3 + ["A"]
+
+
+def test_a_session_that_has_ended_is_resumed_for_answers_to_earlier_steps() -> None:
+    assert said_by("ended_session.mjs") == [
+        '{"step":1,"body":"a","end":false}',
+        '{"step":2,"body":"b","end":true}',
+        '{"resume":"token","after":2,"unanswered":[1]}',
+        "A B",
+    ]

@@ -5,12 +5,12 @@ import contextlib
 import json
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from torchserve_py.client import AsyncSession, SequenceLost, SessionClosed, StepFailed, resuming_session
+from torchserve_py.client import AsyncSession, SequenceLost, SessionClosed, resuming_session
 
 HEADER = struct.Struct(">BBHI")
 LIMIT = 20
@@ -20,6 +20,11 @@ Behave = Callable[[ServerConnection, int], Awaitable[None]]
 def told(last: int = 0, token: str | None = "token", window: int = 4) -> bytes:
     session = {"sequence": "live-1", "resume": token, "last": last, "window": window, "max_message_size": 100}
     return HEADER.pack(2, 0, 0, 0) + json.dumps(session).encode()
+
+
+def unknown(number: int) -> bytes:
+    said = json.dumps({"status": 503, "cause": "outcome_unknown", "message": ""}).encode()
+    return HEADER.pack(4, 0, 503, number) + said
 
 
 def answer(number: int, body: bytes) -> bytes:
@@ -73,25 +78,28 @@ async def test_a_last_answer_that_comes_before_the_connection_breaks_again_count
             await session.step("b")
 
 
-async def test_a_step_that_the_last_one_has_overtaken_gets_its_outcome_though_the_connection_breaks_again() -> None:
+async def test_a_session_that_has_ended_is_resumed_for_answers_to_earlier_steps() -> None:
+    asked: list[bytes] = []
+
     async def behave(socket: ServerConnection, count: int) -> None:
-        await socket.recv()
         if count == 1:
             await socket.recv()
-        else:
+            await socket.send(unknown(1))
+            await socket.recv()
             await socket.send(answer(2, b"B"))
-        if count < 3:
-            socket.transport.abort()
-            return
-        await socket.send(told(last=2))
+        else:
+            asked.append(cast(bytes, await socket.recv())[HEADER.size :])
+            await socket.send(answer(1, b"A"))
+            await socket.send(told(last=2))
         await socket.close(1000, "The sequence has ended.")
 
     async with session_with(behave) as session:
         await session.send("a")
         await session.send("b", end=True)
-        with pytest.raises(StepFailed, match="not_applied"):
-            await session.receive()
-        assert (await session.receive()).body == b"B"
+        assert [(await session.receive()).body, (await session.receive()).body] == [b"A", b"B"]
+        with pytest.raises(SessionClosed):
+            await session.step("c")
+    assert [json.loads(each) for each in asked] == [{"resume": "token", "after": 2, "unanswered": [1]}]
 
 
 async def test_answers_that_came_before_a_sequence_was_lost_are_handed_out() -> None:

@@ -28,8 +28,6 @@ class Server:
         self.outbox = deque[bytes]()
         self.is_closed = False
         self.is_calm = False
-        #: The last step of this connection, and whether the server knows on it that the sequence has begun.
-        self._last, self._is_begun = 0, False
 
     def chance(self, *outcomes: str) -> str:
         return outcomes[0] if self.is_calm else self._draw.draw(st.sampled_from(outcomes))
@@ -37,7 +35,7 @@ class Server:
     def connect(self) -> None:
         self.inbox.clear()
         self.outbox.clear()
-        self.is_closed, self._last, self._is_begun = False, 0, False
+        self.is_closed = False
 
     def read(self) -> None:
         kind, flags, _, number = HEADER.unpack_from(message := self.inbox.popleft())
@@ -45,28 +43,30 @@ class Server:
             return
         if kind == 2:
             self._resume(**json.loads(message[8:]))
-        elif number > self._last:
-            self._last = number
-            self._run(number, message[8:], ends=bool(flags))
         else:
-            self._ask(number)
+            self._run(number, message[8:], ends=bool(flags))
+
+    @property
+    def last(self) -> int:
+        return len(self.applied)
 
     def _apply(self, number: int, body: bytes, *, ends: bool) -> bytes:
         assert body not in self.applied.values(), "applied twice"
-        assert self._is_begun or not self.applied, "the sequence is begun anew"
-        self._is_begun = True
+        assert number == self.last + 1
         self.applied[number] = body
         self._answers[number] = b" ".join(self.applied.values())
         self.end = number if ends else 0
         return self._answers[number]
 
     def _run(self, number: int, body: bytes, *, ends: bool) -> None:
-        if number in self.applied:
-            self._is_begun = True
+        if number <= self.last:
+            assert self.applied[number] == body, "the number of a step that counts is used for another one"
             self._part(number, self._answers[number])
         elif self.end:
             self._fail(number, "sequence_ended")
             self.is_closed = True
+        elif number > self.last + 1:
+            self._fail(number, "step_gap")
         else:
             match outcome := self.chance("answer", "stream", "applied", "not applied", "handler_error", *PASSING):
                 case "answer":
@@ -85,15 +85,6 @@ class Server:
                 case _:
                     self._fail(number, outcome)
 
-    def _ask(self, number: int) -> None:
-        outcome = self.chance("told", "outcome_unknown", "request_running", *PASSING)
-        if outcome != "told":
-            self._fail(number, outcome)
-        elif number in self.applied:
-            self._part(number, self._answers[number])
-        else:
-            self._fail(number, "not_applied")
-
     def _resume(self, resume: str, after: int, unanswered: list[int]) -> None:
         assert resume == "token"
         assert len(unanswered) <= WINDOW
@@ -104,11 +95,9 @@ class Server:
                 self._fail(number, outcome)
                 self.is_closed = True
                 return
-            if number in self.applied:
-                self._last, self._is_begun = number, True
-                if number != after:
-                    self._part(number, self._answers[number])
-        self.outbox.append(greeting(self._last))
+            if number in self.applied and number != after:
+                self._part(number, self._answers[number])
+        self.outbox.append(greeting(self.last))
         self.is_closed = self.end > 0
 
     def _part(self, number: int, body: bytes, *, more: bool = False) -> None:
@@ -159,12 +148,12 @@ class Caller:
             self.server.inbox.extend(again)
 
     def ask(self) -> None:
-        self.server.inbox.extend(self.progress.message(number) for number in self.progress.due)
+        self.server.inbox.extend(self.progress.messages_due())
         self.progress.due.clear()
 
     def connect_again(self) -> None:
         """The connection is lost."""
-        if self.progress.has_ended and not self.progress.is_overtaken:
+        if self.progress.has_ended and not self.progress.misses_answers:
             self.is_over = True
             return
         self.server.connect()
@@ -173,7 +162,7 @@ class Caller:
 
     def closed(self) -> None:
         """All has been heard, and the server has closed the connection."""
-        self.is_over = not self.is_resuming and self.server.end > 0 and not self.progress.is_overtaken
+        self.is_over = not self.is_resuming and self.server.end > 0 and not self.progress.misses_answers
         if not self.is_over:
             self.connect_again()
 

@@ -57,7 +57,7 @@ def bodies(progress: SessionProgress) -> list[bytes]:
 
 def due(progress: SessionProgress) -> list[bytes]:
     """Return the messages that are to be sent again."""
-    return [progress.message(number) for number in progress.due]
+    return progress.messages_due()
 
 
 def test_steps_are_numbered_and_answered(progress: SessionProgress) -> None:
@@ -75,12 +75,9 @@ def test_a_resumed_session_gets_missed_answers_and_sends_the_rest_again(progress
     send(progress, b"a", b"b", b"c", b"d")
     progress.take(part(1, b"A"))
     assert resume_of(progress) == {"resume": "token", "after": 1, "unanswered": [2, 3, 4]}
-    assert progress.resumed(part(3, b"C")) is None
-    assert progress.resumed(session(last=3)) == [HEADER.pack(1, 0, 0, 4) + b"d"]
-    first, failed, third = taken(progress)
-    assert isinstance(failed, StepFailed)
-    assert (failed.step, failed.cause) == (2, "not_applied")
-    assert [each.body for each in (first, third) if isinstance(each, Part)] == [b"A", b"C"]
+    assert progress.resumed(part(2, b"B")) is None
+    assert progress.resumed(session(last=2)) == [HEADER.pack(1, 0, 0, 3) + b"c", HEADER.pack(1, 0, 0, 4) + b"d"]
+    assert bodies(progress) == [b"A", b"B"]
 
 
 @pytest.mark.parametrize("again", [[b"one two three"], [b"on", b"e ", b"two th", b"ree"]])
@@ -124,36 +121,33 @@ def test_a_step_of_unknown_outcome_is_asked_for_under_its_own_number(progress: S
     progress.take(failure(1, cause))
     assert due(progress) == [HEADER.pack(1, 0, 0, 1) + b"a"]
     progress.due.clear()
-    progress.take(failure(1, "not_applied", 409))
-    assert due(progress) == [HEADER.pack(1, 0, 0, 2) + b"a"]
-    progress.take(part(2, b"A"))
+    progress.take(part(1, b"A"))
     assert bodies(progress) == [b"A"]
 
 
-def test_a_step_that_later_ones_may_have_overtaken_is_not_sent_again(progress: SessionProgress) -> None:
-    send(progress, b"a", b"b")
-    progress.take(failure(1, "sequence_store"))
-    assert not due(progress)
-    assert isinstance(progress.next(), StepFailed)
-
-
-def test_a_stream_that_broke_off_and_was_overtaken_has_failed(progress: SessionProgress) -> None:
-    """Its later steps were answered while it was asked for: no part of it is joined to their answers."""
+def test_steps_behind_one_that_is_sent_again_are_sent_again_behind_it(progress: SessionProgress) -> None:
     send(progress, b"a", b"b", b"c")
-    progress.take(part(1, b"one ", more=True))
-    progress.take(failure(1, "outcome_unknown"))
-    progress.due.clear()
-    progress.take(part(2, b"B"))
-    progress.take(part(3, b"C"))
-    assert [each.body for each in taken(progress) if isinstance(each, Part)] == [b"one "]
-    assert resume_of(progress) == {"resume": "token", "after": 3, "unanswered": [1]}
-    progress.take(failure(1, "not_applied", 409))
-    assert not due(progress)
-    failed, *others = taken(progress)
-    assert isinstance(failed, StepFailed)
-    assert (failed.step, failed.cause) == (1, "not_applied")
-    assert [(each.number, each.body) for each in others if isinstance(each, Part)] == [(2, b"B"), (3, b"C")]
-    assert not progress.is_awaited
+    progress.take(failure(1, "sequence_store"))
+    progress.take(failure(2, "step_gap", 409))
+    assert due(progress) == [HEADER.pack(1, 0, 0, 1) + b"a", HEADER.pack(1, 0, 0, 2) + b"b"]
+    assert not progress.has_next
+
+
+def test_steps_behind_one_that_has_failed_fail_and_their_numbers_are_used_again(progress: SessionProgress) -> None:
+    send(progress, b"a", b"b", b"c")
+    progress.take(part(1, b"A"))
+    progress.take(failure(2, "handler_error"))
+    progress.take(failure(3, "step_gap", 409))
+    assert progress.step(b"d", end=False) == (2, HEADER.pack(1, 0, 0, 2) + b"d")
+    progress.take(part(2, b"D"))
+    told = [each.cause if isinstance(each, StepFailed) else each.body for each in taken(progress)]
+    assert told == [b"A", "handler_error", "step_gap", b"D"]
+
+
+def test_the_number_of_a_step_that_was_applied_is_not_used_again(progress: SessionProgress) -> None:
+    send(progress, b"a")
+    progress.take(failure(1, "step_applied", 409))
+    assert progress.step(b"b", end=False)[0] == 2
 
 
 def test_steps_that_a_leaving_server_refuses_are_sent_when_the_session_is_resumed(progress: SessionProgress) -> None:

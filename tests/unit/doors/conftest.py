@@ -15,17 +15,17 @@ from tests.unit.doors.fakes import FakeMetrics, RawConnection, make_settings
 
 from torchserve_py.doors.http_listeners import Doors, start_doors
 from torchserve_py.doors.token_authorization import KEY_FILE
+from torchserve_py.plugins import plugins
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import Settings
-from torchserve_py.workflows.registry import WorkflowRegistry
 
 
 async def open_doors(
     settings: Settings, registry: FakeServing, metrics: FakeMetrics, key_file: Path = Path(KEY_FILE)
 ) -> Doors:
-    """Open the doors of a server without workflows."""
-    workflows = WorkflowRegistry(settings, registry)  # type: ignore[arg-type]
-    return await start_doors(settings, registry, workflows, metrics, key_file)  # type: ignore[arg-type]
+    """Open the doors of a server."""
+    offers = [offer for plugin in plugins() for offer in plugin.doors()]
+    return await start_doors(settings, registry, metrics, offers, key_file)  # type: ignore[arg-type]
 
 
 class OpenDoors:

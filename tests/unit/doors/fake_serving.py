@@ -1,4 +1,4 @@
-"""A fake of `core.serving.Serving` without workers: each model answers as its test says."""
+"""A fake of `serving.serving.Serving` without workers: each model answers as its test says."""
 
 import asyncio
 import itertools
@@ -8,11 +8,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from torchserve_py.archive.contract import CONTRACTS
-from torchserve_py.core.errors import DefaultVersionInUse, DefaultVersionNotFound, ModelNotFound, ModelVersionNotFound
-from torchserve_py.core.model import activity_of
-from torchserve_py.core.observed import Activity, SequenceOrder, SequencePage, SequenceStatus
-from torchserve_py.core.serving import (
+from torchserve_py.archive.contracts import known_contracts
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Input, Inputs, Part, Parts
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.models.model import activity_of
+from torchserve_py.models.stored_models import StoredModels
+from torchserve_py.serving.errors import (
+    DefaultVersionInUse,
+    DefaultVersionNotFound,
+    ModelNotFound,
+    ModelVersionNotFound,
+)
+from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage, SequenceStatus
+from torchserve_py.serving.serving import (
     ModelStatus,
     RegisterRequest,
     RegisterResult,
@@ -20,12 +29,10 @@ from torchserve_py.core.serving import (
     ServedModel,
     WorkerStatus,
 )
-from torchserve_py.core.stored import StoredModels
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import Input, Inputs, Part, Parts
-from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.schemas.versions import SavedModel
+from ts.features.sequence_steps.step import news_of
+from ts.protocol.messages import SequenceNews
 
 _ids = itertools.count()
 
@@ -86,8 +93,11 @@ class Call:
     protocol: str | None = None
     more_input: bool = False
     expires_in: float | None = None
+    answer_in: float | None = None
     priority: int = 0
     only_ask: bool = False
+    step: int | None = None
+    token: str | None = None
 
     def part(
         self,
@@ -98,9 +108,14 @@ class Call:
         reason: str = "",
         headers: Sequence[Sequence[str]] = (),
         error: str | None = None,
+        token: str = "",
     ) -> None:
-        """Deliver a part of the response."""
-        self.parts.deliver(Part(self.parts.job_id, more, status, reason, [list(pair) for pair in headers], body, error))
+        """Deliver a part of the response, as the worker of a handler that sets these headers does."""
+        news = news_of([pair for pair in headers if len(pair) > 1], "ts_request_sequence_end")
+        if token:
+            news = (news or SequenceNews())._replace(token=token)
+        sent = [list(pair) for pair in headers]
+        self.parts.deliver(Part(self.parts.job_id, more, status, reason, sent, body, error, news))
 
     @property
     def header_dict(self) -> dict[str, str]:
@@ -132,6 +147,8 @@ class FakeModel:
                 CONFIG, stateful=True, sequence_max_idle_ms=60000, max_num_sequence=4, max_sequence_job_queue_size=1
             )
         self.is_durable = False
+        self.lacks_memory = False
+        self._tells_memory = lambda: self.lacks_memory
         self.loaded_at_startup = False
         self.contract = "torchserve"
         self.workers = [worker_status()]
@@ -157,11 +174,12 @@ class FakeModel:
             name=self.name,
             version=self.version,
             url=self.url,
-            contract=CONTRACTS[self.contract],
+            contract=known_contracts()[self.contract],
             config=self.config,
             is_stateful=self.is_stateful,
             is_durable=self.is_durable,
             loaded_at_startup=self.loaded_at_startup,
+            lacks_memory=self._tells_memory,
         )
         if self._served is None or astuple(self._served) != astuple(value):
             self._served = value
@@ -189,8 +207,11 @@ class FakeModel:
             request.protocol,
             request.more_input,
             request.expires_in,
+            request.answer_in,
             request.priority,
             request.only_ask,
+            None if sequence is None else sequence.step,
+            None if sequence is None else sequence.token,
         )
         self.calls.append(call)
         if sequence_id is not None:

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from torchserve_py.settings.addresses import Address
+from torchserve_py.settings.server_settings import server_settings
 from torchserve_py.settings.table import Settings
 
 ANY_PORT = Address("http", "127.0.0.1", 0)
@@ -21,35 +23,29 @@ def make_settings(folder: Path, **changes: Any) -> Settings:
         "enable_model_api": True,
         "access_log": False,
     }
-    return Settings.model_construct(**{**values, **changes})
-
-
-class Count:
-    def __init__(self) -> None:
-        self.value = 0
-
-    def inc(self, n: int = 1) -> None:
-        self.value += n
+    return server_settings().model_construct(**{**values, **changes})
 
 
 class FakeMetrics:
     def __init__(self) -> None:
-        self.requests_2xx = Count()
-        self.requests_4xx = Count()
-        self.requests_5xx = Count()
+        self.answers: Counter[int] = Counter()
         self.asked_for: set[str] | None = None
+        self.exposed: Iterable[str] = ("# HELP\n",)
         self.routes: Counter[tuple[str, str, int]] = Counter()
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        return self.requests_2xx.value, self.requests_4xx.value, self.requests_5xx.value
+        return self.answers[2], self.answers[4], self.answers[5]
+
+    def count_answer(self, status: int) -> None:
+        self.answers[status // 100] += 1
 
     def count_http_request(self, method: str, route: str, status: int) -> None:
         self.routes[method, route, status] += 1
 
-    def expose(self, names: set[str] | None) -> bytes:
+    def expose(self, names: set[str] | None) -> Iterator[str]:
         self.asked_for = names
-        return b"# HELP\n"
+        yield from self.exposed
 
 
 class RawConnection:

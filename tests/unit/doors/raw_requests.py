@@ -6,6 +6,7 @@ import re
 import socket
 import termios
 from collections.abc import Callable
+from typing import Any
 
 from tests.unit.doors.conftest import OpenDoors
 from tests.unit.doors.fake_serving import Call, FakeModel
@@ -13,12 +14,12 @@ from tests.unit.doors.fakes import RawConnection
 
 from torchserve_py.transport.http1.http_connection import HttpConnection
 
-PING = b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n"
+PING = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CLOSING = b"Connection: close"
 
 
 def predict(body: bytes = b"", *headers: bytes, line: bytes = b"POST /predictions/noop HTTP/1.1") -> bytes:
-    return b"\r\n".join((line, b"Host: h", b"Content-Length: %d" % len(body), *headers, b"", body))
+    return b"\r\n".join((line, b"Host: localhost", b"Content-Length: %d" % len(body), *headers, b"", body))
 
 
 CHUNKED = predict()[:-2].replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"\r\n1\r\na\r\n0\r\n\r\n"
@@ -34,6 +35,11 @@ def served(serving: OpenDoors, connection: RawConnection) -> HttpConnection:
 
 def _connections(serving: OpenDoors) -> list[HttpConnection]:
     return [end for server in serving.doors._servers for end in server.connections]
+
+
+async def over(serving: OpenDoors, others: set[asyncio.Task[Any]]) -> None:
+    """Wait until the server has no connection, and no task but these: what clients did is then recorded."""
+    await until(lambda: not _connections(serving) and asyncio.all_tasks() <= others)
 
 
 async def taken(serving: OpenDoors, connection: RawConnection) -> None:

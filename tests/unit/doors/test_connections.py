@@ -7,7 +7,7 @@ import pytest
 from tests.unit.doors.conftest import OpenDoors, Start
 from tests.unit.doors.fakes import RawConnection
 
-REQUEST = b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"
+REQUEST = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 async def answered(serving: OpenDoors) -> RawConnection:

@@ -1,12 +1,12 @@
-"""The fake that doors are tested against has the interface of the core."""
+"""The fake that doors are tested against has the interface of the real one."""
 
 import inspect
 
 import pytest
 from tests.unit.doors.fake_serving import FakeServing
 
-from torchserve_py.core.registry import ModelRegistry
-from torchserve_py.core.serving import Serving
+from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.serving.serving import Serving
 
 NAMES = [name for name in vars(Serving) if not name.startswith("_")]
 

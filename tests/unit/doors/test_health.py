@@ -52,6 +52,22 @@ async def test_not_ready_while_shutting_down(serving):
     assert answer.json()["reasons"] == ["The server is shutting down."]
 
 
+async def test_a_server_that_leaves_is_not_ready_and_serves_as_ever(start):
+    serving = await start(drain_delay=7)
+    serving.doors.context.drain = serving.doors.context.start_leaving
+    asked = await serving.request("POST", "/drain", door="management")
+    assert (asked.status, "7 s" in asked.json()["status"]) == (202, True)
+    for path in ("/ready", "/v2/health/ready"):
+        assert (await serving.request("GET", path)).status != 200
+    assert (await serving.request("POST", "/predictions/noop", data=b"x")).status == 200
+    assert not serving.doors.context.is_draining
+
+
+async def test_draining_needs_the_management_key(start):
+    serving = await start(disable_token_authorization=False)
+    assert (await serving.request("POST", "/drain", door="management")).status == 400
+
+
 async def test_longer_paths_are_unknown(serving):
     for path in ("/ping/x", "/live/x", "/ready/x"):
         assert (await serving.request("GET", path)).status == 404

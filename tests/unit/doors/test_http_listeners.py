@@ -15,7 +15,7 @@ from tests.unit.doors.fake_serving import FakeModel, FakeServing
 from tests.unit.doors.fakes import ANY_PORT, FakeMetrics, make_settings
 
 from torchserve_py.doors import http_listeners
-from torchserve_py.doors.http_listeners import ListenError
+from torchserve_py.doors.binding import ListenError
 from torchserve_py.logs import access_log
 from torchserve_py.settings.addresses import Address
 
@@ -121,7 +121,7 @@ async def test_any_other_file_is_not(tmp_path, serving):
 
 
 async def test_closing_ends_idle_connections(serving):
-    connection = await serving.raw(b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n")
+    connection = await serving.raw(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await connection.head()
     async with asyncio.timeout(20):
         await serving.doors.close()
@@ -131,7 +131,7 @@ async def test_closing_ends_idle_connections(serving):
 async def test_closing_lets_an_answer_finish(serving):
     model = serving.registry.model
     model.behave = lambda call: None
-    connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: h\r\n\r\n")
+    connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: localhost\r\n\r\n")
     async with asyncio.timeout(20):
         await model.submitted.wait()
         closing = asyncio.ensure_future(serving.doors.close())
@@ -145,13 +145,16 @@ async def test_closing_lets_an_answer_finish(serving):
     ("request_bytes", "named"),
     [
         (b"NONSENSE\r\n\r\n", "Invalid HTTP message."),
-        (b"G(T / HTTP/1.1\r\nHost: h\r\n\r\n", "ethod"),
+        (b"G(T / HTTP/1.1\r\nHost: localhost\r\n\r\n", "ethod"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "HTTPS traffic on an HTTP port"),
         (b"GET /live HTTP/1.1\r\n\r\n", "Invalid HTTP message."),  # no Host
-        (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: h\r\n\r\n", "4096"),
-        (b"GET /live HTTP/1.1\r\nHost: h\r\nX-Long: " + b"a" * 9000 + b"\r\n\r\n", "8192"),
-        (b"POST /live HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n", "Invalid HTTP message."),
-        (b"POST /live HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "Invalid HTTP message."),
+        (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", "4096"),
+        (b"GET /live HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * 9000 + b"\r\n\r\n", "8192"),
+        (b"POST /live HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", "Invalid HTTP message."),
+        (
+            b"POST /live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            "Invalid HTTP message.",
+        ),
     ],
 )
 async def test_what_is_no_request_gets_400_and_the_connection_is_closed(serving, request_bytes, named):
@@ -166,14 +169,14 @@ async def test_what_is_no_request_gets_400_and_the_connection_is_closed(serving,
     assert serving.metrics.counts == (0, 1, 0)
 
 
-@pytest.mark.parametrize("earlier", [b"", b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"], ids=["first", "second"])
+@pytest.mark.parametrize("earlier", [b"", b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["first", "second"])
 async def test_half_a_head_does_not_hold_a_connection_for_long(start, earlier):
     serving = await start(request_head_timeout=0.05)
     connection = await serving.raw(earlier)
     if earlier:
         await connection.head()
         await connection.reader.readuntil(b"}\n")
-    for piece in (b"GET /live HTTP/1.1\r\n", b"Host: h\r\nX-Sl"):
+    for piece in (b"GET /live HTTP/1.1\r\n", b"Host: localhost\r\nX-Sl"):
         connection.writer.write(piece)
         await connection.writer.drain()
     async with asyncio.timeout(20):
@@ -188,23 +191,25 @@ async def test_the_limit_for_heads_is_not_one_for_idle_connections_or_long_answe
     serving = await start(request_head_timeout=1e-9)
     model = serving.registry.model
     model.behave = lambda call: None
-    connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: h\r\n\r\n")
+    connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: localhost\r\n\r\n")
     async with asyncio.timeout(20):
         await model.submitted.wait()
         await asyncio.sleep(0)
         model.calls[0].part(b"done")
         assert (await connection.head()).startswith("http/1.1 200 ")
         assert await connection.reader.readexactly(4) == b"done"
-        connection.writer.write(b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n")
+        connection.writer.write(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await connection.head()).startswith("http/1.1 200 ")
     await connection.close()
 
 
 @pytest.mark.parametrize(("rate", "stall"), [(1e9, 0.05), (1.0, 0.05)], ids=["slow", "silent"])
 async def test_a_body_that_does_not_come_to_an_end_is_given_up(start, monkeypatch, rate, stall):
-    monkeypatch.setattr("torchserve_py.transport.http1.slow_clients.MIN_RATE", rate)
+    monkeypatch.setattr("torchserve_py.transport.http1.http_connection.MIN_RATE", rate)
     serving = await start(default_response_timeout=stall)
-    connection = await serving.raw(b"POST /predictions/noop HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n")
+    connection = await serving.raw(
+        b"POST /predictions/noop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
+    )
 
     async def drip() -> None:
         while rate > 1:
@@ -232,7 +237,7 @@ async def test_larger_bodies_get_413_with_no_body_and_the_connection_is_closed(s
     body = b"x" * 1001
     if b"chunked" in framing:
         body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-    connection = await serving.raw(b"POST /predictions/noop HTTP/1.1\r\nHost: h\r\n" + framing + b"\r\n\r\n")
+    connection = await serving.raw(b"POST /predictions/noop HTTP/1.1\r\nHost: localhost\r\n" + framing + b"\r\n\r\n")
     if not at_once:
         await connection.writer.drain()
         await asyncio.sleep(0)
@@ -247,7 +252,8 @@ async def test_larger_bodies_get_413_with_no_body_and_the_connection_is_closed(s
 
 async def test_a_body_announced_as_too_large_is_refused_unread(serving):
     connection = await serving.raw(
-        b"PUT /predictions/noop HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000000\r\nExpect: 100-continue\r\n\r\n"
+        b"PUT /predictions/noop HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Length: 1000000000\r\nExpect: 100-continue\r\n\r\n"
     )
     assert (await connection.head()).startswith("http/1.1 413 ")
     await connection.close()
@@ -255,7 +261,7 @@ async def test_a_body_announced_as_too_large_is_refused_unread(serving):
 
 async def test_expect_100_continue(serving):
     connection = await serving.raw(
-        b"PUT /predictions/noop HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
+        b"PUT /predictions/noop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
     )
     assert await connection.head() == "http/1.1 100 continue\r\n\r\n"
     connection.writer.write(b"body")
@@ -266,7 +272,7 @@ async def test_expect_100_continue(serving):
 
 async def test_a_body_that_does_not_arrive_ends_the_wait(start):
     serving = await start(default_response_timeout=0.2)
-    connection = await serving.raw(b"PUT /predictions/noop HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbo")
+    connection = await serving.raw(b"PUT /predictions/noop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbo")
     head = await connection.head()
     assert head.startswith("http/1.1 408 ")
     assert "connection: close" in head
@@ -275,7 +281,8 @@ async def test_a_body_that_does_not_arrive_ends_the_wait(start):
 
 async def test_a_malformed_chunk_is_a_bad_request(serving):
     connection = await serving.raw(
-        b"PUT /predictions/noop HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\nnonsense\r\n"
+        b"PUT /predictions/noop HTTP/1.1\r\nHost: localhost\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\nnonsense\r\n"
     )
     assert (await connection.head()).startswith("http/1.1 400 ")
     assert serving.registry.model.calls == []
@@ -284,7 +291,8 @@ async def test_a_malformed_chunk_is_a_bad_request(serving):
 
 async def test_a_malformed_chunk_that_comes_late_is_a_bad_request_at_once(serving):
     connection = await serving.raw(
-        b"PUT /predictions/noop HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"PUT /predictions/noop HTTP/1.1\r\nHost: localhost\r\n"
+        b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     assert (await connection.head()).startswith("http/1.1 100 ")  # the body is being read
     connection.writer.write(b"4\r\nbody\r\nnonsense\r\n")
@@ -388,7 +396,7 @@ def test_closing_does_not_wait_for_a_client_that_reads_nothing(tmp_path, monkeyp
         doors = await open_doors(make_settings(tmp_path), registry, FakeMetrics(), tmp_path / "key_file.json")
         address = doors.addresses["inference_address"]
         reader, writer = await asyncio.open_connection(address.host, address.port, limit=1000)
-        writer.write(b"GET /predictions/noop HTTP/1.1\r\nHost: h\r\n\r\n")
+        writer.write(b"GET /predictions/noop HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.readuntil(b"\r\n")
         async with asyncio.timeout(20):
             await doors.close()

@@ -1,7 +1,10 @@
-"""A new door is one file and one row: the one that `docs/architecture.md` shows."""
+"""A new door is a plugin: the one that `docs/architecture.md` shows."""
 
 import json
 import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 
@@ -9,22 +12,26 @@ import pytest
 from tests.unit.doors.conftest import Start
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
-from torchserve_py.doors import http_listeners
+from torchserve_py import plugins
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "architecture.md"
 
 
 @pytest.fixture
-def shouting(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The documented file, with its row in the table."""
+def shouting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The documented file, as the plugin of another package."""
     [source] = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     module = ModuleType("shouting")
     exec(compile(source, str(DOCUMENT), "exec"), vars(module))
-    monkeypatch.setattr(http_listeners, "DOORS", (*http_listeners.DOORS, ("inference_address", module.ShoutingDoor)))
-    return module
+    found = EntryPoint("shouting", "shouting:PLUGIN", plugins.ENTRY_POINTS)
+    monkeypatch.setitem(sys.modules, "shouting", module)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [found])
+    plugins.plugins.cache_clear()
+    yield
+    plugins.plugins.cache_clear()
 
 
-async def test_a_door_of_one_file_has_what_every_door_has(shouting: ModuleType, start: Start) -> None:
+async def test_a_door_of_one_file_has_what_every_door_has(shouting: None, start: Start) -> None:
     serving = await start(FakeServing([FakeModel("noop")]), disable_token_authorization=False)
     key = json.loads(serving.key_file.read_text())["inference"]["key"]
     authorized = {"Authorization": f"Bearer {key}"}

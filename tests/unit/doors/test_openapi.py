@@ -4,7 +4,6 @@ import pytest
 from openapi_spec_validator import OpenAPIV30SpecValidator
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
-from torchserve_py.doors.predictions import predict_document
 from torchserve_py.version import __version__
 
 METHODS = {"options", "get", "post", "put", "delete"}
@@ -56,6 +55,7 @@ LISTENERS = {
     "management": {
         ("/", "options"): ("apiDescription", {"200", "500"}),
         ("/api-description", "get"): ("api-description", {"200", "500"}),
+        ("/drain", "post"): ("drain", {"202"}),
         ("/models", "get"): ("listModels", {"200", "400", "500"}),
         ("/models", "post"): ("registerModel", {"200", "202", "206", "400", "404", "405", "409", "500", "507"}),
         ("/models/{model_name}", "get"): ("describeModel", {"200", "400", "404", "500", "503"}),
@@ -96,7 +96,8 @@ LISTENERS = {
 async def test_the_document_of_a_listener(start, door, path, method):
     serving = await start(disable_token_authorization=False)
     document = await fetch(serving, path, door=door, method=method)
-    assert (document["info"]["title"], document["info"]["version"]) == ("TorchServe APIs", __version__)
+    assert (document["info"]["title"], document["info"]["version"]) == ("TorchServe APIs", "0.12.0")
+    assert document["info"]["x-torchserve-py"] == __version__
     described = {where: (each["operationId"], set(each["responses"])) for where, each in operations(document).items()}
     assert described == LISTENERS[door]
 
@@ -194,7 +195,7 @@ async def test_options_on_a_managed_model_describes_its_management(start, path):
     serving = await start(FakeServing([FakeModel(), FakeModel("noop", "2.0")]))
     document = await fetch(serving, path, door="management")
     assert document["info"]["title"] == "RESTful Management API for: noop"
-    assert document["info"]["version"] == __version__
+    assert document["info"]["version"] == "0.12.0"
     assert list(document["paths"]) == [
         "/models/{model_name}",
         "/models/{model_name}/{model_version}",
@@ -248,6 +249,8 @@ async def test_a_method_that_a_path_lacks_is_told_which_it_has(serving, door, me
     assert serving.registry.model.calls == []
 
 
-def test_a_models_name_that_is_no_word_of_a_url_still_gives_a_valid_document():
-    document = predict_document("v1_predictions {x}")
+async def test_a_models_name_that_is_no_word_of_a_url_still_gives_a_valid_document(start):
+    serving = await start(FakeServing([FakeModel("v1_predictions {x}")]))
+    document = (await serving.request("OPTIONS", "/predictions/v1_predictions%20%7Bx%7D")).json()
+    assert len(document["paths"]) == 3
     assert [each.message for each in OpenAPIV30SpecValidator(document).iter_errors()] == []

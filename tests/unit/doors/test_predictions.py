@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from dataclasses import replace
 
 import pytest
 from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
@@ -76,7 +77,7 @@ async def test_the_version_chooses_the_model(start):
 
 
 async def test_standard_headers_and_no_content_type_that_nobody_set(serving):
-    connection = await serving.raw(b"POST /predictions/noop HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}")
+    connection = await serving.raw(b"POST /predictions/noop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}")
     lines = (await connection.head()).split("\r\n")
     assert lines[0] == "http/1.1 200 ok"
     names = [line.split(":")[0] for line in lines[1:] if line]
@@ -138,7 +139,7 @@ async def test_what_http_does_not_allow_is_an_error_that_names_it(serving, part,
 @pytest.mark.parametrize("status", [204, 304])
 async def test_statuses_without_a_body(serving, status):
     serving.registry.model.behave = lambda call: call.part(b"dropped", status=status)
-    connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     head = await connection.head()
     assert str(status) in head
     assert "content-length" not in head
@@ -147,7 +148,7 @@ async def test_statuses_without_a_body(serving, status):
 
 async def test_head_gets_the_head_alone(serving):
     serving.registry.model.behave = lambda call: call.part(b"four")
-    connection = await serving.raw(b"HEAD /predictions/noop HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    connection = await serving.raw(b"HEAD /predictions/noop HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert "content-length: 4" in await connection.head()
     assert await connection.rest() == b""
 
@@ -206,10 +207,32 @@ async def test_overload_is_told_at_once_with_torchserves_text(serving, cause, pa
     assert answer.headers["x-request-id"] == "job-0"
 
 
+async def test_nobody_is_asked_to_add_workers_that_the_server_adds_itself(serving):
+    model = serving.registry.model
+    model.config = replace(model.config, follows_load=True)
+    model.behave = lambda call: call.parts.fail(Cause.no_worker)
+    message = (await serving.request("POST", "/predictions/noop")).json()["message"]
+    assert message.startswith(
+        'Model "noop" has no worker to serve inference request. The server adds workers as the load asks for;'
+        " GET /models/noop tells why one does not start. If this is a sequence"
+    )
+
+
+async def test_memory_that_runs_out_is_told_where_it_is_the_cause(serving):
+    model = serving.registry.model
+    model.lacks_memory = True
+    model.behave = lambda call: call.parts.fail(Cause.no_worker)
+    message = (await serving.request("POST", "/predictions/noop")).json()["message"]
+    assert message == f'Model "noop"{NO_WORKER}. Its workers do not start, because memory runs out.'
+    model.behave = lambda call: call.parts.fail(Cause.queue_full)
+    assert (await serving.request("POST", "/predictions/noop")).json()["message"] == f'Model "noop"{NO_WORKER}'
+
+
 @pytest.mark.parametrize(
     ("cause", "status", "kind", "overloaded"),
     [
         ("draining", 503, "ServiceUnavailableException", True),
+        ("overloaded", 503, "ServiceUnavailableException", True),
         ("unregistered", 503, "ServiceUnavailableException", False),
         ("sequence_expired", 410, "SequenceExpiredException", False),
         ("sequence_lost", 410, "SequenceLostException", False),
@@ -227,6 +250,7 @@ async def test_every_cause_has_its_answer(serving, cause, status, kind, overload
     assert ("Retry-After" in answer.headers) == overloaded
     if status == 500:
         assert answer.json()["message"] == "Worker died."
+    assert answer.headers.get("ts_request_id") == ("job-0" if cause == "outcome_unknown" else None)
 
 
 async def test_a_row_that_failed_is_told_as_the_handler_said(serving):
@@ -239,7 +263,7 @@ async def test_a_row_that_failed_is_told_as_the_handler_said(serving):
 
 
 async def test_errors_leave_the_connection_open(serving):
-    connection = await serving.raw(b"GET /predictions/foo HTTP/1.1\r\nHost: h\r\n\r\n" * 2)
+    connection = await serving.raw(b"GET /predictions/foo HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
     for _ in range(2):
         head = await connection.head()
         assert "404 not found" in head
@@ -261,7 +285,7 @@ async def test_an_unforeseen_error_is_answered_too(serving, caplog):
 
 async def test_a_client_that_goes_away_cancels_its_job(serving):
     serving.registry.model.behave = lambda call: None
-    connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: h\r\n\r\n")
+    connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: localhost\r\n\r\n")
     async with asyncio.timeout(20):
         await serving.registry.model.submitted.wait()
         assert not serving.registry.model.cancelled.is_set()
@@ -275,7 +299,7 @@ async def test_an_answered_job_is_not_cancelled(serving):
 
 
 async def test_pipelined_requests_are_answered_in_order(serving):
-    request = b"POST /predictions/noop HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n"
+    request = b"POST /predictions/noop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
     connection = await serving.raw(request + b"\r\n1" + request + b"\r\n2" + request + b"Connection: close\r\n\r\n3")
     text = (await connection.rest()).decode()
     assert [block[0] for block in text.split("\r\n\r\n")[1:]] == ["1", "2", "3"]
@@ -302,7 +326,7 @@ async def test_a_large_answer_arrives_whole(serving):
 async def test_a_reader_that_stalls_is_dropped(start, caplog):
     serving = await start(default_response_timeout=0.2)
     serving.registry.model.behave = lambda call: call.part(b"x" * 50_000_000)
-    connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: h\r\n\r\n")
+    connection = await serving.raw(b"GET /predictions/noop HTTP/1.1\r\nHost: localhost\r\n\r\n")
     async with asyncio.timeout(20):
         while "the client has read nothing for 0.2 seconds" not in caplog.text:
             await asyncio.sleep(0.01)
@@ -315,6 +339,35 @@ async def test_a_header_says_how_urgent_a_request_is(serving, sent, priority):
     answer = await serving.request("POST", "/predictions/noop", data=b"x", headers={"Ts_request_priority": sent})
     assert answer.status == 200
     assert serving.registry.model.calls[0].priority == priority
+
+
+@pytest.mark.parametrize("name", ["ts_request_timeout", "X-Request-Timeout-Ms"])
+@pytest.mark.parametrize("path", ["/predictions/noop", "/v2/models/noop/infer", "/v1/models/noop:predict"])
+async def test_a_header_says_how_long_the_client_waits(serving, name, path):
+    answer = await serving.request("POST", path, data=b"{}", headers={name: " 5000 "})
+    assert answer.status == 200
+    assert 4.0 < serving.registry.model.calls[0].answer_in <= 5.0
+
+
+async def test_the_first_of_two_time_limits_counts(serving):
+    headers = {"x-request-timeout-ms": "9", "ts_request_timeout": "5000"}
+    await serving.request("POST", "/predictions/noop", data=b"x", headers=headers)
+    assert serving.registry.model.calls[0].answer_in > 4.0
+
+
+@pytest.mark.parametrize("headers", [{}, {"ts_request_timeout": "0"}])
+async def test_a_client_need_not_say_how_long_it_waits(serving, headers):
+    await serving.request("POST", "/predictions/noop", data=b"x", headers=headers)
+    assert serving.registry.model.calls[0].answer_in is None
+
+
+@pytest.mark.parametrize("sent", ["", "-1", "1.5", "1s", "²", "9" * 13])
+async def test_a_time_limit_that_is_none_is_refused(serving, sent):
+    answer = await serving.request("POST", "/predictions/noop", data=b"x", headers={"x-request-timeout-ms": sent})
+    assert answer.status == 400
+    assert "Header x-request-timeout-ms: " in answer.json()["message"]
+    assert "milliseconds" in answer.json()["message"]
+    assert not serving.registry.model.calls
 
 
 @pytest.mark.parametrize("sent", ["", "-1", "1.5", "high", "²", str(2**64), "9" * 5000])

@@ -10,11 +10,11 @@ from tests.unit.transport.http1.engine import Talk
 
 from torchserve_py.doors.failures import failure_of
 from torchserve_py.doors.responses import Answer, Responses, to_json
-from torchserve_py.transport.http1.response import BadResponse
+from torchserve_py.transport.http1.errors import BadResponse
 
 RESPONSES = Responses(make_settings(Path()), FakeMetrics())
 TOKEN = st.text("abcXYZ019-_", min_size=1, max_size=10)
-HEAD = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
+HEAD = b"POST /wait HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
 TEXTS = st.one_of(TOKEN, st.text(max_size=20), st.sampled_from(["a\r\nb: c", "\r\n\r\nbody", "a\nb", "\0", "x:y", " "]))
 
 
@@ -23,12 +23,10 @@ def head_of(status, headers, reason):
 
     async def answer():
         talk = Talk()
-        talk.application.begin = requests.append
         await talk.send(HEAD)
-        RESPONSES.send(requests[0], Answer(status, b"x", headers, reason), "id")
+        RESPONSES.send(talk.application.requests[0], Answer(status, b"x", headers, reason), "id")
         return bytes(talk.transport.written)
 
-    requests = []
     head, _, body = asyncio.run(answer()).decode("utf-8", "surrogateescape").partition("\r\n\r\n")
     assert body in ("x", "")
     return head + "\r\n\r\n"

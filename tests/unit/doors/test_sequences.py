@@ -136,7 +136,9 @@ async def test_a_sequence_that_is_over_is_gone(stateful, cause):
 
 async def test_an_id_that_is_no_text_is_refused(stateful):
     connection = await stateful.raw(
-        b"POST /predictions/stateful HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + ID.encode() + b": \xff\xfe\r\n\r\n"
+        b"POST /predictions/stateful HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        + ID.encode()
+        + b": \xff\xfe\r\n\r\n"
     )
     assert "400 bad request" in await connection.head()
     assert ID.encode() in await connection.rest()
@@ -158,13 +160,13 @@ async def test_an_id_that_is_too_long_is_refused(stateful, name):
 async def test_an_id_that_a_handler_would_end_as_several_is_refused(stateful, sequence_id):
     answer = await post(stateful, {ID: sequence_id})
     assert answer.status == 400
-    assert f"Header {ID}: '{sequence_id}' is no sequence id; it must hold no ';'" in answer.json()["message"]
+    assert f"Header {ID}: '{sequence_id}' is not a sequence id; it must not hold ';'" in answer.json()["message"]
     assert stateful.registry.model.calls == []
 
 
 @pytest.mark.parametrize("name", [START, END])
 async def test_a_mark_that_is_no_text_is_refused(stateful, name):
-    head = f"POST /predictions/stateful HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{ID}: s\r\n{name}: "
+    head = f"POST /predictions/stateful HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{ID}: s\r\n{name}: "
     connection = await stateful.raw(head.encode() + b"true\xff\r\n\r\n")
     assert "400 bad request" in await connection.head()
     assert f"Header {name}: 'true\\udcff' is neither true nor false" in json.loads(await connection.rest())["message"]

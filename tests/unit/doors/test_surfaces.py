@@ -8,6 +8,9 @@ from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
 from tests.unit.doors.fakes import ANY_PORT
 from tests.unit.doors.test_http_listeners import free_port
 
+from torchserve_py.features.open_inference.open_inference_keys import OpenInferenceKeys
+from torchserve_py.settings.schemas.plugin_keys import PluginKeys
+
 MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -182,6 +185,16 @@ async def test_with_the_envelope_kservev2_a_handler_gets_inference_requests_as_i
     assert (await serving.request("POST", "/v2/models/noop/infer", data=b"x")).body == b"x"
     call = serving.registry.model.calls[0]
     assert (call.protocol, call.header_dict["explain"]) == (None, "False")
+
+
+async def test_a_handler_may_get_inference_requests_as_torchserve_gives_them_without_an_envelope(start):
+    serving = await start()
+    serving.registry.model.config = replace(
+        serving.registry.model.config, plugin_keys=PluginKeys((OpenInferenceKeys(openInferenceRows="body"),))
+    )
+    for path in ("/v2/models/noop/infer", "/v2/models/noop/versions/1.0/infer"):
+        assert (await serving.request("POST", path, data=b"x")).body == b"x"
+    assert [call.protocol for call in serving.registry.model.calls] == [None, None]
 
 
 async def test_on_a_shared_port_each_path_wants_its_own_token(start):

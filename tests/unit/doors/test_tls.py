@@ -118,7 +118,7 @@ async def test_without_either_a_certificate_is_made_and_its_fingerprint_told(sta
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", serving.address().port, ssl=trusting, server_hostname=host
         )
-        writer.write(b"GET /live HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
         writer.close()
 
@@ -137,9 +137,9 @@ async def test_without_either_a_certificate_is_made_and_its_fingerprint_told(sta
             "No such file or directory",
         ),
         (lambda i, f: {"keystore": i.keystore, "keystore_pass": "wrong"}, "keystore_pass is not its password"),
-        (lambda i, f: {"keystore": i.certificate, "keystore_pass": PASSWORD}, "no PKCS12 file"),
+        (lambda i, f: {"keystore": i.certificate, "keystore_pass": PASSWORD}, "not a key store"),
         (lambda i, f: {"keystore": f / "no.p12"}, "No such file or directory"),
-        (lambda i, f: {"keystore": i.keystore, "keystore_type": "JKS"}, "-deststoretype PKCS12"),
+        (lambda i, f: {"keystore": i.keystore, "keystore_type": "BKS"}, "-deststoretype PKCS12"),
     ],
 )
 def test_what_cannot_be_used_is_named(identity, tmp_path, make, message):
@@ -166,7 +166,7 @@ def test_pem_files_need_no_package(identity, tmp_path, monkeypatch):
 
 async def test_plain_http_is_told_to_use_https(start):
     serving = await start(inference_address=HTTPS)
-    connection = await serving.raw(b"POST /predictions/noop HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx")
+    connection = await serving.raw(b"POST /predictions/noop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx")
     head = await connection.head()
     assert head.startswith("http/1.1 403 forbidden\r\n")
     assert "content-type: application/json" in head
@@ -231,7 +231,7 @@ def test_under_the_servers_own_event_loop(tmp_path):
         try:
             body = b"x" * 3_000_000
             assert await asyncio.gather(*(post(serving.address(), body) for _ in range(4))) == [(200, body)] * 4
-            plain = await serving.raw(b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n")
+            plain = await serving.raw(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await plain.head()).startswith("http/1.1 403 ")
             assert b"only accepts HTTPS" in await plain.rest()
             silent = await serving.raw(b"\x16")

@@ -1,55 +1,64 @@
-"""For tests of ready-made handlers: a context with TorchServe's documented methods, and the handlers' modules."""
+"""For tests of ready-made handlers: contexts, and the handlers' modules."""
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from ts.context import Context, RequestProcessor
+from ts.sequence import SequenceCache
+
 HANDLERS = Path(__file__).resolve().parents[3] / "handlers"
 
 
-class FakeContext:
-    """The documented part of ``ts.context.Context`` for one batch after another."""
-
-    header_key_sequence_id = "ts_request_sequence_id"
-    header_key_sequence_start = "ts_request_sequence_start"
-    header_key_sequence_end = "ts_request_sequence_end"
+class FakeContext(Context):
+    """The context of one batch after another."""
 
     def __init__(self, config: dict[str, Any], model_dir: Path | None = None, manifest: dict[str, Any] | None = None):
-        self.model_yaml_config = config
-        self.manifest = manifest or {"model": {}}
-        self.system_properties = {"model_dir": str(model_dir), "gpu_id": None, "batch_size": config.get("batchSize", 1)}
-        self.stopping_criteria: list[Any] | None = None
+        rows = config.get("batchSize", 1)
+        super().__init__(
+            "model", str(model_dir), manifest or {"model": {}}, rows, None, "1.0", model_yaml_config=config
+        )
         self.next_batch([])
 
     def next_batch(self, requests: list[tuple[str, dict[str, str]]]) -> None:
         """Begin a batch of requests, each given by its request id and headers."""
         self.request_ids = {idx: request_id for idx, (request_id, _) in enumerate(requests)}
-        self._headers = [headers for _, headers in requests]
-        self.status: dict[int, tuple[int, str]] = {}
-        self.response_headers: dict[int, dict[str, str]] = {idx: {} for idx in range(len(requests))}
+        self.request_processor = [RequestProcessor(headers) for _, headers in requests]
         self.stopping_criteria = None
 
-    def get_request_id(self, idx: int = 0) -> str | None:
-        return self.request_ids.get(idx)
+    @property
+    def status(self) -> dict[int, tuple[int | None, str | None]]:
+        """Status and reason phrase of the rows that have another one than 200."""
+        heads = {idx: self.get_response_status(idx) for idx in range(len(self.request_processor))}
+        return {idx: head for idx, head in heads.items() if head[0] != 200}
 
-    def get_request_header(self, idx: int, key: str) -> str | None:
-        return self._headers[idx].get(key)
+    @property
+    def response_headers(self) -> dict[int, dict[str, str]]:
+        return {idx: self.get_response_headers(idx) for idx in range(len(self.request_processor))}
 
-    def get_sequence_id(self, idx: int) -> str | None:
-        return self.get_request_header(idx, self.header_key_sequence_id)
 
-    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
-        self.status[idx] = (code, phrase)
+class StatefulContext(FakeContext):
+    """The same for a model with sequences, whose states are in memory."""
 
-    def set_response_header(self, idx: int, key: str, value: str) -> None:
-        self.response_headers[idx][key] = value
+    def run(self, handler: Any, requests: Sequence[tuple[dict[str, str], Any]]) -> list[Any]:
+        """Return the answers to a batch of requests, given by headers and body; a `RowError` for a row that failed."""
+        if self.sequence_cache is None:
+            SequenceCache(self)
+        data = [{"body": body} for _, body in requests]
+        self.next_batch([(f"r{idx}", headers) for idx, (headers, _) in enumerate(requests)])
+        self.row_values = data
+        answers = handler.handle(data, self)
+        return [row.error or answer for row, answer in zip(self.request_processor, answers, strict=True)]
 
-    def set_response_content_type(self, idx: int, value: str) -> None:
-        self.set_response_header(idx, "content-type", value)
+
+@pytest.fixture
+def stateful_context() -> type[StatefulContext]:
+    return StatefulContext
 
 
 @pytest.fixture

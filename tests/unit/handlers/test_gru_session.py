@@ -24,11 +24,11 @@ class Server:
         self.context = context
         handler.initialize(context)
 
-    def post(self, *rows: tuple[str | None, Any], **headers: str) -> list[Any]:
+    def post(self, *rows: tuple[str, Any], **headers: str) -> list[Any]:
         """Send (sequence id, body) rows as one batch. Returns the handler's answers."""
-        requests = [({} if name is None else {SEQUENCE_ID: name}) | headers for name, _ in rows]
-        self.context.next_batch([(f"request-{idx}", request) for idx, request in enumerate(requests)])
-        answers: list[Any] = self.handler.handle([{"body": body} for _, body in rows], self.context)
+        answers: list[Any] = self.context.run(
+            self.handler, [({SEQUENCE_ID: name} | headers, body) for name, body in rows]
+        )
         return answers
 
 
@@ -45,7 +45,7 @@ def make_weights(handlers_dir: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleT
 
 @pytest.fixture
 def start(
-    handler_module: ModuleType, make_weights: ModuleType, handlers_dir: Path, fake_context: type, tmp_path: Path
+    handler_module: ModuleType, make_weights: ModuleType, handlers_dir: Path, stateful_context: type, tmp_path: Path
 ) -> Callable[[], Server]:
     """A function that loads the handler afresh from a model folder and returns it behind a ``Server``."""
     (tmp_path / "model.py").write_text((handlers_dir / "gru_session" / "model.py").read_text())
@@ -53,7 +53,9 @@ def start(
     manifest = {"model": {"modelFile": "model.py", "serializedFile": "weights.pt"}}
 
     def load() -> Server:
-        context = fake_context({"batchSize": 8, "maxNumSequence": 100, "sequenceBatching": True}, tmp_path, manifest)
+        context = stateful_context(
+            {"batchSize": 8, "maxNumSequence": 100, "sequenceBatching": True}, tmp_path, manifest
+        )
         return Server(handler_module.GruSessionHandler(), context)
 
     return load
@@ -83,23 +85,6 @@ def test_the_hidden_state_matters(start: Callable[[], Server]) -> None:
     step = [0.5, -0.5, 1.0, 0.0]
     first, second = server.post(("a", step))[0], server.post(("a", step))[0]
     assert first != second
-    assert server.post(("a", step), ts_request_sequence_start="true")[0] == first
-
-
-def test_a_closed_session_is_forgotten(start: Callable[[], Server]) -> None:
-    server = start()
-    step = [0.5, -0.5, 1.0, 0.0]
-    first = server.post(("a", step))[0]
-    server.handler.on_sequence_end("a", "idle")
-    assert server.post(("a", step))[0] == first
-
-
-def test_the_end_header_is_passed_on(start: Callable[[], Server]) -> None:
-    server = start()
-    server.post(("a", [0, 0, 0, 0]), ts_request_sequence_end="false")
-    assert "ts_request_sequence_end" not in server.context.response_headers[0]
-    server.post(("a", [0, 0, 0, 0]), ts_request_sequence_end="true")
-    assert server.context.response_headers[0]["ts_request_sequence_end"] == "a"
 
 
 @pytest.mark.parametrize("body", [b"nonsense", [1, 2, 3], ["1", 2, 3, 4], [1, 2, 3, float("nan")], {"x": 1}, b"", None])
@@ -108,15 +93,8 @@ def test_a_bad_row_fails_alone(start: Callable[[], Server], body: Any) -> None:
     expected = start().post(("a", step), ("c", step))
     server = start()
     answers = server.post(("a", step), ("b", body), ("c", b"[0.1, 0.2, 0.3, 0.4]"))
-    assert server.context.status == {1: (400, "Bad Request")}
-    assert isinstance(answers[1], str)
+    assert answers[1].status == 400
     assert [answers[0], answers[2]] == expected
-
-
-def test_a_row_without_a_sequence_id_is_refused(start: Callable[[], Server]) -> None:
-    server = start()
-    server.post((None, [0, 0, 0, 0]))
-    assert server.context.status[0][0] == 400
 
 
 def test_the_weights_are_the_same_every_time_and_load_safely(make_weights: ModuleType, tmp_path: Path) -> None:

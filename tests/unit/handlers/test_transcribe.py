@@ -28,21 +28,21 @@ class Server:
     def post(self, pieces: dict[str, Any], *, end: bool = False) -> dict[str, Any]:
         """Send a piece of each sequence in one batch; return the answers by sequence."""
         headers = {SEQUENCE_END: "true"} if end else {}
-        self.context.next_batch([(f"r{idx}", {SEQUENCE_ID: name, **headers}) for idx, name in enumerate(pieces)])
-        answers = self.handler.handle([{"body": piece} for piece in pieces.values()], self.context)
+        requests = [({SEQUENCE_ID: name, **headers}, piece) for name, piece in pieces.items()]
+        answers = self.context.run(self.handler, requests)
         return dict(zip(pieces, answers, strict=True))
 
     def transcript(self, whole: bytes) -> list[Any]:
         """Return the answers to the pieces of a sequence of its own."""
         pieces = pieces_of(whole)
         answers = [self.post({"alone": piece}, end=piece is pieces[-1])["alone"] for piece in pieces]
-        del self.handler.listeners["alone"]
+        del self.context.sequence_cache["alone"]
         return answers
 
 
 @pytest.fixture
-def server(handler_module: ModuleType, fake_context: type) -> Server:
-    return Server(handler_module, fake_context({"maxNumSequence": 100, "handler": {"recognisers": 1}}))
+def server(handler_module: ModuleType, stateful_context: type) -> Server:
+    return Server(handler_module, stateful_context({"maxNumSequence": 100, "handler": {"recognisers": 1}}))
 
 
 def sound(*sentences: str) -> bytes:
@@ -79,7 +79,8 @@ def test_how_a_sound_is_cut_does_not_matter(server: Server) -> None:
 def test_a_transcript_goes_on_from_what_a_store_keeps(server: Server) -> None:
     """After each piece the state is written and read again, and so the recogniser is lost."""
     whole = sound(*SENTENCES[:2])
-    listeners, encoding = server.handler.listeners, server.handler.listeners.encoding
+    listeners = server.context.sequence_cache
+    encoding = listeners.encoding
     undisturbed = server.transcript(whole)
     answers = []
     for piece in pieces_of(whole):
@@ -109,36 +110,37 @@ def test_little_of_a_silence_is_kept_and_no_endless_speech(server: Server, monke
     monkeypatch.setattr("listener.MOST_SPEECH", 4 * 32_000)
     for _ in range(2):
         server.post({"s": silence(30)})
-    assert len(server.handler.listeners["s"].to_dict()["sound"]) <= 32_000
+    assert len(server.context.sequence_cache["s"].to_dict()["sound"]) <= 32_000
     babble = say("one two three four five six seven eight nine ten " * 2, *VOICE, "-g", "0")
     assert len(babble) > 5 * 32_000, "longer than any utterance"
     assert server.post({"t": babble})["t"]["final"]
-    assert len(server.handler.listeners["t"].to_dict()["sound"]) <= 4 * 32_000
+    assert len(server.context.sequence_cache["t"].to_dict()["sound"]) <= 4 * 32_000
 
 
 def test_a_piece_that_would_hold_up_the_others_is_refused(server: Server) -> None:
-    assert "960000 is the most" in server.post({"s": silence(30.1)})["s"]
-    assert server.context.status == {0: (413, "Content Too Large")}
+    refused = server.post({"s": silence(30.1)})["s"]
+    assert refused.status == 413
+    assert "960000 is the most" in refused.message
 
 
 @pytest.mark.parametrize("body", [b"odd", "text", [1, 2]])
 def test_a_row_that_is_no_sound_fails_alone(server: Server, body: Any) -> None:
     answers = server.post({"a": silence(0.1), "b": body})
-    assert server.context.status == {1: (400, "Bad Request")}
-    assert "16-bit" in answers["b"]
+    assert answers["b"].status == 400
+    assert "16-bit" in answers["b"].message
     assert answers["a"] == {"final": [], "partial": ""}
 
 
-def test_it_needs_a_recogniser(handler_module: ModuleType, fake_context: type) -> None:
+def test_it_needs_a_recogniser(handler_module: ModuleType, stateful_context: type) -> None:
     with pytest.raises(ValueError, match="recognisers: 0; at least 1"):
-        Server(handler_module, fake_context({"handler": {"recognisers": 0}}))
+        Server(handler_module, stateful_context({"handler": {"recognisers": 0}}))
 
 
 def test_events_of_the_realtime_api(server: Server) -> None:
     def post(kind: str, body: Any = b"", rate: str = "16000", encoding: str = "pcm16") -> str:
         told = {"realtime_event": kind, "realtime_rate": rate, "realtime_encoding": encoding}
-        server.context.next_batch([("r", {SEQUENCE_ID: "a", **told})])
-        return str(server.handler.handle([{"body": body}], server.context)[0])
+        (answer,) = server.context.run(server.handler, [({SEQUENCE_ID: "a", **told}, body)])
+        return answer if isinstance(answer, str) else f"{answer.status}: {answer.message}"
 
     whole = sound("hello world", "many years ago")
     while whole.endswith(b"\0\0"):
@@ -149,5 +151,4 @@ def test_events_of_the_realtime_api(server: Server) -> None:
     assert post("clear") == ""
     assert post("commit") == "", "what was cleared is forgotten"
     for wrong in ({"rate": "x"}, {"rate": "1000000007"}, {"encoding": "mp3"}, {"body": b"abc"}, {"body": "text"}):
-        assert post("append", **{"body": b"ab", **wrong}).startswith("The sound cannot be read: ")
-        assert server.context.status == {0: (400, "Bad Request")}
+        assert "The sound cannot be read: " in post("append", **{"body": b"ab", **wrong})

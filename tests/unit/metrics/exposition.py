@@ -7,10 +7,15 @@ from torchserve_py.metrics.server_metrics import ServerMetrics
 HOST = "box"
 
 
+def exposed(metrics: ServerMetrics, names: set[str] | None = None) -> bytes:
+    """What a scrape gets."""
+    return "".join(metrics.expose(names)).encode()
+
+
 def scrape(metrics: ServerMetrics, names: set[str] | None = None) -> dict[str, float]:
     """Sample (name and labels, sorted, without the host's name) -> value. Fails on a sample that is there twice."""
     found: dict[str, float] = {}
-    text = metrics.expose(names).decode()
+    text = exposed(metrics, names).decode()
     # The parser gives counters the suffix that the next format asks for: the names are read from the text.
     shown = [line.split("{")[0] for line in text.splitlines() if not line.startswith("#")]
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -29,7 +34,7 @@ def documented(metrics: ServerMetrics) -> dict[str, tuple[str, str]]:
     """Family -> type and HELP text."""
     kinds: dict[str, str] = {}
     texts: dict[str, str] = {}
-    for line in metrics.expose().decode().splitlines():
+    for line in exposed(metrics).decode().splitlines():
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ")
             assert name not in kinds

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.metrics.exposition import HOST, documented
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.scheduling.effects import EndReason
+from torchserve_py.scheduling.effects import CloseReason
 from torchserve_py.scheduling.scaling import Reason
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -22,7 +22,9 @@ def test_every_family_is_documented_with_its_type() -> None:
     assert in_docs == {name: kind for name, (kind, _) in documented(metrics).items()}
 
 
-@pytest.mark.parametrize(("name", "reasons"), [("ts_sequences_closed_total", EndReason), ("ts_scaling_total", Reason)])
+@pytest.mark.parametrize(
+    ("name", "reasons"), [("ts_sequences_closed_total", CloseReason), ("ts_scaling_total", Reason)]
+)
 def test_every_reason_is_documented(name: str, reasons: type[StrEnum]) -> None:
     (row,) = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if f"`{name}`" in line]
     assert re.findall(r"`(\w+)`", row)[1:] == [reason.value for reason in reasons]

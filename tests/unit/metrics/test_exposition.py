@@ -50,6 +50,12 @@ def test_a_family_stands_there_once_with_its_help_and_type() -> None:
     assert lines[series[0] - 2] == '# HELP orders_total Help with "quotes" and\\na line'
 
 
+def test_only_line_feeds_end_lines() -> None:
+    odd = "a\u2028b\x85c\x0bd"
+    text = f'# TYPE level gauge\nlevel{{kind="{odd}"}} 1\n'
+    assert samples(merged({"9000": text})) == {("level", (("kind", odd), ("ts_worker", "9000"))): 1}
+
+
 @pytest.mark.parametrize("texts", [{}, {"9000": ""}, {"9000": "", "9001": ""}])
 def test_nothing_is_nothing(texts: dict[str, str]) -> None:
     assert merged(texts) == ""

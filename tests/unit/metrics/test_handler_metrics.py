@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.unit.metrics.exposition import HOST, documented, scrape
+from tests.unit.metrics.exposition import HOST, documented, exposed, scrape
 
 from torchserve_py.metrics.handler_metrics import MAX_SERIES_PER_MODEL
 from torchserve_py.metrics.server_metrics import ServerMetrics
@@ -85,6 +85,12 @@ def test_the_same_name_with_other_dimensions_is_another_series(metrics: ServerMe
 def test_names_are_made_to_fit_and_values_escaped(metrics: ServerMetrics) -> None:
     found = record(metrics, ["2nd pass-time", "a\nb", "gauge", 1, [["in dim", 'x"\n\\']], ""])
     assert found == {'_2nd_pass_time in_dim=x"\n\\': 1}
+
+
+def test_characters_that_deceive_or_have_no_bytes_are_spelled_out(metrics: ServerMetrics) -> None:
+    found = record(metrics, ["Tokens", "C\udc80\x1b", "gauge", 1, [["kind", "é\x1b\x85\u2028\u202e\u200f\ud800"]], ""])
+    assert found == {r"Tokens kind=é\x1b\x85\u2028\u202e\u200f\ud800": 1}
+    assert r"with unit: C\\udc80\\x1b" in exposed(metrics).decode()
 
 
 @pytest.mark.parametrize(

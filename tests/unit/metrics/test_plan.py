@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.metrics.exposition import HOST, documented, scrape
+from tests.unit.metrics.exposition import HOST, documented, exposed, scrape
 
 from torchserve_py.metrics.catalog import LEGACY_NAMES, MODEL_METRICS, SERVER_METRICS, Declaration
+from torchserve_py.metrics.metric_log import LINE_PER_EVENT
 from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.server_metrics import ServerMetrics
 
@@ -47,8 +48,8 @@ def test_the_catalog_is_what_is_shown_without_a_file() -> None:
 
 def test_nothing_but_what_is_listed_is_shown() -> None:
     metrics = listing(server=(SERVER_METRICS["Requests2XX"],))
-    metrics.requests_2xx.inc()
-    metrics.requests_4xx.inc()
+    metrics.count_answer(200)
+    metrics.count_answer(400)
     metrics.model("noop", "1.0").observe_handler(1, 1)
     metrics.record_model_metrics("noop", [tokens()])
     assert scrape(metrics) == {"Requests2XX Level=Host": 1}
@@ -147,8 +148,8 @@ def test_a_scripts_values_are_those_of_the_listed_metrics() -> None:
     metrics.record("Temperature", ["rack"], 21, HOST)
     metrics.record("CPUUtilization", ["Host"], 12, HOST)
     metrics.record("Unlisted", [], 1, HOST)
-    assert b'Temperature{Place="rack",Host="box",} 21.0\n' in metrics.expose()
-    assert b'CPUUtilization{Level="Host",Hostname="box",} 12.0\n' in metrics.expose()
+    assert b'Temperature{Place="rack",Host="box",} 21.0\n' in exposed(metrics)
+    assert b'CPUUtilization{Level="Host",Hostname="box",} 12.0\n' in exposed(metrics)
     assert names(metrics) == {"Temperature", "CPUUtilization"}
 
 
@@ -183,28 +184,79 @@ def logged(caplog: pytest.LogCaptureFixture) -> Callable[[ServerMetrics, str], l
 Logged = Callable[[ServerMetrics, str], list[str]]
 
 
-def test_a_counters_growth_and_a_gauge_that_was_set_are_lines(logged: Logged) -> None:
-    metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
+SUMMARY = MetricsPlan(mode="log", summary=True)
+
+
+def test_a_summary_has_a_counters_growth_and_a_gauge_that_was_set(logged: Logged) -> None:
+    metrics = ServerMetrics(HOST, SUMMARY)
     assert logged(metrics, "TS_METRICS") == []
     for _ in range(3):
-        metrics.requests_2xx.inc()
+        metrics.count_answer(200)
     metrics.record("DiskUsage", ["Host"], 7)
     expected = ["Requests2XX.Count:3.0|#Level:Host|#hostname:box", "DiskUsage.Gigabytes:7.0|#Level:Host|#hostname:box"]
     assert logged(metrics, "TS_METRICS") == expected
     assert logged(metrics, "TS_METRICS") == []
-    metrics.requests_2xx.inc(2)
+    for _ in range(2):
+        metrics.count_answer(200)
     metrics.record("DiskUsage", ["Host"], 7)
     assert logged(metrics, "TS_METRICS") == [expected[0].replace("3.0", "2.0"), expected[1]]
 
 
 def test_a_model_that_comes_back_starts_from_nothing(logged: Logged) -> None:
-    metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
+    metrics = ServerMetrics(HOST, SUMMARY)
     line = "ts_inference_requests_total.Count:{}|#model_name:noop,model_version:1.0|#hostname:box"
     metrics.model("noop", "1.0").by_version.requests_total.inc(5)
     assert logged(metrics, "TS_METRICS") == [line.format("5.0")]
     metrics.forget("noop", "1.0")
     metrics.model("noop", "1.0").by_version.requests_total.inc(2)
     assert logged(metrics, "TS_METRICS") == [line.format("2.0")]
+
+
+def test_each_request_has_torchserves_lines(logged: Logged) -> None:
+    metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
+    model = metrics.model("noop", "1.0")
+    for by_default in (True, False):
+        model.admitted(by_default=by_default)
+        model.observe_queue(0.0625)
+        model.observe_handler(0.5, 0.75)
+        model.observe_request(1.25)
+        model.answered(2.0, 2.0625, 3.25, by_default=by_default)
+        metrics.count_answer(200)
+    model.worker_load_time("W-9000-noop_1.0", 1500)
+    one = [
+        "ts_inference_requests_total.Count:1.0|#model_name:noop,model_version:{0}|#hostname:box",
+        "WorkerThreadTime.Milliseconds:250.000|#Level:Host|#hostname:box",
+        "ts_inference_latency_microseconds.Microseconds:1250000.000|#model_name:noop,model_version:{0}|#hostname:box",
+        "ts_queue_latency_microseconds.Microseconds:62500.000|#model_name:noop,model_version:{0}|#hostname:box",
+        "QueueTime.Milliseconds:62.500|#Level:Host|#hostname:box",
+        "Requests2XX.Count:1.0|#Level:Host|#hostname:box",
+    ]
+    load = "WorkerLoadTime.Milliseconds:1500.0|#WorkerName:W-9000-noop_1.0,Level:Host|#hostname:box"
+    expected = [line.format(version) for version in ("default", "1.0") for line in one] + [load]
+    written = logged(metrics, "TS_METRICS")
+    assert [line for line in written if line.partition(".")[0] in LINE_PER_EVENT] == expected
+    assert logged(metrics, "TS_METRICS") == []
+
+
+def test_a_request_that_gets_no_answer_of_a_handler_has_no_times(logged: Logged) -> None:
+    metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
+    model = metrics.model("noop", "1.0")
+    model.admitted()
+    model.observe_request(1.25)
+    metrics.count_answer(503)
+    names = [line.partition(".")[0] for line in logged(metrics, "TS_METRICS")]
+    assert names == ["ts_inference_requests_total", "Requests5XX"]
+
+
+def test_lines_of_a_request_are_only_of_what_the_file_lists(logged: Logged) -> None:
+    listed = Declaration("ts_queue_latency_microseconds", "counter", "100%", ("m", "v", "h"))
+    metrics = listing(server=(listed,), mode="log")
+    model = metrics.model("noop", "1.0")
+    model.admitted()
+    model.answered(2.0, 2.5, 3.0)
+    metrics.count_answer(200)
+    line = "ts_queue_latency_microseconds.100%:500000.000|#m:noop,v:1.0|#hostname:box"
+    assert logged(metrics, "TS_METRICS") == [line]
 
 
 def test_every_value_of_a_handler_is_a_line(logged: Logged) -> None:
@@ -242,8 +294,8 @@ def test_many_lines_do_not_wait_for_the_next_flush(caplog: pytest.LogCaptureFixt
 
 def test_legacy_shows_three_counters_and_logs_the_rest(logged: Logged) -> None:
     metrics = ServerMetrics(HOST, MetricsPlan(mode="legacy"))
-    metrics.model("noop", "1.0").by_version.requests_total.inc()
-    metrics.requests_2xx.inc()
+    metrics.model("noop", "1.0").admitted()
+    metrics.count_answer(200)
     metrics.record_model_metrics("noop", [tokens()])
     assert names(metrics) == LEGACY_NAMES
     assert logged(metrics, "TS_METRICS") == ["Requests2XX.Count:1.0|#Level:Host|#hostname:box"]
@@ -251,13 +303,15 @@ def test_legacy_shows_three_counters_and_logs_the_rest(logged: Logged) -> None:
 
 def test_the_mode_prometheus_logs_nothing(logged: Logged) -> None:
     metrics = ServerMetrics(HOST, MetricsPlan(mode="prometheus"))
-    metrics.requests_2xx.inc()
+    metrics.count_answer(200)
+    metrics.model("noop", "1.0").admitted()
+    metrics.model("noop", "1.0").answered(0, 1, 2)
     metrics.model("noop", "1.0").observe_handler(1, 1, [["a", False, 200, "", [], b"", None]])
     assert logged(metrics, "TS_METRICS") == logged(metrics, "MODEL_METRICS") == []
 
 
 def test_a_file_and_a_mode_go_together(tmp_path: Path, logged: Logged) -> None:
     metrics = listing(server=(Declaration("Requests2XX", "counter", "Answers", ("L", "H")),), mode="log")
-    metrics.requests_2xx.inc()
-    metrics.requests_4xx.inc()
+    metrics.count_answer(200)
+    metrics.count_answer(400)
     assert logged(metrics, "TS_METRICS") == ["Requests2XX.Answers:1.0|#L:Host|#hostname:box"]

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 import pytest
-from tests.unit.metrics.exposition import HOST, documented, scrape
+from tests.unit.metrics.exposition import HOST, documented, exposed, scrape
 
+from torchserve_py.metrics.families import Family
+from torchserve_py.metrics.instruments import Counter
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.scheduling.effects import EndReason
+from torchserve_py.scheduling.effects import Cause, CloseReason
 from torchserve_py.scheduling.scaling import Reason
 
 OF_THE_SERVER = {
@@ -53,7 +55,7 @@ def test_a_models_series_are_there_at_zero_once_it_is_registered(metrics: Server
     model = " model_name=noop model_version=1.0"
     assert {f"{name}{model}" for name in NUMBERS_OF_A_MODEL} <= found.keys()
     assert {f"{name}_{part}{model}" for name in HISTOGRAMS_OF_A_MODEL for part in ("sum", "count")} <= found.keys()
-    assert {f"ts_sequences_closed_total{model} reason={reason}" for reason in EndReason} <= found.keys()
+    assert {f"ts_sequences_closed_total{model} reason={reason}" for reason in CloseReason} <= found.keys()
     assert {f"ts_scaling_total{model} reason={reason}" for reason in Reason} <= found.keys()
     assert "ts_inference_requests_total model_name=noop model_version=default" in found
     assert {"HandlerTime Level=Model ModelName=noop", "PredictionTime Level=Model ModelName=noop"} <= found.keys()
@@ -93,11 +95,11 @@ def test_types_and_help_texts_are_torchserves(metrics: ServerMetrics) -> None:
 
 def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
     for _ in range(8):
-        metrics.requests_2xx.inc()
-    assert b'Requests2XX{Level="Host",Hostname="box",} 8.0\n' in metrics.expose()
+        metrics.count_answer(200)
+    assert b'Requests2XX{Level="Host",Hostname="box",} 8.0\n' in exposed(metrics)
     metrics.model("noop", "1.0").by_default.requests_total.inc()
     line = b'ts_inference_requests_total{model_name="noop",model_version="default",hostname="box",} 1.0\n'
-    assert line in metrics.expose()
+    assert line in exposed(metrics)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
             {"ts_worker_gpu_memory_bytes Level=Host WorkerName=W-9000-noop_1.0": 3 << 30},
         ),
         (
-            lambda model: model.sequences_closed[EndReason.idle].inc(),
+            lambda model: model.sequences_closed[CloseReason.idle].inc(),
             {"ts_sequences_closed_total model_name=noop model_version=1.0 reason=idle": 1},
         ),
         (lambda model: model.queue_depth.read_from(lambda: 4), {"ts_queue_depth": 4}),
@@ -204,7 +206,7 @@ def test_filter_by_sample_name(metrics: ServerMetrics) -> None:
     assert scrape(metrics, {"ts_queue_seconds_sum"}).keys() == {
         "ts_queue_seconds_sum model_name=noop model_version=1.0"
     }
-    assert metrics.expose({"nothing"}) == b""
+    assert exposed(metrics, {"nothing"}) == b""
 
 
 def test_an_instrument_is_made_once(metrics: ServerMetrics) -> None:
@@ -221,7 +223,7 @@ def test_an_instrument_is_made_once(metrics: ServerMetrics) -> None:
 
 
 def test_a_forgotten_model_leaves_nothing(metrics: ServerMetrics) -> None:
-    before = metrics.expose()
+    before = exposed(metrics)
     for version in ("1.0", "2.0"):
         metrics.model("noop", version).worker_load_time(f"W-{version}", 5)
     metrics.record_model_metrics("noop", [["Tokens", "Count", "counter", 3, [["ModelName", "noop"]], "id"]])
@@ -233,19 +235,48 @@ def test_a_forgotten_model_leaves_nothing(metrics: ServerMetrics) -> None:
     assert "Tokens ModelName=noop" in found
     metrics.forget("noop", "2.0")
     metrics.forget("noop", "2.0")
-    assert metrics.expose() == before
+    assert exposed(metrics) == before
 
 
 def test_a_worker_that_is_gone_for_good_leaves_nothing(metrics: ServerMetrics) -> None:
     model = metrics.model("noop", "1.0")
-    before = metrics.expose()
+    before = exposed(metrics)
     model.worker_load_time("W-9000-noop_1.0", 5)
     model.worker_gpu_memory("W-9000-noop_1.0", 5)
     model.forget_worker("W-9000-noop_1.0")
-    assert metrics.expose() == before
+    assert exposed(metrics) == before
 
 
 def test_odd_names_are_escaped(metrics: ServerMetrics) -> None:
     odd = 'a"b\\c\nd=é'
     metrics.model(odd, "1.0").by_version.requests_total.inc()
     assert scrape(metrics)[f"ts_inference_requests_total model_name={odd} model_version=1.0"] == 1
+
+
+def test_outcomes_are_counted_by_protocol_and_cause_and_go_with_their_model() -> None:
+    metrics = ServerMetrics(HOST)
+    model = metrics.model("noop", "1.0")
+    model.ended("http", 200, failed=False)
+    model.ended("http", 404, failed=True)
+    model.ended("grpc", 500, failed=False)
+    for _ in range(2):
+        model.ended("websocket", Cause.cancelled, failed=True)
+    model_of = "model_name=noop model_version=1.0"
+    assert {name: value for name, value in scrape(metrics).items() if name.startswith("ts_outcomes_total")} == {
+        f"ts_outcomes_total cause=answered {model_of} protocol=http": 1,
+        f"ts_outcomes_total cause=refused_by_handler {model_of} protocol=http": 1,
+        f"ts_outcomes_total cause=handler_error {model_of} protocol=grpc": 1,
+        f"ts_outcomes_total cause=cancelled {model_of} protocol=websocket": 2,
+    }
+    metrics.forget("noop", "1.0")
+    assert not [name for name in scrape(metrics) if name.startswith("ts_outcomes_total")]
+
+
+def test_a_plugin_adds_a_metric_with_a_name_of_its_own() -> None:
+    metrics = ServerMetrics(HOST)
+    asked = metrics.add(Family("guide_asked", Counter, "Count", "Guides that were asked for"))
+    asked.child({"model_name": "m"}).inc(2)
+    assert 'guide_asked{model_name="m",} 2.0\n' in list(metrics.expose({"guide_asked"}))
+    for taken in ("guide_asked", "Requests2XX"):
+        with pytest.raises(ValueError, match=f"There is a metric {taken} already"):
+            metrics.add(Family(taken, Counter, "Count"))

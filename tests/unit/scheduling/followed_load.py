@@ -4,7 +4,7 @@ from itertools import count
 
 from tests.unit.scheduling.simulation import SimulatedWorker, Simulation
 
-from torchserve_py.scheduling.effects import Effects, EndReason, EndSequence
+from torchserve_py.scheduling.effects import CloseReason, CloseSequence, Effects
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scaling import Scaling, ScalingPolicy, WorkerCounts
 
@@ -32,7 +32,7 @@ class FollowedLoad(Simulation):
         #: At each look: the moment, how many workers are up, and how long the oldest job has waited.
         self.seen: list[tuple[float, int, float]] = []
         #: Why sequences ended.
-        self.ended: list[EndReason] = []
+        self.ended: list[CloseReason] = []
         self._step = step
         self._load_time = load_time
         self._scaling = Scaling(policy, 0.0)
@@ -84,7 +84,7 @@ class FollowedLoad(Simulation):
 
     def _perform(self, effects: Effects) -> None:
         super()._perform(effects)
-        self.ended += [effect.reason for effect in effects if isinstance(effect, EndSequence)]
+        self.ended += [effect.reason for effect in effects if isinstance(effect, CloseSequence)]
 
     def _submit(self, job_id: str, sequence_id: str | None) -> None:
         super()._submit(job_id, sequence_id)

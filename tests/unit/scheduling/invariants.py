@@ -4,7 +4,7 @@ from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import AHEAD, CANCELLED, RUNNING, STREAMING, WAITING, Job
 from torchserve_py.scheduling.lane import WorkerLoad
 from torchserve_py.scheduling.scheduler import Scheduler
-from torchserve_py.scheduling.sequence import CLOSED, IDLE, PENDING, READY, Sequence, SequenceLane
+from torchserve_py.scheduling.sequence import CLOSED, HELD, IDLE, PENDING, READY, Sequence, SequenceLane
 from torchserve_py.scheduling.sequence import RUNNING as SEQUENCE_RUNNING
 from torchserve_py.scheduling.sequence_source import Sequences
 
@@ -22,6 +22,12 @@ def validate(scheduler: Scheduler, now: float) -> None:
     assert not scheduler.queued or scheduler._wanted_workers or scheduler._any_worker(), "jobs wait for no worker"
     if isinstance(scheduler._source, Sequences):
         validate_sequences(scheduler._source)
+    else:
+        waiting = list(scheduler._source.lane.items)
+        assert waiting == sorted(waiting, key=lambda job: job.number), "jobs are not in their order"
+    for lane in scheduler._source.lanes:
+        earliest = next(iter(lane.items.values()), 0.0)
+        assert all(earliest <= takeable_at for takeable_at in lane.items.values()), "a batch would wait too long"
     validate_deadlines(scheduler, now)
 
 
@@ -128,6 +134,7 @@ def validate_sequence(source: Sequences, sequence: Sequence) -> None:
         PENDING: waiting and not in_flight,
         READY: waiting and in_flight <= source._joins,
         SEQUENCE_RUNNING: in_flight and not (waiting and source._may_join(sequence)),
+        HELD: waiting and not in_flight,
         IDLE: not waiting and not in_flight,
     }
     assert right[sequence.state], f"{sequence} is not {sequence.state}"

@@ -6,20 +6,21 @@ w1 <+ a b           SendAhead(w1, [a, b], joins=True)
 w1 begins a b       Begin(w1, [a, b])
 a: queue_full       Finish(a, queue_full)
 w1 cancel a         Cancel(w1, [a])
-w1 end s: idle      EndSequence(w1, s, idle)        (- for a sequence that never had a worker)
+w1 end s: idle      CloseSequence(w1, s, idle)        (- for a sequence that never had a worker)
 w1 released         Released(w1)
 """
 
 from tests.unit.scheduling.invariants import validate
 
+from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import (
     Begin,
     Cancel,
     Cause,
+    CloseReason,
+    CloseSequence,
     Effect,
     Effects,
-    EndReason,
-    EndSequence,
     Finish,
     Send,
     SendAhead,
@@ -50,8 +51,8 @@ def sequences(
 class Play:
     """A scheduler with `workers` workers w1, w2, … up at second 0."""
 
-    def __init__(self, policy: Policy, workers: int = 1) -> None:
-        self.scheduler = Scheduler(policy, take_back=lambda worker_id: self.unbegun.pop(worker_id, 0))
+    def __init__(self, policy: Policy, workers: int = 1, over: Over | None = None) -> None:
+        self.scheduler = Scheduler(policy, lambda worker_id: self.unbegun.pop(worker_id, 0), over)
         self.unbegun: dict[str, int] = {}
         self.now = 0.0
         self.scheduler.set_workers(workers, 0.0)
@@ -82,6 +83,12 @@ class Play:
     def answer_together(self, *job_ids: str) -> list[str]:
         return self._written(self.scheduler.parts([(job_id, False) for job_id in job_ids], self.now))
 
+    def postpone(self, job_id: str, until: float) -> list[str]:
+        return self._written(self.scheduler.postpone(job_id, until, self.now))
+
+    def let_go(self, sequence_id: str) -> list[str]:
+        return self._written(self.scheduler.let_go(sequence_id, self.now))
+
     def cancel(self, job_id: str) -> list[str]:
         return self._written(self.scheduler.cancel(job_id, self.now))
 
@@ -100,8 +107,8 @@ class Play:
     def set_workers(self, count: int) -> list[str]:
         return self._written(self.scheduler.set_workers(count, self.now))
 
-    def end_sequence(self, sequence_id: str, reason: EndReason = EndReason.ended) -> list[str]:
-        return self._written(self.scheduler.end_sequence(sequence_id, reason, self.now))
+    def close_sequence(self, sequence_id: str, reason: CloseReason = CloseReason.ended) -> list[str]:
+        return self._written(self.scheduler.close_sequence(sequence_id, reason, self.now))
 
     def drain(self) -> list[str]:
         return self._written(self.scheduler.drain(Cause.draining, self.now))
@@ -141,6 +148,6 @@ def written(effect: Effect) -> str:
             return f"{job.id}: {cause}"
         case Cancel(worker_id, job_ids):
             return f"{worker_id} cancel {' '.join(job_ids)}"
-        case EndSequence(worker_id, sequence_id, reason, _):
+        case CloseSequence(worker_id, sequence_id, reason, _):
             return f"{worker_id or '-'} end {sequence_id}: {reason}"
     return f"{effect.worker_id} released"

@@ -94,6 +94,9 @@ class Simulation:
                 case Finish(job, cause):
                     raise AssertionError(f"{job} ended for {cause}")
 
+    def _answered(self, job: Job) -> None:
+        self.latencies[job.id] = self.now - job.submitted_at
+
     def _send(self, worker_id: str, frame: Frame) -> None:
         def arrive() -> None:
             worker = self._workers[worker_id]
@@ -128,7 +131,7 @@ class Simulation:
     def _finish(self, worker_id: str, jobs: list[Job]) -> None:
         def answer() -> None:
             for job in jobs:
-                self.latencies[job.id] = self.now - job.submitted_at
+                self._answered(job)
             self._perform(self._scheduler.parts([(job.id, False) for job in jobs], self.now))
 
         self._workers[worker_id].busy = False

@@ -141,6 +141,18 @@ def test_nothing_goes_ahead_of_priorities():
     assert play.answer_together("a", "b") == ["w1 <- urgent c"]
 
 
+def test_jobs_that_are_taken_back_wait_in_the_order_in_which_they_came():
+    play = busy(3)
+    for job_id in "ghijk":
+        play.submit(job_id)
+    assert play.at(1.0).tick() == ["w3 << k"]
+    assert play.answer_together("c", "d") == ["w2 begins i j", "w3 <+ g", "w2 << h"]
+    play.submit("urgent", priority=1)
+    play.submit("as urgent", priority=1)
+    assert play.answer_together("a", "b") == ["w1 <- urgent as urgent"]
+    assert play.answer_together("e", "f") == ["w3 <- g h"]
+
+
 def test_short_steps_are_not_worth_it():
     play = busy()
     for _ in range(100):

@@ -1,5 +1,7 @@
 """The heap of deadlines."""
 
+import gc
+import weakref
 from dataclasses import dataclass
 
 from torchserve_py.scheduling.deadlines import SMALLEST_CLEANING, Deadlines
@@ -89,3 +91,14 @@ def test_entries_that_count_no_more_do_not_pile_up():
         assert len(deadlines) <= SMALLEST_CLEANING + 1
     assert deadlines.pop(1e6) is thing
     assert deadlines.pop(1e6) is None
+
+
+def test_what_has_left_is_not_kept_until_its_deadline():
+    deadlines, thing = Deadlines(), Thing(1e6)
+    deadlines.start_timer(thing, 0.0)
+    deadlines.end_timer(thing)
+    left = weakref.ref(thing)
+    del thing
+    gc.collect()
+    assert left() is None
+    assert deadlines.pop(2e6) is None

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from tests.unit.scheduling.play import Play, sequences
 
-from torchserve_py.scheduling.effects import Cause, EndReason, EndSequence
+from torchserve_py.scheduling.effects import Cause, CloseReason, CloseSequence
+from torchserve_py.scheduling.lost_jobs import MOST_SENDS, OUTCOME_LIMIT
 from torchserve_py.scheduling.policy import Policy
-from torchserve_py.scheduling.scheduler import MOST_SENDS, OUTCOME_LIMIT
 
 
 def durable(**limits: object) -> Policy:
@@ -195,7 +195,7 @@ def test_a_sequence_has_expired_when_it_was_due_however_late_that_is_noticed():
     play.submit("a", "s")
     play.at(1.0).answer("a")
     (end,) = play.scheduler.tick(7.0)
-    assert end == EndSequence("w1", "s", EndReason.idle, 3.0)
+    assert end == CloseSequence("w1", "s", CloseReason.idle, 3.0)
 
 
 def test_a_job_whose_answer_has_begun_is_not_sent_again():
@@ -244,7 +244,7 @@ def test_a_sequence_that_was_to_end_ends_and_what_waits_begins_anew():
     play = Play(durable(continuous=True))
     play.submit("a", "s")
     play.submit("b", "s")
-    play.end_sequence("s")
+    play.close_sequence("s")
     assert play.worker_lost("w1") == ["w1 end s: ended"]
     assert play.worker_up("w1") == ["w1 <- a"]
 

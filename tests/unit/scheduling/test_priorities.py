@@ -68,10 +68,65 @@ def test_one_that_is_cancelled_or_expires_is_never_sent():
     assert play.answer("running0") == ["w1 <- served"]
 
 
-def test_a_full_queue_is_full_for_urgent_jobs_as_well():
-    play = busy(Policy(batch_size=1, queue_size=1))
+def test_a_full_queue_makes_room_for_what_is_more_urgent():
+    play = busy(Policy(batch_size=1, queue_size=3))
+    for job_id, priority in [("a", 0), ("b", 2), ("c", 0)]:
+        play.submit(job_id, priority=priority)
+    assert play.submit("d", priority=3) == ["c: queue_full"], "of those that are least urgent, the one that came last"
+    assert play.submit("e", priority=1) == ["a: queue_full"]
+    assert play.submit("f", priority=2) == ["d: queue_full"]
+    assert play.submit("g", priority=2) == ["g: queue_full"]
+    assert play.submit("h") == ["h: queue_full"]
+    assert play.answer("running0", "e", "b") == ["w1 <- e", "w1 <- b", "w1 <- f"]
+
+
+def test_a_queue_without_priorities_makes_room_for_the_first_job_with_one():
+    play = busy(Policy(batch_size=1, queue_size=2))
     play.submit("a")
-    assert play.submit("b", priority=1) == ["b: queue_full"]
+    play.submit("b")
+    assert play.submit("c", priority=1) == ["b: queue_full"]
+    assert play.answer("running0", "c") == ["w1 <- c", "w1 <- a"]
+
+
+def test_room_is_made_behind_those_that_have_left():
+    play = busy(Policy(batch_size=1, queue_size=2))
+    play.submit("a", priority=3)
+    play.submit("b", priority=2)
+    play.cancel("a")
+    play.submit("c", priority=2)
+    assert play.submit("d", priority=1) == ["c: queue_full"]
+
+
+def test_what_was_sent_ahead_makes_room_as_well():
+    play = busy(Policy(batch_size=1, queue_size=1, ahead=True))
+    assert play.submit("a") == ["w1 << a"]
+    assert play.submit("b", priority=1) == ["a: queue_full"]
+
+
+def test_the_steps_of_sequences_that_were_sent_ahead_stay_whatever_the_priority_of_others():
+    play = Play(sequences(batch_size=1, max_batch_delay=0.0, max_sequences=3, ahead=True))
+    play.submit("running", "s")
+    assert play.submit("a", "t") == ["w1 << a"]
+    assert play.submit("urgent", "u", priority=1) == []
+    assert play.answer("running") == ["w1 begins a", "w1 << urgent"]
+
+
+def test_urgent_jobs_do_not_keep_others_waiting_for_ever():
+    play = busy(Policy(batch_size=1, queue_size=10))
+    play.submit("patient")
+    running, sent = "running0", []
+    for number in range(20):  # there is always an urgent one
+        play.submit(f"urgent{number}", priority=1)
+        (effect,) = play.answer(running)
+        running = effect.removeprefix("w1 <- ")
+        sent.append(running)
+    assert "patient" in sent[:8]
+    assert [each for each in sent if each != "patient"] == [f"urgent{number}" for number in range(19)]
+
+
+def test_with_a_job_ticket_there_is_no_room_to_make():
+    play = busy(Policy(batch_size=1, job_ticket=True))
+    assert play.submit("a", priority=1) == ["a: queue_full"]
 
 
 def test_once_nothing_waits_it_is_as_if_there_had_been_no_priority():

@@ -19,17 +19,19 @@ from torchserve_py.scheduling.effects import (
     Begin,
     Cancel,
     Cause,
+    CloseReason,
+    CloseSequence,
     Effects,
-    EndReason,
-    EndSequence,
     Finish,
     Released,
     Send,
     SendAhead,
 )
 from torchserve_py.scheduling.job import WAITING, Job
+from torchserve_py.scheduling.lane import OLDEST_EVERY
+from torchserve_py.scheduling.lost_jobs import MOST_SENDS
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.scheduling.scheduler import MOST_SENDS, Scheduler
+from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.scheduling.sequence import Sequence
 
 picks = st.integers(0, 1_000)
@@ -86,6 +88,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.counting = patch.object(sequence_source, "Sequence", self.opening)
         self.counting.start()
         self.closed_with: Cause | None = None
+        self.taken = self.taken_before_their_turn = 0
         self.set_workers(workers)
         for _ in range(workers):
             self.worker_up()
@@ -98,7 +101,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """What the scheduler learns of a worker: how many of the batches that it was sent ahead it never begins."""
         worker = self.workers[worker_id]
         kept, worker.begun_early = worker.begun_early, 0
-        for job in [job for batch in worker.ahead[kept:] for job in batch]:
+        for job in [job for batch in worker.ahead[kept:] for job in batch if self.policy.sequences]:
             self.last_sent[self.queue_of(job)] = min(self.last_sent[self.queue_of(job)], self.number[job.id] - 1)
         not_begun = len(worker.ahead) - kept
         del worker.ahead[kept:]
@@ -120,9 +123,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         ends=st.sampled_from([False, False, False, True]),
         unbatched=st.sampled_from([False] * 9 + [True]),
         patience=st.sampled_from([None, None, None, 0.0, 0.5, 3.0]),
+        wants_answer=st.booleans(),
         priority=st.sampled_from([0, 0, 0, 1, 2, 2**64 - 1]),
     )
-    def submit(self, sequence_id, starts, ends, unbatched, patience, priority):
+    def submit(self, sequence_id, starts, ends, unbatched, patience, wants_answer, priority):
         job = Job(
             f"job{len(self.jobs)}",
             sequence_id if self.policy.sequences else None,
@@ -131,6 +135,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             unbatched=unbatched,
             priority=0 if unbatched else priority,
             expires_at=None if patience is None else self.now + patience,
+            answer_by=None if patience is None or not wants_answer else self.now + patience,
         )
         self.number[job.id] = len(self.jobs)
         self.jobs.append(job)
@@ -144,7 +149,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(ids=st.lists(sequence_ids, min_size=2, max_size=5))
     def submit_several(self, ids):
         for sequence_id in ids:
-            self.submit(sequence_id, starts=False, ends=False, unbatched=False, patience=None, priority=0)
+            self.submit(
+                sequence_id, starts=False, ends=False, unbatched=False, patience=None, wants_answer=False, priority=0
+            )
 
     @rule()
     def answer_all(self):
@@ -173,6 +180,28 @@ class SchedulerMachine(RuleBasedStateMachine):
                 if not self.outcomes[job_id]:
                     self.outcomes[job_id] += 1
         self.perform(self.scheduler.parts(arrived, self.now))
+
+    def may_be_held(self):
+        """What workers run for stored sequences, and may say of it that another server has the sequence."""
+        running = [job for worker in self.workers.values() for job in worker.in_flight.values() if not job.unbatched]
+        return [job for job in running if job.id not in self.streaming and not self.outcomes[job.id]]
+
+    @precondition(lambda self: self.durable and self.may_be_held())
+    @rule(pick=picks, pause=st.sampled_from([0.1, 0.5, 3.0]))
+    def postpone(self, pick, pause):
+        held = self.may_be_held()
+        job = held[pick % len(held)]
+        del next(worker for worker in self.workers.values() if job.id in worker.in_flight).in_flight[job.id]
+        self.runs[job.id] -= not job.asks_after
+        self.last_sent[job.sequence_id] = min(self.last_sent[job.sequence_id], self.number[job.id] - 1)
+        self.perform(self.scheduler.postpone(job.id, self.now + pause, self.now))
+
+    @rule(sequence_id=sequence_ids)
+    def let_go(self, sequence_id):
+        waits = [job for job in self.scheduler.jobs.values() if job.sequence_id == sequence_id and job.state is WAITING]
+        before = self.ended[sequence_id]
+        self.perform(self.scheduler.let_go(sequence_id, self.now))
+        assert not waits or self.ended[sequence_id] == before, "a sequence whose jobs wait was let go"
 
     @precondition(lambda self: self.jobs)
     @rule(pick=picks)
@@ -245,9 +274,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         elif what == "close" and len(self.jobs) > 25:
             self.close((Cause.unregistered, Cause.draining)[pick % 2])
 
-    @rule(sequence_id=sequence_ids, reason=st.sampled_from([EndReason.ended, EndReason.evicted]))
-    def end_sequence(self, sequence_id, reason):
-        self.perform(self.scheduler.end_sequence(sequence_id, reason, self.now))
+    @rule(sequence_id=sequence_ids, reason=st.sampled_from([CloseReason.ended, CloseReason.evicted]))
+    def close_sequence(self, sequence_id, reason):
+        self.perform(self.scheduler.close_sequence(sequence_id, reason, self.now))
 
     def close(self, cause):
         self.perform(self.scheduler.close(cause, self.now), closing=True)
@@ -278,7 +307,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                     if self.durable and job.sends and not job.unbatched:
                         known = {Cause.cancelled, Cause.outcome_unknown}
                         assert cause in known, f"{job} may have been applied, but was told {cause}"
-                case EndSequence(worker_id, sequence_id, _, _):
+                case CloseSequence(worker_id, sequence_id, _, _):
                     self.ended[sequence_id] += 1
                     assert self.homes.pop(sequence_id, worker_id) == worker_id
                 case Released(worker_id):
@@ -352,27 +381,34 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len({job.sequence_id for job in [*before, *batch.jobs]}) <= self.policy.batch_size
 
     def turn(self, job: Job) -> tuple[bool, int, int]:
-        return job.priority == 0, job.priority, self.number[job.id]
+        return job.priority == 0, job.priority, job.number
 
     def queue_of(self, job: Job) -> str:
         return "unbatched" if job.unbatched else job.sequence_id or f"priority {job.priority}"
 
     def see_turns(self, batch: Send | SendAhead) -> None:
-        """Nobody who waits was before them."""
-        turns = [self.turn(job) for job in batch.jobs]
-        waiting = [job for job in self.scheduler._shared.jobs.values() if job.state is WAITING and not job.unbatched]
-        assert turns == sorted(turns)
-        assert all(turns[-1] < self.turn(job) for job in waiting), f"{batch.jobs[-1]} has overtaken others"
+        """Nobody who waits was before them, except that now and then the oldest goes before its turn."""
+        rest = [job for job in self.scheduler._shared.jobs.values() if job.state is WAITING and not job.unbatched]
+        rest += batch.jobs
+        for job in batch.jobs:
+            if job is not min(rest, key=self.turn):
+                assert job is min(rest, key=lambda each: each.number), f"{job} has overtaken others"
+                self.taken_before_their_turn += 1
+            rest.remove(job)
+        self.taken += len(batch.jobs)
+        assert self.taken_before_their_turn * OLDEST_EVERY <= self.taken
 
     def see_order(self, batch: Send | SendAhead) -> None:
         if not self.policy.sequences and not batch.jobs[0].unbatched:
             self.see_turns(batch)
         for job in batch.jobs:
+            in_time = job.expires_at is None or job.expires_at > self.now
+            assert in_time or job.was_sent_before, f"{job} was sent too late"
+            if not self.policy.sequences:
+                continue
             queue = self.queue_of(job)
             assert self.last_sent.get(queue, -1) < self.number[job.id], f"{job} was overtaken"
             self.last_sent[queue] = self.number[job.id]
-            in_time = job.expires_at is None or job.expires_at > self.now
-            assert in_time or job.was_sent_before, f"{job} was sent too late"
 
     def see_sequences(self) -> None:
         """Each sequence that was opened is open or has ended once."""

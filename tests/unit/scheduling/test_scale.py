@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.unit.scheduling.play import sequences
 
-from torchserve_py.scheduling.effects import Begin, Cause, EndSequence, Finish, Send
+from torchserve_py.scheduling.effects import Begin, Cause, CloseSequence, Finish, Send
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
@@ -110,9 +110,62 @@ def test_a_worker_that_leaves_costs_a_look_at_its_own_sequences_only(leave):
         scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
         scheduler.parts([(f"open{number}", False)], 0.0)
     scheduler._source.open = Unsearchable(scheduler._source.open)
-    ended = [effect for effect in leave(scheduler) if isinstance(effect, EndSequence)]
+    ended = [effect for effect in leave(scheduler) if isinstance(effect, CloseSequence)]
     assert len(ended) == scheduler.open_sequences == 50
     assert {effect.worker_id for effect in ended} == {"w1"}
+
+
+def with_idle_sequences(count: int) -> Scheduler:
+    scheduler = started(sequences(batch_size=8, max_batch_delay=0.0, max_idle=60.0, max_sequences=count + 1))
+    for number in range(count):
+        scheduler.submit(Job(f"open{number}", f"s{number}"), 0.0)
+        scheduler.parts([(f"open{number}", False)], 0.0)
+    return scheduler
+
+
+def ended(effects) -> int:
+    return sum(isinstance(effect, CloseSequence) for effect in effects)
+
+
+def test_many_sequences_that_expire_at_once_end_some_at_a_time():
+    scheduler = with_idle_sequences(1_200)
+    counts = [ended(scheduler.tick(60.0))]
+    while (deadline := scheduler.next_deadline()) is not None and deadline <= 60.0:
+        counts.append(ended(scheduler.tick(60.0)))
+    assert counts == [500, 500, 200]
+    assert scheduler.open_sequences == 0
+
+
+def test_many_sequences_of_a_lost_worker_end_some_at_a_time():
+    scheduler = with_idle_sequences(1_200)
+    effects = scheduler.worker_lost("w1", Cause.worker_died, 1.0)
+    assert {effect.worker_id for effect in effects if isinstance(effect, CloseSequence)} == {"w1"}
+    scheduler.worker_up("w1", 1.0)  # its successor, which never had them
+    later = []
+    while (deadline := scheduler.next_deadline()) is not None and deadline <= 1.0:
+        effects = scheduler.tick(1.0)
+        assert ended(effects) <= 500
+        later += effects
+    assert {effect.worker_id for effect in later if isinstance(effect, CloseSequence)} <= {None}
+    assert scheduler.open_sequences == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        (lambda scheduler: scheduler.tick(60.0), Cause.sequence_expired),
+        (lambda scheduler: scheduler.worker_lost("w1", Cause.worker_died, 59.0), Cause.sequence_lost),
+    ],
+)
+def test_a_job_of_one_that_is_still_to_be_ended_is_refused_as_if_it_were_over(end, cause):
+    scheduler = with_idle_sequences(3_000)
+    scheduler.worker_up("w2", 0.0)
+    end(scheduler)
+    now = 60.0 if cause is Cause.sequence_expired else 59.0
+    (finish,) = [each for each in scheduler.submit(Job("late", "s2999"), now) if isinstance(each, Finish)]
+    assert (finish.job.id, finish.cause) == ("late", cause)
+    scheduler.submit(Job("again", "s2998", starts_sequence=True), now)
+    assert scheduler.sequence("s2998").waiting or scheduler.sequence("s2998").in_flight
 
 
 def test_closing_ends_sequences_some_at_a_time():
@@ -123,7 +176,7 @@ def test_closing_ends_sequences_some_at_a_time():
             scheduler.parts([(f"open{number}", False)], 0.0)
     kinds = [[type(effect) for effect in scheduler.close(Cause.unregistered, 1.0, 3)] for _ in range(4)]
     assert kinds[0].count(Finish) == 2
-    assert [each.count(EndSequence) for each in kinds] == [2 + 3, 3, 2, 0]
+    assert [each.count(CloseSequence) for each in kinds] == [2 + 3, 3, 2, 0]
     assert scheduler.open_sequences == 0
 
 
@@ -184,6 +237,6 @@ def test_the_collector_has_one_object_to_look_at_for_a_sequence_that_rests_and_n
             scheduler.parts([(f"open{number}", False)], 0.0)
         assert scheduler.open_sequences == 2_000
         assert 2_000 <= containers() < 2_100
-        scheduler.tick(100.0)
-        assert scheduler.open_sequences == 0
+        while scheduler.open_sequences:
+            scheduler.tick(100.0)
         assert containers() < 100

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.scheduling.followed_load import FollowedLoad
 
-from torchserve_py.scheduling.effects import EndReason
+from torchserve_py.scheduling.effects import CloseReason
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scaling import (
     STARTING_LIMIT,
@@ -30,7 +30,7 @@ class Looks:
         self.scaling = Scaling(policy, 0.0)
         self.least, self.most, self.wanted = least, most, wanted
         self.now = 0.0
-        self.accepted = 0
+        self.accepted = self.refused = 0
 
     def look(
         self,
@@ -39,13 +39,15 @@ class Looks:
         oldest_wait: float = 0.0,
         busy: float = 0.0,
         accepted: int = 0,
+        refused: int = 0,
         bound: int = 0,
         ready: int | None = None,
         failing: bool = False,
     ) -> Decision | None:
         self.now += 1.0
         self.accepted += accepted
-        demand = Demand(queued, oldest_wait, busy, self.accepted, 1, (), bound)
+        self.refused += refused
+        demand = Demand(queued, oldest_wait, busy, self.accepted, self.refused, 1, (), bound)
         ready = self.wanted if ready is None else ready
         decision = self.scaling.decide(
             demand, WorkerCounts(self.wanted, ready, failing, self.least, self.most), self.now
@@ -79,6 +81,16 @@ def test_no_more_workers_than_jobs_could_use() -> None:
     assert decision is not None
     assert (decision.workers, decision.reason) == (5, Reason.waiting)
     assert decision.why == "2 requests wait, the oldest for 3.0 s"
+
+
+def test_jobs_that_are_refused_since_they_would_be_late_bring_workers_although_none_waits_long() -> None:
+    looks = Looks()
+    assert looks.look(queued=5, oldest_wait=0.9, busy=1.0) is None
+    decision = looks.look(queued=5, oldest_wait=0.9, busy=1.0, refused=20)
+    assert decision is not None
+    assert decision.workers == 2
+    assert decision.why == ("5 requests wait, the oldest for 0.9 s; refused because they would have been too late: 20")
+    assert not looks.looks(100, queued=5, oldest_wait=0.9, busy=2.0)
 
 
 def test_a_job_that_only_its_own_busy_worker_could_run_brings_no_other() -> None:
@@ -261,7 +273,7 @@ def test_no_state_is_lost_because_a_worker_was_not_needed(
     run.until_answered()
     run.rest(1000.0)
     assert run.wanted == run.least
-    assert set(run.ended) <= {EndReason.suspended if durable else EndReason.idle, EndReason.idle}
+    assert set(run.ended) <= {CloseReason.suspended if durable else CloseReason.idle, CloseReason.idle}
 
 
 @given(st.integers(0, 2), st.integers(1, 5), st.sampled_from((0.05, 0.5)), st.sampled_from((0.0, 3.0, 25.0)))

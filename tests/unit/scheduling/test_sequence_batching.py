@@ -126,7 +126,7 @@ def test_sequences_without_a_slot_are_pending_and_bound_in_order():
         assert play.submit(name, name.upper()) == []
     assert play.worker_up("w1") == ["w1 <- a"]
     assert play.answer("a") == ["w1 <- b"]
-    assert play.end_sequence("A") == ["w1 end A: ended"]
+    assert play.close_sequence("A") == ["w1 end A: ended"]
     assert play.answer("b") == ["w1 <- c"]
     assert play.worker_up("w2") == ["w2 <- d"]
 

@@ -120,6 +120,6 @@ def test_a_joiner_that_is_held_up_does_not_join_a_sequence_that_is_about_to_end(
     play.part("a")
     play.submit("describe", unbatched=True)
     play.submit("b", "s")
-    assert play.end_sequence("s") == []
+    assert play.close_sequence("s") == []
     assert play.answer("describe") == []
     assert play.answer("a") == ["w1 end s: ended", "w1 <- b"]

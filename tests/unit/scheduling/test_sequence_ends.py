@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.scheduling.play import Play, sequences
 
-from torchserve_py.scheduling.effects import EndReason
+from torchserve_py.scheduling.effects import CloseReason
 
 
 def test_an_idle_sequence_closes_when_its_idle_time_is_over():
@@ -70,7 +70,7 @@ def test_a_last_job_that_is_cancelled_while_it_runs_ends_its_sequence():
 def test_the_handler_ends_a_sequence_with_its_answer():
     play = Play(sequences())
     play.submit("a", "s")
-    assert play.end_sequence("s") == []
+    assert play.close_sequence("s") == []
     assert play.answer("a") == ["w1 end s: ended"]
 
 
@@ -78,9 +78,9 @@ def test_the_handler_ends_an_idle_sequence_at_once():
     play = Play(sequences())
     play.submit("a", "s")
     play.answer("a")
-    assert play.end_sequence("s") == ["w1 end s: ended"]
-    assert play.end_sequence("s") == []
-    assert play.end_sequence("never opened") == []
+    assert play.close_sequence("s") == ["w1 end s: ended"]
+    assert play.close_sequence("s") == []
+    assert play.close_sequence("never opened") == []
 
 
 def test_jobs_that_wait_when_a_sequence_ends_open_a_new_one_in_order():
@@ -161,17 +161,17 @@ def test_of_two_deadlines_the_first_gives_the_reason():
 @pytest.mark.parametrize(
     ("reason", "refusal"),
     [
-        (EndReason.idle, "sequence_expired"),
-        (EndReason.timeout, "sequence_expired"),
-        (EndReason.evicted, "sequence_lost"),
-        (EndReason.worker_lost, "sequence_lost"),
+        (CloseReason.idle, "sequence_expired"),
+        (CloseReason.timeout, "sequence_expired"),
+        (CloseReason.evicted, "sequence_lost"),
+        (CloseReason.worker_lost, "sequence_lost"),
     ],
 )
 def test_a_job_that_continues_a_closed_sequence_is_refused_unless_it_starts_anew(reason, refusal):
     play = Play(sequences())
     play.submit("a", "s")
     play.answer("a")
-    assert play.end_sequence("s", reason) == [f"w1 end s: {reason}"]
+    assert play.close_sequence("s", reason) == [f"w1 end s: {reason}"]
     assert play.submit("b", "s") == [f"b: {refusal}"]
     assert play.submit("c", "s", starts_sequence=True) == ["w1 <- c"]
     play.answer("c")
@@ -182,7 +182,7 @@ def test_with_restart_expired_a_closed_sequence_begins_anew():
     play = Play(sequences(restart_expired=True))
     play.submit("a", "s")
     play.answer("a")
-    play.end_sequence("s", EndReason.idle)
+    play.close_sequence("s", CloseReason.idle)
     assert play.submit("b", "s") == ["w1 <- b"]
 
 
@@ -200,7 +200,7 @@ def test_jobs_that_wait_when_the_state_is_evicted_are_refused_up_to_one_that_sta
     play.submit("b", "s")
     play.submit("c", "s", starts_sequence=True)
     play.submit("d", "s")
-    play.end_sequence("s", EndReason.evicted)
+    play.close_sequence("s", CloseReason.evicted)
     assert play.answer("a") == ["w1 end s: evicted", "b: sequence_lost", "w1 <- c"]
     assert play.answer("c") == ["w1 <- d"]
 
@@ -208,42 +208,71 @@ def test_jobs_that_wait_when_the_state_is_evicted_are_refused_up_to_one_that_sta
 def test_the_first_reason_to_end_counts():
     play = Play(sequences())
     play.submit("a", "s")
-    play.end_sequence("s", EndReason.ended)
-    play.end_sequence("s", EndReason.evicted)
+    play.close_sequence("s", CloseReason.ended)
+    play.close_sequence("s", CloseReason.evicted)
     assert play.answer("a") == ["w1 end s: ended"]
 
 
-@pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("by_client", [False, True])
-def test_nothing_begins_a_sequence_anew_that_is_there_only_once(durable, by_client):
-    policy = sequences()
-    play = Play(replace(policy, sequences=replace(policy.sequences, durable=durable)))
-    play.submit("a", "s", once=True, ends_sequence=by_client)
-    play.submit("b", "s", once=True)
-    if not by_client:
-        play.end_sequence("s")
-    assert play.answer("a") == ["w1 end s: ended", "b: sequence_ended"]
-    assert play.submit("c", "s", once=True) == ["c: sequence_ended"]
-    assert play.submit("d", "s") == ["w1 <- d"], "a request that may begin it anew does"
-
-
-def test_a_question_about_an_earlier_step_leaves_a_sequence_there_only_once():
+def test_nothing_begins_a_sequence_again_under_a_token_that_it_has_had(by_client):
     play = Play(sequences())
-    play.submit("a", "s", once=True)
+    play.submit("a", "s", step=1, token="t", ends_sequence=by_client)
+    play.submit("b", "s", step=2, token="t")
+    if not by_client:
+        play.close_sequence("s")
+    assert play.answer("a") == ["w1 end s: ended", "b: sequence_ended"]
+    assert play.submit("c", "s", step=1, token="t", starts_sequence=True) == ["c: step_applied"]
+    assert play.submit("d", "s", token="t") == ["d: sequence_ended"]
+    assert play.submit("e", "s", step=1, token="u") == ["w1 <- e"], "another token begins another one"
+    assert play.submit("f", "s", step=1, token="t", starts_sequence=True) == ["f: step_applied"]
+
+
+def test_a_sequence_of_which_nothing_was_applied_may_begin_again_under_its_token():
+    play = Play(sequences())
+    play.submit("a", "s", step=1, token="t")
+    play.scheduler.failed("a")
     play.answer("a")
-    play.submit("question", "s")
-    play.answer("question")
-    play.end_sequence("s")
-    assert play.submit("b", "s", once=True) == ["b: sequence_ended"]
+    play.close_sequence("s")
+    assert play.submit("b", "s", step=1, token="t") == ["w1 <- b"]
 
 
-def test_a_sequence_that_is_there_only_once_goes_on_where_it_is_stored():
+def test_a_token_that_a_start_marker_has_replaced_is_remembered():
+    play = Play(sequences())
+    for job, token in (("a", "t"), ("b", "u")):
+        play.submit(job, "s", step=1, token=token, starts_sequence=True)
+        play.answer(job)
+    play.close_sequence("s")
+    assert play.submit("c", "s", step=1, token="t") == ["c: step_applied"]
+    assert play.submit("d", "s", step=1, token="u") == ["d: step_applied"]
+
+
+def test_a_number_greater_than_1_never_begins_a_sequence():
+    play = Play(sequences())
+    assert play.submit("a", "s", step=2) == ["a: sequence_unknown"]
+    assert play.submit("b", "s", step=2, token="t") == ["b: sequence_unknown"]
+    assert play.submit("c", "s", step=1, token="t") == ["w1 <- c"]
+
+
+def test_where_a_start_is_required_nothing_else_begins_a_sequence():
+    policy = sequences(max_idle=10.0, batch_size=4, max_sequences=4)
+    play = Play(replace(policy, sequences=replace(policy.sequences, require_start=True)))
+    assert play.submit("a", "s") == ["a: sequence_unknown"]
+    assert play.submit("b", "s", starts_sequence=True) == ["w1 <- b"]
+    play.answer("b")
+    assert play.submit("c", "s") == ["w1 <- c"]
+    play.answer("c")
+    play.at(10.0).tick()
+    assert play.submit("d", "s") == ["d: sequence_expired"]
+    assert play.submit("e", "t", step=1) == ["w1 <- e"]
+
+
+def test_what_continues_a_stored_sequence_only_the_store_can_tell():
     policy = sequences()
-    play = Play(replace(policy, sequences=replace(policy.sequences, durable=True)))
-    play.submit("a", "s", once=True)
+    play = Play(replace(policy, sequences=replace(policy.sequences, durable=True, require_start=True)))
+    assert play.submit("a", "s", step=7, token="t") == ["w1 <- a"]
     play.answer("a")
-    assert play.end_sequence("s", EndReason.suspended) == ["w1 end s: suspended"]
-    assert play.submit("b", "s", once=True) == ["w1 <- b"]
+    assert play.close_sequence("s", CloseReason.ended) == ["w1 end s: ended"]
+    assert play.submit("b", "s", step=8, token="t") == ["w1 <- b"]
 
 
 def test_which_sequences_are_known():
@@ -257,30 +286,3 @@ def test_which_sequences_are_known():
     play.submit("b", "t", ends_sequence=True)
     play.answer("b")
     assert not play.scheduler.knows_sequence("t", play.now)
-
-
-@pytest.mark.parametrize(
-    ("durable_before", "durable_after", "goes_on"),
-    [(False, False, False), (True, True, True), (False, True, False), (True, False, False)],
-)
-def test_a_version_that_takes_over_goes_on_with_what_both_store(durable_before, durable_after, goes_on):
-    policy = sequences(batch_size=2, max_sequences=8)
-    before, after = (
-        Play(replace(policy, sequences=replace(policy.sequences, durable=durable)))
-        for durable in (durable_before, durable_after)
-    )
-    before.submit("a", "s")
-    before.answer("a")
-    after.scheduler.succeed(before.scheduler, after.now)
-    assert after.submit("b", "s") == (["w1 <- b"] if goes_on else ["b: sequence_lost"])
-    assert after.submit("c", "of no version before") != ["c: sequence_lost"]
-    assert after.submit("d", "s", starts_sequence=True) != ["d: sequence_lost"]
-
-
-def test_a_version_that_takes_over_remembers_what_had_expired_before():
-    before, after = Play(sequences(max_idle=10.0)), Play(sequences(max_idle=10.0))
-    before.submit("a", "s")
-    before.answer("a")
-    before.at(10.0).tick()
-    after.scheduler.succeed(before.scheduler, after.now)
-    assert after.submit("b", "s") == ["b: sequence_expired"]

@@ -1,17 +1,29 @@
 """The frontend's end of a worker's connections, for tests: a listening Unix socket and what comes over it."""
 
+import math
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ts.frontend_connection import Connection
+from torchserve_py.plugins import protocols
+from ts.connection.frontend_connection import Connection
 from ts.protocol.frames import FrameBuffer, encode
-from ts.runtimes.continuous import ContinuousHandler
-from ts.runtimes.loader import load_service
-from ts.runtimes.torchserve_handler import TorchServeHandler
+from ts.protocol.messages import (
+    NO_HISTORIES,
+    Histories,
+    History,
+    InferFrame,
+    InferRow,
+    SequenceNews,
+    decode_infer,
+)
+from ts.runtime.continuous import ContinuousHandler
+from ts.runtime.loader import load_service
+from ts.runtime.torchserve_handler import TorchServeHandler
 
 BACKEND = Path(__file__).parents[3] / "backend"
 DEADLINE_SECONDS = 60.0
@@ -22,6 +34,7 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
     """Return a load message for the handler in ``model_dir``."""
     message: dict[str, Any] = {
         "contract": "torchserve",
+        "runtime": "ts.runtime.async_handler",
         "model_name": "echo",
         "model_version": "1.0",
         "model_dir": str(model_dir),
@@ -32,6 +45,7 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
         "continuous": False,
         "asynchronous": False,
         "sequences": False,
+        "steps": "ts.features.sequence_steps.opening",
         "envelope": None,
         "decode_input_request": True,
         "limit_max_image_pixels": True,
@@ -39,15 +53,17 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
         "max_response_size": 6_553_500,
         "metrics": [],
         "warmup": [],
+        "protocols": dict(protocols()),
+        "observers": {},
         "processors": 1,
         "header_keys": ["ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"],
     }
     return {**message, **changes}
 
 
-def row(job_id: str, body: Any = b"", content_type: str | None = None, headers: Any = ()) -> list[Any]:
+def row(job_id: str, body: Any = b"", content_type: str | None = None, headers: Any = ()) -> InferRow:
     """Return an infer row."""
-    return [job_id, headers, content_type, body, None, False]
+    return InferRow(job_id, headers, content_type, body, None, False)
 
 
 class Peer:
@@ -91,10 +107,18 @@ class Peer:
 
     def result_rows(self) -> list[list[Any]]:
         """Return the rows of all results that the worker has sent so far."""
-        return [result for message in self.arrived() if message[0] == "results" for result in message[1]]
+        return [Result(row) for message in self.arrived() if message[0] == "results" for row in message[1]]
 
     def close(self) -> None:
         self._socket.close()
+
+
+class Result(list[Any]):
+    """A result row; what it tells of sequences is not among its fields but in ``news``."""
+
+    def __init__(self, row: list[Any]) -> None:
+        super().__init__(row[:7])
+        self.news = SequenceNews(*row[7]) if row[7] is not None else SequenceNews()
 
 
 class FrontendStub:
@@ -108,6 +132,8 @@ class FrontendStub:
         self._listener.settimeout(DEADLINE_SECONDS)
         self._peers: list[Peer] = []
         self._processes: list[subprocess.Popen[str]] = []
+        #: The ids of the rows that workers got.
+        self.sent: set[str] = set()
 
     def connect(self) -> tuple[Connection, Peer]:
         """Return both ends of a connection whose hello is already read."""
@@ -127,7 +153,7 @@ class FrontendStub:
         """Start a real worker process in ``model_dir``."""
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         environment = {**inherited, "PYTHONPATH": str(BACKEND), "TS_WORKER_TOKEN": "secret"}
-        command = [sys.executable, "-P", "-m", "ts.worker", "--socket", self.path]
+        command = [sys.executable, "-P", "-m", "ts.process.worker", "--socket", self.path]
         process = subprocess.Popen(
             command, cwd=model_dir, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -148,6 +174,7 @@ class Worker:
 
     def __init__(self, frontend: FrontendStub, model_dir: Path, handler: str, **changes: Any) -> None:
         message = load_message(model_dir, handler, **changes)
+        self._frontend = frontend
         self.connection, self.peer = frontend.connect()
         self.service = load_service(message)  # type: ignore[arg-type]
         kind = ContinuousHandler if message["continuous"] else TorchServeHandler
@@ -155,6 +182,7 @@ class Worker:
             self.service,
             self.connection,
             decode_input=message["decode_input_request"],
+            protocols=message["protocols"],
             max_response_size=message["max_response_size"],
         )
 
@@ -163,9 +191,19 @@ class Worker:
         """The handler's module, where its code finds what a test gives it."""
         return sys.modules[self.service.entry_point.__module__]
 
-    def infer(self, *rows: list[Any]) -> list[list[Any]]:
+    def admit(self, *rows: InferRow) -> None:
+        """Pass rows to the worker, with what a frontend knows of those that it has sent before."""
+        again = {row.job_id: History(-math.inf, True, "") for row in rows if row.job_id in self._frontend.sent}
+        self._frontend.sent.update(row.job_id for row in rows)
+        self.admit_frame(rows, again)
+
+    def admit_frame(self, rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> None:
+        """Pass rows to the worker, with what a test says of the time before."""
+        self.runtime.admit(InferFrame(rows, histories, None))
+
+    def infer(self, *rows: InferRow) -> list[list[Any]]:
         """Run a batch (or one step) and return the result rows that were sent."""
-        self.runtime.admit(rows)  # type: ignore[arg-type]
+        self.admit(*rows)
         self.runtime.step()
         return self.peer.result_rows()
 
@@ -173,6 +211,6 @@ class Worker:
         """Take in what the frontend sent, run one step and return the result rows that were sent."""
         while (message := self.connection.receive(wait=False)) is not None:
             assert message[0] == "infer"
-            self.runtime.admit(message[1])
+            self.runtime.admit(decode_infer(*message[1:]))
         self.runtime.step()
         return self.peer.result_rows()

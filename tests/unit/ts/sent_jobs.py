@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ts.runtimes.async_jobs import NO_INPUTS, FurtherInputs
+from ts.protocol.messages import InferRow
+from ts.runtime.async_runtime import NO_INPUTS, FurtherInputs
 
 DEADLINE = 60.0
 
@@ -41,9 +42,9 @@ class FakeConnection:
 class SentJob:
     """One request that was sent to a runtime."""
 
-    def __init__(self, runtime: Any, connection: FakeConnection, row: tuple[Any, ...]) -> None:
-        self.id: str = row[0]
-        self._inputs = FurtherInputs() if row[5] else NO_INPUTS
+    def __init__(self, runtime: Any, connection: FakeConnection, row: InferRow) -> None:
+        self.id = row.job_id
+        self._inputs = FurtherInputs() if row.more_input else NO_INPUTS
         self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(runtime.run_job(row, self._inputs))
         self._runtime = runtime
         self._connection = connection

@@ -13,7 +13,7 @@ HANDLER = """
     import asyncio
 
     from ts.handler_utils.utils import send_intermediate_predict_response as send
-    from ts.runtimes.errors import JobsCancelled
+    from ts.jobs.errors import JobsCancelled
 
 
     class Handler:
@@ -123,7 +123,7 @@ def answer(jobs: Peer) -> tuple[str, bool, int, str]:
     """Return job, whether more follows, status and body (or error) of the next result."""
     kind, rows, *_ = jobs.receive()
     assert kind == "results"
-    ((job_id, more, status, _, _, body, error),) = rows
+    ((job_id, more, status, _, _, body, error, _),) = rows
     return job_id, more, status, body.decode() if error is None else error
 
 

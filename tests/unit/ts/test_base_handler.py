@@ -246,7 +246,7 @@ def test_a_compiled_model_answers_the_same(
 def test_the_built_in_handler_is_found_by_its_name(tmp_path: Path, model: Callable[..., str]) -> None:
     from tests.unit.ts.frontend_stub import load_message
 
-    from ts.runtimes.loader import load_service
+    from ts.runtime.loader import load_service
 
     manifest = {"model": {"modelFile": model(DOUBLE)}}
     service = load_service(load_message(tmp_path, "base_handler", manifest=manifest))  # type: ignore[arg-type]

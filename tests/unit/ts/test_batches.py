@@ -39,7 +39,7 @@ def test_a_function_handler_answers_every_row(make_worker: Callable[..., Worker]
 
 def test_results_leave_in_one_frame_with_the_handlers_time(make_worker: Callable[..., Worker]) -> None:
     worker = make_worker(ECHO)
-    worker.runtime.admit([row("a"), row("b")])  # type: ignore[list-item]
+    worker.admit_frame([row("a"), row("b")])
     worker.runtime.step()
 
     [[kind, rows, seconds]] = worker.peer.arrived()
@@ -224,6 +224,16 @@ def test_a_malformed_form_never_reaches_the_handler_and_fails_alone(make_worker:
     assert answers["b"][5] == b"1"
 
 
+def test_a_row_in_a_protocol_whose_feature_is_missing_is_refused_alone(make_worker: Callable[..., Worker]) -> None:
+    worker = make_worker("def handle(data, context):\n    return data and ['ok'] * len(data)", protocols={"known": "m"})
+
+    answers = {answer[0]: answer for answer in worker.infer(row("a")._replace(protocol="absent"), row("b"))}
+
+    assert answers["a"][2] == 501
+    assert answers["a"][6] == "The protocol 'absent' cannot be read for a handler; these can be: known."
+    assert answers["b"][5] == b"ok"
+
+
 def test_a_job_cancelled_before_it_runs_never_reaches_the_handler(make_worker: Callable[..., Worker]) -> None:
     worker = make_worker(
         """
@@ -276,7 +286,7 @@ def test_a_job_cancelled_while_the_handler_runs_is_answered_499(make_worker: Cal
 
 def test_responses_that_are_large_together_leave_in_frames_of_their_own(make_worker: Callable[..., Worker]) -> None:
     worker = make_worker(ECHO, max_response_size=100)
-    worker.runtime.admit([row(job_id, b"x" * 60) for job_id in "abc"])  # type: ignore[misc]
+    worker.admit_frame([row(job_id, b"x" * 60) for job_id in "abc"])
     worker.runtime.step()
 
     frames = worker.peer.arrived()

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from tests.unit.ts.frontend_stub import FrontendStub
 
-from ts.frontend_connection import FrontendGone
+from ts.connection.frontend_connection import FrontendGone
 from ts.protocol.frames import FrameBuffer
+from ts.protocol.messages import ResultRow
 
 
 class StingySocket:
@@ -31,7 +32,7 @@ def test_a_frame_of_many_buffers_arrives_whole_however_little_each_write_takes(
     connection, _ = frontend.connect()
     stingy = StingySocket(most)
     monkeypatch.setattr(connection, "_socket", stingy)
-    rows: Any = [[str(index), False, 200, "", [], bytes([index]) * 20_000, None] for index in range(5)]
+    rows: Any = [ResultRow(str(index), False, 200, "", [], bytes([index]) * 20_000) for index in range(5)]
 
     connection.send_results(rows, 0.5, [["Calls", "Count", "counter", 1.0, [], "0"]])
 
@@ -45,7 +46,10 @@ def test_a_frame_of_many_buffers_arrives_whole_however_little_each_write_takes(
         frames.received(count)
         received = received[count:]
         messages.extend(frames.messages())
-    assert messages == [["metrics", [["Calls", "Count", "counter", 1.0, [], "0"]]], ["results", rows, 0.5]]
+    assert messages == [
+        ["metrics", [["Calls", "Count", "counter", 1.0, [], "0"]]],
+        ["results", [[*row] for row in rows], 0.5],
+    ]
 
 
 def test_cancellations_overtake_and_other_messages_wait_their_turn(frontend: FrontendStub) -> None:

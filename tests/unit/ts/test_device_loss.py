@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from ts import device_loss
-from ts.worker import load_failure
+from ts.jobs import device_loss
+from ts.process.worker import load_failure
 
 ASSERT = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported."
 NOT_THERE = (

@@ -5,11 +5,10 @@ from collections.abc import Iterable
 
 from tests.unit.ts.frontend_stub import FrontendStub, row
 
-from ts import event_loop
-from ts.event_loop import AsyncRuntime
+from ts.process import event_loop
 from ts.protocol.log_records import Ids, running
 from ts.protocol.messages import EndedSequence, InferRow
-from ts.runtimes.async_jobs import FurtherInputs
+from ts.runtime.async_runtime import AsyncRuntime, FurtherInputs
 
 
 class Logging(AsyncRuntime):
@@ -23,7 +22,7 @@ class Logging(AsyncRuntime):
 
     async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
         await asyncio.sleep(0)
-        self.note(f"job {wire_row[0]}")
+        self.note(f"job {wire_row.job_id}")
 
     async def is_healthy(self) -> bool:
         self.note("health")

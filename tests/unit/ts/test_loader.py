@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.unit.ts.frontend_stub import load_message
 
-from ts.runtimes.errors import LoadError
-from ts.runtimes.loader import load_service
+from ts.jobs.errors import LoadError
+from ts.runtime.loader import load_service
 
 
 @pytest.fixture

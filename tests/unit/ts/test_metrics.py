@@ -121,7 +121,7 @@ def test_a_handlers_metrics_travel_with_the_results_and_never_over_standard_outp
         """,
         model_name="m",
     )
-    worker.runtime.admit([row("a"), row("b")])  # type: ignore[list-item]
+    worker.admit_frame([row("a"), row("b")])
     worker.runtime.step()
 
     metrics, results = worker.peer.arrived()
@@ -232,9 +232,11 @@ def test_metrics_that_cannot_be_sent_fail_no_prediction(
 ) -> None:
     worker = make_worker(
         """
+        from ts.metrics.dimension import Dimension
+
         def handle(data, context):
             if data is not None:
-                context.metrics.add_counter(b"file \\xff".decode("utf-8", "surrogateescape"), 1)
+                context.metrics.add_counter("tokens", 1, dimensions=[Dimension(object(), "a")])
                 return ["ok"]
         """
     )

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tests.unit.ts.frontend_stub import BACKEND, Worker, load_message, row
 
-from ts.runtimes.errors import LoadError
-from ts.runtimes.loader import load_service
+from ts.jobs.errors import LoadError
+from ts.runtime.loader import load_service
 from ts.torch_handler.request_envelope.envelope_tensors import write_tensor
 
 #: Answers with what it is given, and remembers it.
@@ -332,3 +332,20 @@ def test_envelopes_import_neither_numpy_nor_torch() -> None:
     )
 
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "shape", [[2**63 - 25] * 100_000, [2**62] * 60, [2**40, 0], [2**40, -1]], ids=["deep", "large", "empty", "open"]
+)
+def test_a_shape_that_the_data_cannot_have_is_the_error_of_its_request(
+    make_worker: MakeWorker, shape: list[int]
+) -> None:
+    hostile = {"name": "x", "datatype": "FP32", "shape": shape, "data": []}
+    good = {"name": "x", "datatype": "FP32", "shape": [1], "data": [3]}
+
+    worker = make_worker(ECHO, envelope="kservev2")
+    refused, answered = answers(worker, ask("a", {"inputs": [hostile]}), ask("b", {"inputs": [good]}))
+
+    assert (refused[0], answered[0]) == (400, 200)
+    assert "Input 'x' is no tensor of FP32 with the shape [" in refused[1]["message"]
+    assert len(refused[1]["message"]) < 2000

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ts.runtimes.errors import Failure
-from ts.runtimes.result_bodies import encode_body, error_status
+from ts.jobs.errors import Failure
+from ts.runtime.result_bodies import encode_body, error_status
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 values = st.recursive(

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.ts.frontend_stub import BACKEND, row
 
-from ts.runtimes.asgi_scope import as_bytes
-from ts.runtimes.decoded_rows import read_row
-from ts.runtimes.errors import Failure
+from ts.handler_utils.asgi_scope import as_bytes
+from ts.jobs.errors import Failure
+from ts.runtime.decoded_rows import read_row
 
 
 def read(body: Any, content_type: str | None = None, *, decode: bool = True) -> dict[str, Any]:
-    return read_row(row("id", body, content_type), decode=decode).data  # type: ignore[arg-type]
+    return read_row(row("id", body, content_type), decode=decode).data
 
 
 def multipart(*parts: tuple[str, bytes], boundary: str = "frontier") -> tuple[bytes, str]:
@@ -55,7 +55,7 @@ def test_nothing_is_decoded_where_the_server_is_told_so(content_type: str | None
 
 
 def test_the_pseudo_header_has_the_media_type_without_parameters() -> None:
-    found = read_row(row("id", b"[1]", "application/json; charset=utf-8"))  # type: ignore[arg-type]
+    found = read_row(row("id", b"[1]", "application/json; charset=utf-8"))
 
     assert found.processor.get_request_properties() == {"body": {"content-type": "application/json"}}
 
@@ -91,7 +91,7 @@ def test_a_multipart_form_decodes_files_by_type_and_leaves_fields_alone() -> Non
         ('Content-Disposition: form-data; name="na\xefve"', b""),
     )
 
-    found = read_row(row("id", body, content_type))  # type: ignore[arg-type]
+    found = read_row(row("id", body, content_type))
 
     assert found.data == {
         "data": {"a": 1},
@@ -155,7 +155,7 @@ def test_a_raw_body_among_parameters_is_cut_as_it_would_be_alone(
 
 def test_the_handler_api_imports_nothing_heavy() -> None:
     heavy = ["torch", "numpy", "asyncio", "inspect", "dataclasses", "yaml", "python_multipart", "argparse", "uuid"]
-    code = f"import sys, ts, ts.context, ts.worker; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, ts, ts.context, ts.process.worker; print([name for name in {heavy} if name in sys.modules])"
 
     result = subprocess.run(
         [sys.executable, "-P", "-c", code], env={"PYTHONPATH": str(BACKEND)}, capture_output=True, text=True, check=True
@@ -171,7 +171,7 @@ def test_a_large_body_reads_like_a_small_one(content_type: str | None, named: bo
 
     def value(raw: bytes | bytearray) -> Any:
         body: Any = [("body", content_type, raw)] if named else raw
-        return read_row(tuple(row("job", body, content_type))).data["body"]  # type: ignore[arg-type]
+        return read_row(row("job", body, content_type)).data["body"]
 
     received = bytearray(sent)
     found = value(received)
@@ -182,7 +182,7 @@ def test_a_large_body_reads_like_a_small_one(content_type: str | None, named: bo
 
 def test_a_large_form_reads_like_a_small_one() -> None:
     form = urlencode({"a": "1", "b": "x y"}).encode()
-    wire_row: Any = tuple(row("job", bytearray(form), "application/x-www-form-urlencoded"))
+    wire_row = row("job", bytearray(form), "application/x-www-form-urlencoded")
     assert read_row(wire_row).data == {"a": bytearray(b"1"), "b": bytearray(b"x y")}
 
 

@@ -13,9 +13,10 @@ from pydantic import BaseModel, Field
 
 from ts import serve
 from ts.context import Context, RequestProcessor
-from ts.runtimes.call_values import CallValues, InvalidValue
-from ts.runtimes.errors import JobsCancelled, LoadError
-from ts.runtimes.served_function import ServedFunction
+from ts.jobs.errors import JobsCancelled, LoadError
+from ts.runtime.call_values import CallValues, InvalidValue
+from ts.runtime.served_function import ServedFunction
+from ts.sequence import SequenceCache
 from ts.serve_decorator import Options
 
 
@@ -44,6 +45,7 @@ class Call:
     def __init__(self, function: Any, options: Options = Options(), gpu: int | None = None) -> None:  # noqa: B008
         self.context = Context("model", "/model", None, 8, gpu, "1.0")
         self.context.cache_settings = {"capacity": 10, "store": "memory"}
+        SequenceCache(self.context)
         self.handler = ServedFunction(function, options)
         self.outcome = self.handler.initialize(self.context)
         self.sent: list[tuple[int, Any]] = []

@@ -102,7 +102,7 @@ def test_a_handler_may_catch_the_cancellation_and_return(make_worker: Callable[.
     worker = make_worker(
         """
         from ts.handler_utils.utils import send_intermediate_predict_response
-        from ts.runtimes.errors import JobsCancelled
+        from ts.jobs.errors import JobsCancelled
 
         def handle(data, context):
             if data is not None:

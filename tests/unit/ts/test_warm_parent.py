@@ -32,7 +32,16 @@ class Server:
         paths = [str(self.modules), os.environ.get("PYTHONPATH", "")]
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ts.warm_parent", "--socket", self.path, "--orders", str(theirs.fileno())],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "ts.process.warm_parent",
+                    "--socket",
+                    self.path,
+                    "--orders",
+                    str(theirs.fileno()),
+                ],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 pass_fds=[theirs.fileno()],
             )
@@ -76,7 +85,7 @@ def test_a_worker_that_is_killed_has_ended_by_the_signal(server: Server) -> None
         process = int(next(told).removeprefix("pid "))
         assert os.getsid(process) == os.getpgid(process) == process
         command = Path(f"/proc/{process}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-        assert command[1:] == [b"-P", b"-m", b"ts.worker", b"--socket", os.fsencode(server.path)]
+        assert command[1:] == [b"-P", b"-m", b"ts.process.worker", b"--socket", os.fsencode(server.path)]
         os.killpg(process, signal.SIGKILL)
         assert next(told) == "exit -9"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.unit.ts.frontend_stub import Worker, load_message
 
-from ts.runtimes.errors import LoadError
-from ts.runtimes.warm_up import warm_up
+from ts.jobs.errors import LoadError
+from ts.runtime.warm_up import warm_up
 
 #: Keeps what each call gets: rows, and the ids of the requests.
 REMEMBERS = """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from torchserve_py.workers.batch_tokens import BatchTokens
-from ts.batch_claims import BatchClaims
+from ts.connection.batch_claims import BatchClaims
 
 
 @pytest.fixture

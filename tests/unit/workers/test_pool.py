@@ -9,11 +9,10 @@ import pytest
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.workers import supervisor
-from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.pool import Place, WorkerPool
 from torchserve_py.workers.startup import WorkerFailed
-from torchserve_py.workers.worker import Worker
+from torchserve_py.workers.worker import Worker, WorkerEvents
 
 
 class FakeWorker:

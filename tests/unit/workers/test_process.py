@@ -1,6 +1,7 @@
 """How a worker process is launched, and what is told of its output and its end."""
 
 import asyncio
+import json
 import logging
 import os
 import subprocess
@@ -11,8 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from torchserve_py.workers.launch import Launch
+from torchserve_py.workers.launch_command import Launch
+from torchserve_py.workers.local_launcher import LocalLauncher
 from torchserve_py.workers.process import WorkerProcess, describe_exit
+from ts.protocol.log_records import MARK
 
 TOKEN = "TS_WORKER_TOKEN"
 
@@ -58,7 +61,7 @@ def test_the_environment_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {environment["KEPT"], environment["ADDED"], environment[TOKEN]} == {"y", "z", "the token"}
     inherited, model, server = environment["PYTHONPATH"].split(os.pathsep)
     assert (inherited, model) == ("/inherited", str(tmp_path))
-    assert (Path(server) / "ts" / "worker.py").is_file()
+    assert (Path(server) / "ts" / "process" / "worker.py").is_file()
     assert TOKEN not in os.environ
 
 
@@ -71,7 +74,7 @@ class Script(Launch):
 
 async def run(directory: Path, source: str) -> WorkerProcess:
     (directory / "script").write_text(source)
-    return await WorkerProcess.launch(Script(directory), directory / "socket", "token", "1", "W-1-m_1.0")
+    return await LocalLauncher().start(Script(directory), directory / "socket", "token", "1", "W-1-m_1.0", None)
 
 
 async def test_what_a_process_prints_is_logged_line_by_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -94,6 +97,20 @@ async def test_what_a_process_prints_is_logged_line_by_line(tmp_path: Path, capl
     (news,) = by_stream["stderr"]
     assert (news.getMessage(), news.levelno) == ("bad news", logging.WARNING)
     assert (vars(news)["of_worker"], vars(news)["source"]) == ("1", "stderr")
+
+
+async def test_a_record_of_a_process_keeps_its_level_and_its_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "MODEL_LOG")
+    told = {"level": 10, "message": "lost\nit", "model_logger": "mine", "exception": "Traceback\nKeyError: 1"}
+    odd = {"level": 40, "message": 5, "exception": {}}
+    process = await run(tmp_path, "".join(f"print({MARK + json.dumps(each)!r})\n" for each in (told, odd)))
+    await process.wait()
+    first, second = caplog.records
+    assert (first.levelno, first.getMessage(), vars(first)["model_logger"]) == (10, "lost\nit", "mine")
+    assert first.exc_text == vars(first)["exception"] == "Traceback\nKeyError: 1"
+    assert (second.levelno, second.getMessage(), second.exc_text) == (40, "5", None)
 
 
 async def test_a_line_without_an_end_costs_bounded_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

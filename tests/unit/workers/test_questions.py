@@ -6,7 +6,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from torchserve_py.workers.ranks import Questions
+from torchserve_py.workers.worker import Questions
 
 DEADLINE = 20.0
 

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from torchserve_py.workers.connection import Connection
-from torchserve_py.workers.ranks import Ranks
+from torchserve_py.workers.worker import Ranks
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import HEARTBEAT_CHANNEL, JOBS_CHANNEL, Hello
 
@@ -74,13 +74,17 @@ def test_strangers_and_doubles_are_refused(rank: int, channel: str) -> None:
         attach(ranks, rank, channel)
 
 
-def test_the_most_silent_process_counts() -> None:
+def test_the_process_that_has_not_answered_a_ping_for_longest_counts() -> None:
     ranks = Ranks(2, every_rank=True)
     heartbeats = [attach(ranks, rank, HEARTBEAT_CHANNEL) for rank in range(2)]
-    ranks.start_listening(10.0)
-    ranks.ping([b"ping"])
+    assert ranks.silence(10.0) == 0.0, "nobody was pinged"
+    ranks.ping([b"ping"], 10.0)
     assert [heartbeat.sent for heartbeat in heartbeats] == [[b"ping"], [b"ping"]]
-    ranks.heard(cast("Connection", heartbeats[0]), 14.0)
+    ranks.heard(cast("Connection", heartbeats[0]))
     assert ranks.silence(15.0) == 5.0
-    ranks.heard(cast("Connection", heartbeats[1]), 13.0)
-    assert ranks.silence(15.0) == 2.0
+    ranks.ping([b"ping"], 16.0)
+    assert ranks.silence(18.0) == 8.0
+    ranks.heard(cast("Connection", heartbeats[1]))
+    assert ranks.silence(18.0) == 2.0
+    ranks.heard(cast("Connection", heartbeats[0]))
+    assert ranks.silence(100.0) == 0.0, "nobody was pinged since"

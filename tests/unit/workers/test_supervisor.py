@@ -6,11 +6,10 @@ from typing import cast
 import pytest
 
 from torchserve_py.workers import supervisor as module
-from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.supervisor import Supervisor
-from torchserve_py.workers.worker import Worker
+from torchserve_py.workers.worker import Worker, WorkerEvents
 
 
 class FakeWorker:
@@ -19,6 +18,7 @@ class FakeWorker:
     label = "W-1-m_1.0"
     pid = 1
     id = "1"
+    is_launched = False
 
     def __init__(self, failure: WorkerFailed | None) -> None:
         self._failure = failure
@@ -79,7 +79,7 @@ class Place:
         self._outcomes = outcomes
         self.supervisor = Supervisor("1", self._make, cast("WorkerEvents", self.events), max_retry)
         self.supervisor.on_restart = self._count_restart
-        self.supervisor.on_hopeless = self.gave_up.set
+        self.supervisor.on_unavailable = self.gave_up.set
 
     def _make(self) -> Worker:
         outcome = self._outcomes[min(len(self.made), len(self._outcomes) - 1)]
@@ -122,6 +122,28 @@ async def test_time_without_a_machine_is_no_time_of_failures(monkeypatch: pytest
     place = Place([500, UNPLACED, UNPLACED, 500, True], max_retry=0.25)
     await place.events.up.get()
     assert not place.supervisor.gave_up
+    await place.supervisor.stop(1)
+
+
+async def test_a_place_whose_worker_no_machine_has_room_for_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PLACE_DELAY", 60)
+    place = Place([UNPLACED])
+    await place.supervisor.attempt()
+    assert (place.supervisor.waits, place.supervisor.condition) == (True, "waiting")
+    place.made[-1].is_launched = True  # one has room again
+    assert (place.supervisor.waits, place.supervisor.condition) == (False, "restarting")
+    await place.supervisor.stop(1)
+
+
+@pytest.mark.parametrize(("pid", "named"), [(7, "W-1-m_1.0 (pid 7)"), (-1, "W-1-m_1.0")])
+async def test_the_log_names_processes_of_this_machine(
+    pid: int, named: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(FakeWorker, "pid", pid)
+    place = Place([True])
+    (await place.events.up.get()).end(WorkerState.DIED)
+    await place.events.up.get()
+    assert f"Worker {named} is over" in caplog.messages
     await place.supervisor.stop(1)
 
 
@@ -192,7 +214,7 @@ async def test_an_error_in_the_server_itself_leaves_nobody_waiting() -> None:
 
     supervisor = Supervisor("1", make, cast("WorkerEvents", Events()), 60.0)
     gave_up = asyncio.Event()
-    supervisor.on_hopeless = gave_up.set
+    supervisor.on_unavailable = gave_up.set
     async with asyncio.timeout(60):
         assert await supervisor.attempt() is not None
         await gave_up.wait()

@@ -1,16 +1,16 @@
 """About which jobs a worker has said nothing for too long, and what becomes of them and of the worker."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
+
+import pytest
 
 from torchserve_py.jobs.inference_job import InferenceJob
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.events import WorkerEvents
 from torchserve_py.workers.lifecycle import WorkerLimits
-from torchserve_py.workers.ranks import Ranks
-from torchserve_py.workers.watchdog import Watchdog
-from torchserve_py.workers.worker import Worker
+from torchserve_py.workers.worker import Ranks, Watchdog, Worker, WorkerEvents
 
 LIMIT = 10.0
 
@@ -26,9 +26,12 @@ class Watch:
         self.cancelled: list[str] = []
         self.taken_out = 0
         self.killed = ""
+        self.paused = False
+        #: Since when a ping has no answer; None if all have one.
+        self.pinged: float | None = None
         self.watchdog = Watchdog(
             cast("Worker", self),
-            cast("Ranks", None),
+            cast("Ranks", self),
             WorkerLimits(connect=LIMIT, load=LIMIT, response=LIMIT, stop=LIMIT, heartbeat=LIMIT),
             cast("WorkerEvents", self),
             independent=independent,
@@ -54,6 +57,12 @@ class Watch:
         self.watchdog.last_heard = at
         for job_id in job_ids:
             self.in_flight[job_id].heard_at = at
+
+    def ping(self, buffers: object, now: float) -> None:
+        self.pinged = now if self.pinged is None else self.pinged
+
+    def silence(self, now: float) -> float:
+        return 0.0 if self.pinged is None else now - self.pinged
 
     def check(self, now: float) -> tuple[Any, ...]:
         self.watchdog.check(now)
@@ -139,3 +148,52 @@ def test_jobs_that_join_do_not_hide_that_a_worker_is_silent() -> None:
     watch.sent("a", at=0.0)
     watch.sent("joins", at=9.0)
     assert watch.check(10.1)[2] == "it gave no response for 10 s"
+
+
+def test_a_worker_that_answers_no_ping_is_killed() -> None:
+    watch = Watch()
+    for now in (100.0, 102.0, 104.0, 106.0, 108.0, 110.0):
+        watch.watchdog.look(now, 0.0)
+        assert watch.killed == ""
+    watch.watchdog.look(110.1, 0.0)
+    assert watch.killed == "it answered no ping for 10 s"
+
+
+def test_nobody_is_judged_before_what_came_during_a_standstill_is_read() -> None:
+    watch = Watch()
+    watch.sent("a", at=0.0)
+    watch.watchdog.look(9.9, 0.0)
+    watch.watchdog.look(10.1, 60.0)
+    assert watch.cancelled == []
+    watch.heard("a", at=10.2)
+    watch.watchdog.look(12.0, 60.0)
+    assert watch.cancelled == []
+
+
+def test_a_server_that_stands_still_again_and_again_judges_all_the_same() -> None:
+    watch = Watch(independent=False)
+    watch.sent("a", at=0.0)
+    for number in range(1, 6):
+        watch.watchdog.look(number * 2.0, number * 1.0)
+    watch.watchdog.look(12.0, 6.0)
+    watch.watchdog.look(14.0, 7.0)
+    assert watch.killed.startswith("it gave no response for 10 s")
+
+
+async def test_a_look_that_fails_is_logged_and_the_worker_is_still_watched(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch, again = Watch(), asyncio.Event()
+    watch.ended = asyncio.get_running_loop().create_future()
+    watch.watchdog.limits = replace(watch.watchdog.limits, response=0.01)
+
+    def look(now: float, lost: float) -> None:
+        if "a defect" in caplog.text:
+            again.set()
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(watch.watchdog, "look", look)
+    watching = asyncio.create_task(watch.watchdog.run())
+    await asyncio.wait_for(again.wait(), 60)
+    watch.ended.set_result("ended")
+    await watching

@@ -13,9 +13,10 @@ import pytest
 from torchserve_py.jobs.inference_job import InferenceJob
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.workers.launch import Launch
+from torchserve_py.workers.launch_command import Launch
 from torchserve_py.workers.lifecycle import WorkerLimits, WorkerState
 from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.local_launcher import LocalLauncher
 from torchserve_py.workers.process import WorkerProcess
 from torchserve_py.workers.startup import Startup, WorkerFailed
 from torchserve_py.workers.worker import Worker
@@ -97,12 +98,14 @@ class Bench:
             server_version="1",
             max_response_size=1000,
             warmup=[],
+            protocols={},
+            observers={},
             metrics=[],
             processors=1,
             header_keys=["id", "start", "end"],
         )
         launch = launch or Launch(self.directory)
-        return Worker("1", "W-1-m_1.0", launch, load, limits, self.listener, self.owner)
+        return Worker("1", "W-1-m_1.0", LocalLauncher(), launch, load, limits, self.listener, self.owner)
 
     def send(self, worker: Worker, body: bytes) -> None:
         job = self.owner.jobs["j"] = InferenceJob("j", request=InferenceRequest((), body, "text/plain"))
@@ -152,6 +155,21 @@ async def test_a_life(bench: Bench) -> None:
     assert worker.state is WorkerState.STOPPED
     assert await worker.ended == "exited with code 0"
     assert not psutil.pid_exists(worker.pid)
+
+
+async def test_a_worker_whose_end_cannot_be_awaited_has_ended_nevertheless(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(process: WorkerProcess) -> str:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(WorkerProcess, "wait", fail)
+    worker = bench.worker()
+    with pytest.raises(WorkerFailed, match="is given up because of an error in the server"):
+        await asyncio.wait_for(worker.start(), 60)
+    assert worker.state is WorkerState.DIED
+    assert "A task of the server has failed: awaiting the end of worker W-1-m_1.0" in caplog.text
+    assert "a defect" in caplog.text
 
 
 async def test_a_worker_that_dies_as_soon_as_it_has_loaded_the_model_has_failed(

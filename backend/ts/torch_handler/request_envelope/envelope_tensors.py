@@ -8,7 +8,8 @@ import json
 import sys
 from typing import Any, Final
 
-from ts.open_inference.datatypes import DATATYPES, OF_NUMPY
+from ts.handler_utils.shapes import count_of, shown
+from ts.protocol.datatypes import DATATYPES, OF_NUMPY
 from ts.utils.util import PredictionException
 
 _SCALARS: Final = {bool: "BOOL", int: "INT64", float: "FP64"}
@@ -36,9 +37,14 @@ def read_tensor(tensor: Any) -> dict[str, Any]:
 
     try:
         array = np.array(data, dtype=DATATYPES[str(datatype)].numpy)
-        return {**tensor, "data": (array if shape is None else array.reshape(shape)).tolist()}
+        if shape is not None:
+            array = array.reshape(shape)
+        count_of(array.shape)  # numpy makes arrays of any number of empty rows
+        return {**tensor, "data": array.tolist()}
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"Input {name!r} is no tensor of {datatype} with the shape {shape}: {error}") from error
+        form = shown(shape) if isinstance(shape, list) else str(shape)
+        reason = f"no tensor of {datatype} with the shape {form[:100]}: {error}"
+        raise ValueError(f"Input {name!r} is {reason}") from error
 
 
 def write_tensor(name: str, result: Any) -> dict[str, Any]:
@@ -50,7 +56,7 @@ def write_tensor(name: str, result: Any) -> dict[str, Any]:
     """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(result, torch.Tensor):
-        from ts.torch_handler.device_copies import to_numpy
+        from ts.jobs.device_copies import to_numpy
 
         result = to_numpy(result)
     # torch's `numpy()` imports numpy.

@@ -1,41 +1,42 @@
-"""The keys of `handler: cache:` in `model-config.yaml`, which configure the handler's `ts.sequence.SequenceCache`.
+"""The keys of `handler: cache:` in `model-config.yaml`, which configure the states of sequences.
 
 The other keys of `handler` belong to the handler. In `cache` an unknown key is refused: a misspelt `fsync` would show
 only when data is lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
+from torchserve_py.plugins import stores
 from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
 from torchserve_py.settings.schemas.values import FLAG, SECONDS, Nested, Text, choice, integer
 
 #: Seconds.
 DEFAULT_LEASE = 10.0
+#: Seconds: a day.
+DEFAULT_REMEMBERED: Final = 86_400.0
+#: Bytes. Redis takes no value of more than 512 MB.
+DEFAULT_MAX_STATE: Final = 2**28
+DEFAULT_MOST_IDS: Final = 100_000
 
 
-#: The stores for states, each with its keys besides ``store`` and ``capacity``. One with a ``path`` keeps states in a
-#: file, for which the server has a default; one with a ``lease`` keeps a state when the worker of its sequence dies.
-STORES: Final[Mapping[str, tuple[str, ...]]] = {
-    "memory": (),
-    "file": ("path", "fsync", "lease"),
-    "redis": ("url", "replicas", "lease"),
-}
+#: The store that needs no feature: states are lost with their worker.
+MEMORY: Final = "memory"
 
 
 class CacheConfig(ClosedSchema):
     """How the states of sequences are kept.
 
-    `capacity` None: as many as there may be sequences. `path` None: see `torchserve_py.core.sequence_storage`.
+    `capacity` None: as many as there may be sequences. `path` None: see `torchserve_py.plans.sequence_storage`.
     """
 
-    store: Annotated[str, choice(*STORES)] = key(
+    store: Annotated[str, choice(MEMORY, *stores())] = key(
         "store",
         "where states are kept that are not in the memory of a worker, or whose worker has died",
         "`memory`",
-        otherwise="memory",
+        otherwise=MEMORY,
     )
     capacity: Annotated[int | None, integer(1)] = key(
         "capacity", "states in the memory of one worker", "`maxNumSequence`"
@@ -43,7 +44,7 @@ class CacheConfig(ClosedSchema):
     path: Text = key(
         "path",
         "with `file`: the file, seen from the directory that the server runs in",
-        "`sequences/NAME@VERSION.db` in `log_location`",
+        "`sequences/NAME.db` in `log_location`",
     )
     fsync: Annotated[bool, FLAG] = key(
         "fsync", "with `file`: whether an answer waits until its step is on the disk", "`false`", otherwise=False
@@ -64,10 +65,34 @@ class CacheConfig(ClosedSchema):
         otherwise=DEFAULT_LEASE,
     )
 
+    state_version: Text = key(
+        "stateVersion",
+        "a name for the form of the states. Versions of the model with the same one continue each other's sequences",
+        "none: a sequence stays with the version that began it",
+    )
+    max_state_size: Annotated[int, integer(1)] = key(
+        "maxStateSize",
+        "bytes that the encoded state of one sequence may have; a step with a larger one fails with 500",
+        "268435456",
+        otherwise=DEFAULT_MAX_STATE,
+    )
+    remember_ids: Annotated[int, integer(1)] = key(
+        "rememberIds",
+        "of how many requests of a sequence without a step number the `ts_request_id` is remembered, 8 bytes each",
+        "100000",
+        otherwise=DEFAULT_MOST_IDS,
+    )
+
     @property
     def durable(self) -> bool:
         """Whether a state outlives the worker that runs its sequence."""
-        return "lease" in STORES[self.store]
+        return bool(self.keys_of_store)
+
+    @property
+    def keys_of_store(self) -> Collection[str]:
+        """The keys that the store reads, besides ``store`` and ``capacity``."""
+        offer = stores().get(self.store)
+        return () if offer is None else offer.keys
 
 
 class HandlerKeys(Schema):

@@ -1,6 +1,6 @@
 """The keys of a `model-config.yaml` that the server reads; `docs/model-config.md` has them as a table."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -9,8 +9,6 @@ from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
 from torchserve_py.settings.schemas.values import (
     MAX_INT,
     MAX_LONG,
-    NOT_NEGATIVE,
-    POSITIVE,
     TEXT,
     Expected,
     Flag,
@@ -20,29 +18,9 @@ from torchserve_py.settings.schemas.values import (
     choice,
     integer,
     is_inside,
-    is_plain_map,
     unexpected,
 )
-from ts.open_inference.datatypes import DATATYPES
-
-
-class TorchrunConfig(Schema):
-    """The `torchrun` map: how the processes of one parallel worker are launched. None = not set."""
-
-    nnodes: Annotated[int | None, integer(1)] = key("nnodes", "number of machines")
-    nproc_per_node: Annotated[int | None, integer(1)] = key(
-        "nproc-per-node", "processes of one worker, one per GPU; the same as `parallelLevel`"
-    )
-    rdzv_backend: Text = key("rdzv-backend", "how the processes find each other, `c10d` by default")
-    rdzv_endpoint: Text = key("rdzv-endpoint", "where the processes meet; by default a free port of this machine")
-    rdzv_conf: Text = key("rdzv-conf", "accepted, without effect, as in TorchServe")
-    monitor_interval: Annotated[int | None, integer(1)] = key(
-        "monitor-interval", "accepted, without effect, as in TorchServe"
-    )
-    node_rank: Annotated[int | None, integer(0)] = key("node-rank", "accepted, without effect, as in TorchServe")
-    omp_num_threads: Annotated[int | None, integer(1)] = key(
-        "OMP_NUMBER_THREADS", "becomes `OMP_NUM_THREADS` of the processes, 1 by default"
-    )
+from ts.protocol.datatypes import DATATYPES
 
 
 class ScalingConfig(ClosedSchema):
@@ -59,19 +37,6 @@ class ScalingConfig(ClosedSchema):
         "with `minWorkers: 0`: after how long without a request the last worker is taken down",
         "300",
         otherwise=300,
-    )
-
-
-class RayConfig(ClosedSchema):
-    """The `ray` map: what each process of a worker needs of its node, under the names of Ray's options."""
-
-    num_cpus: Annotated[float, NOT_NEGATIVE] = key("num_cpus", "processors", "1", otherwise=1.0)
-    num_gpus: Annotated[float, NOT_NEGATIVE] = key("num_gpus", "GPUs, or a part of one", "0", otherwise=0.0)
-    resources: Annotated[dict[str, Annotated[float, POSITIVE]] | None, Nested("a map, for example {a100: 1}")] = key(
-        "resources", "other resources of nodes, with amounts", "none"
-    )
-    label_selector: Annotated[dict[str, Annotated[str, TEXT]] | None, Nested("a map, for example {zone: a}")] = key(
-        "label_selector", "labels that the node must have", "none"
     )
 
 
@@ -142,8 +107,6 @@ _GPUS = Expected("a list of one or more GPU numbers, each an integer from 0, for
 _SCALING = Nested("a map, for example {targetWaitMSec: 500}, or {}")
 _WARMUP = Listed("a list of requests, for example [{file: sample.json, contentType: application/json}]")
 _WARMUP_REQUEST = Nested("a map, for example {file: sample.json, contentType: application/json}")
-_TORCHRUN = Nested("a map of torchrun options, for example {nproc-per-node: 4}")
-_RAY = Nested("a map of Ray's options, for example {num_cpus: 2, num_gpus: 0.5}")
 AtLeastOne = Annotated[int | None, integer(1)]
 AtLeastZero = Annotated[int | None, integer(0)]
 Milliseconds = Annotated[int | None, integer(0, unit="milliseconds")]
@@ -208,9 +171,6 @@ class ModelConfigFile(Schema):
         "GPUs of one worker. There are at most as many workers as groups of that size",
         "0, or `torchrun.nproc-per-node`",
     )
-    torchrun: Annotated[TorchrunConfig | None, _TORCHRUN] = key(
-        "torchrun", "how the processes of a parallel worker are started", "none"
-    )
     max_retry_timeout: Annotated[int | None, integer(0, unit="seconds")] = key(
         "maxRetryTimeoutInSec", "how long a worker that keeps dying is started again", "300"
     )
@@ -249,6 +209,17 @@ class ModelConfigFile(Schema):
         "or it opens a new sequence as in TorchServe",
         "`refuse`",
     )
+    require_start: Flag = key(
+        "requireStart",
+        "only a request with the start marker, or step 1, begins a sequence; another one for a sequence that is not "
+        "open gets 410 `sequence_unknown`",
+        "`false`: any request for a sequence that is not known begins it, as in TorchServe",
+    )
+    remember_ended: SecondsFromOne = key(
+        "rememberEndedSec",
+        "for how long it is remembered that a sequence has ended or expired, so that a late request for it is refused",
+        "86400",
+    )
     async_communication: Flag = key(
         "asyncCommunication",
         "`handle` is a coroutine (`async def`): each request is a call of its own, up to 1,024 at once per worker, "
@@ -266,17 +237,14 @@ class ModelConfigFile(Schema):
     )
     channels_last: Flag = key(
         "channelsLast",
-        "whether `BaseHandler` lays out weights and images with their channels last, which convolutions on tensor "
+        "let `BaseHandler` lay out weights and images with their channels last, which convolutions on tensor "
         "cores prefer",
         "`false`",
     )
     warmup: Annotated[tuple[Annotated[WarmupRequest, _WARMUP_REQUEST], ...] | None, _WARMUP] = key(
         "warmup", "requests that each worker runs before it is ready, see [Warm-up](gpu.md#warm-up)", "none"
     )
-    ray: Annotated[RayConfig | None, _RAY] = key(
-        "ray", "what a worker needs of its node, with `worker_launcher=ray`; see [Ray](ray.md)", "one processor"
-    )
-    use_venv: Flag = key("useVenv", "whether the model's packages go into a virtual environment of its own", "`false`")
+    use_venv: Flag = key("useVenv", "install the model's packages into a virtual environment of its own", "`false`")
     inputs: Tensors = key(
         "inputs",
         "the tensors that a request holds, told to clients of the [Open Inference Protocol](open-inference.md). -1 in"
@@ -291,23 +259,5 @@ class ModelConfigFile(Schema):
         "tells clients of the Open Inference Protocol that a request may have several responses or none, because the "
         "handler streams",
         "`false`",
-    )
-    openai: Flag = key(
-        "openai",
-        "whether the model is served under [OpenAI's paths](rest-api.md#openais-paths), too: its handler gets the "
-        "path as `url_path` and answers as OpenAI does",
-        "whether `handler` has `vllm_engine_config`",
-    )
-    realtime: Flag = key(
-        "realtime",
-        "whether the handler transcribes audio that arrives piece by piece, for clients of [OpenAI's realtime "
-        "API](realtime.md); needs `sequenceBatching`",
-        "`false`",
-    )
-    openpi: Annotated[dict[str, Any] | None, Expected("a map of plain values", is_plain_map)] = key(
-        "openpi",
-        "declares a policy for robots, for [clients of openpi](robots.md): the metadata that a client is told first; "
-        "needs `sequenceBatching`",
-        "none",
     )
     handler: Handler = Field(default=HandlerKeys(), description="keys of the handler's own, and `cache`")

@@ -48,13 +48,13 @@ class SavedModel(VersionSettings):
     name: str = Field(default="", description="set from the place of the entry, as is the version")
     version: str = ""
     location: Annotated[str, TEXT] = Field(validation_alias="marName", serialization_alias="marName")
-    default: Annotated[bool, FLAG] = key("defaultVersion", "whether requests without a version get this one", "", False)
+    default: Annotated[bool, FLAG] = key("defaultVersion", "requests without a version get this one", "", False)
     min_workers: FromZero = key("minWorkers", "workers to start")
     max_workers: FromZero = key("maxWorkers", "the most workers")
     max_batch_delay: FromZero = key("maxBatchDelay", "milliseconds that a request may wait for a fuller batch")
     parallel_level: Annotated[int, integer(0)] = key("parallelLevel", "written for TorchServe", "", 0)
     handler: AnyText = key("handler", "the handler")
-    chosen: Annotated[bool, FLAG] = key("defaultVersionChosen", "whether an operator has chosen it", "", False)
+    chosen: Annotated[bool, FLAG] = key("defaultVersionChosen", "an operator has chosen it", "", False)
 
 
 _Versions = Annotated[

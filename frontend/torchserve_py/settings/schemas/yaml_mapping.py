@@ -4,6 +4,7 @@ PyYAML's C composer recurses without a limit and merge keys multiply, so a small
 The limits on size, nesting and expansion are checked before anything is built from the text.
 """
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ MAX_SIZE = 1 << 20
 MAX_DEPTH = 64
 #: Values, with every alias counted as often as it is used.
 MAX_NODES = 100_000
+
+#: Held while a file is parsed: each thread that parses takes as much of the interpreter as the event loop does, so
+#: several would keep it waiting.
+_one_at_a_time = threading.Lock()
 
 
 class UnreadableYaml(ValueError):
@@ -56,6 +61,11 @@ def read_yaml_mapping(path: Path, *, last_wins: bool = False) -> YamlMapping:
 
 def parse_yaml_mapping(text: bytes, *, last_wins: bool = False) -> YamlMapping:
     """Parse one YAML document; `last_wins` as in `read_yaml_mapping`. Raises UnreadableYaml."""
+    with _one_at_a_time:
+        return _parsed(text, last_wins)
+
+
+def _parsed(text: bytes, last_wins: bool) -> YamlMapping:
     try:
         _check_size(text)
         loader = SafeLoader(text)

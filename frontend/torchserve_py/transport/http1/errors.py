@@ -27,3 +27,7 @@ class BodyMalformed(BodyError):
 
 class ReaderStalled(Exception):
     """The client does not read, or reads too slowly."""
+
+
+class BadResponse(ValueError):
+    """HTTP does not allow a status, a reason phrase or a header; the text names it and says why."""

@@ -2,31 +2,34 @@
 
 Input is parsed on arrival, in small slices, so that little is parsed ahead of the request that is being answered. While
 a request with a complete body is being answered, later bytes stay unparsed; above `_MAX_HELD` of them the connection
-stops reading from the client.
+stops reading from the client. `BodyReceiver` takes the connection's place while the rest of a large body arrives, and
+`Pace` ends what a slow client would prolong.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
+import weakref
 from collections import deque
+from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from torchserve_py.transport.http1.body_receiver import BodyReceiver
-from torchserve_py.transport.http1.client_transport import ClientTransport
-from torchserve_py.transport.http1.deadline import Deadline
-from torchserve_py.transport.http1.errors import BadMessage, BodyError, BodyMalformed
+from torchserve_py.transport.http1.errors import BadMessage, BodyError, BodyMalformed, BodyTooSlow, ReaderStalled
 from torchserve_py.transport.http1.parser import MAX_PIECE, Head, RequestParser
-from torchserve_py.transport.http1.request import Request
-from torchserve_py.transport.http1.response import CONTINUE
-from torchserve_py.transport.http1.slow_clients import Pace
+from torchserve_py.transport.http1.request import CONTINUE, Buffer, Request
+from torchserve_py.transport.running_time import Deadline
 from torchserve_py.transport.turns import running_turns
+from torchserve_py.transport.unread import Unread
+from torchserve_py.transport.unsent import unsent_size
 
 if TYPE_CHECKING:
     from torchserve_py.transport.admission import Place
-    from torchserve_py.transport.http1.http_server import HttpServer
-    from torchserve_py.transport.http1.websocket import WebSocket
+    from torchserve_py.transport.decompression import Decompressor
+    from torchserve_py.transport.request_budget import RequestBudget
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +40,111 @@ _SLICE: Final = MAX_PIECE
 _MAX_HELD: Final = 64 * 1024
 #: The rest of a body that is at least as long is received straight into the memory of the body (bytes).
 _WORTH_RECEIVING: Final = 32 * 1024
+#: The size of the memory for unwanted bytes: the request was answered, or its body has failed.
+_UNWANTED: Final = 64 * 1024
+#: Bytes per second that a client must read of an answer, and send of a body, on average; otherwise one byte a minute
+#: would keep a connection open for ever.
+MIN_RATE: Final = 500.0
+_NO_LINGERING: Final = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Time limits for clients (seconds)."""
+
+    #: For a head, from its first byte.
+    head_seconds: float
+    #: Between two bytes of a body that the client sends, and of an answer that it reads.
+    stall_seconds: float
+    #: Between two requests; longer than common proxies keep their connections, who must not reuse a closed one.
+    idle_seconds: float = 620.0
+    #: For reading and dropping what a client still sends, so that it sees the answer.
+    linger_seconds: float = 1.0
+
+
+class Application(Protocol):
+    """Answers requests; `doors.http_call.Application` does."""
+
+    def call(self, head: Head, connection: HttpConnection) -> Request:
+        """Return the request with this head, which `Request.begin` answers."""
+
+    def refusal(self, status: int, message: str, peer: Any) -> bytes:
+        """Return the response, head and body, to bytes that never became a request; the connection closes after it."""
+
+
+class Listener(Protocol):
+    """What a connection belongs to; it is `http_server.HttpServer`."""
+
+    loop: asyncio.AbstractEventLoop
+    application: Application
+    limits: Limits
+    budget: RequestBudget
+    decompressor: Decompressor
+
+    def opened(self, connection: HttpConnection) -> None: ...
+    def closed(self, connection: HttpConnection) -> None: ...
+
+
+class Upgraded(Protocol):
+    """What takes a connection over once the client has switched protocols; `WebSocket` of the feature `live` is one."""
+
+    def data_received(self, data: bytes) -> None: ...
+    def writable_again(self) -> None: ...
+    def connection_lost(self) -> None: ...
+
+
+class ClientTransport(asyncio.Protocol):
+    """What a connection does with its transport, which may be closed or gone at any time; then nothing is done."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._is_reading = True
+        #: The count of what waits in the transport, while that is much.
+        self._unread: Unread | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def write(self, *pieces: Buffer) -> None:
+        """Send bytes; do nothing once the client has disconnected."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.write(pieces[0]) if len(pieces) == 1 else transport.writelines(pieces)
+            if self._unread is not None:
+                self._unread.set(transport.get_write_buffer_size())
+
+    @property
+    def unread_size(self) -> int:
+        """Bytes that were written and have not arrived at the client."""
+        return 0 if self._transport is None else unsent_size(self._transport)
+
+    def abort(self) -> None:
+        """Close the connection at once, and drop unsent output."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def reset(self) -> None:
+        """Close the connection at once, so that the client sees an error instead of an orderly end."""
+        if self._transport is None:
+            return
+        connection = self._transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
+        self._transport.abort()
+
+    def set_reading(self, reading: bool) -> None:
+        transport = self._transport
+        if reading is self._is_reading or transport is None or transport.is_closing():
+            return
+        self._is_reading = reading
+        (transport.resume_reading if reading else transport.pause_reading)()
 
 
 class HttpConnection(ClientTransport):
     """The server's end of one connection; ``place`` is given back when the connection has ended."""
 
-    def __init__(self, server: HttpServer, place: Place | None = None) -> None:
+    def __init__(self, server: Listener, place: Place | None = None) -> None:
         super().__init__()
         self._place = place
         self.loop = server.loop
@@ -72,7 +174,7 @@ class HttpConnection(ClientTransport):
         self.is_scheduled = False
         #: Whether part of a head has arrived and its time limit is running.
         self._awaits_head = False
-        self._upgraded: WebSocket | None = None
+        self._upgraded: Upgraded | None = None
 
     # Callbacks of the event loop.
 
@@ -101,36 +203,56 @@ class HttpConnection(ClientTransport):
         self._transport = None
         self._ignores_input = self.is_closing = True
         self._timer.close()
+        self._parser.close()
         self._held.clear()
         self._server.closed(self)
         if self._place is not None:
             self._place.leave()
-        self.pace.left()
-        if self._upgraded is not None:
-            self._upgraded.connection_lost()
-        current, self._current = self._current, None
-        for request in (current, self._incoming, *self._queue):
+        self.pace.on_disconnect()
+        self._count_no_unread()
+        upgraded, self._upgraded = self._upgraded, None
+        if upgraded is not None:
+            upgraded.connection_lost()
+        lost = (self._current, self._incoming, *self._queue)
+        self._current = self._incoming = self._draining = None  # they refer to the connection
+        self._queue.clear()
+        for request in lost:
             if isinstance(request, Request):
                 request.lose()
-        self._queue.clear()
 
     def pause_writing(self) -> None:
         self.pace.is_reader_slow = True
+        if self._transport is not None:
+            self._unread = Unread(self.budget.unread, self._give_up)
+            self._unread.set(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Note that the client has caught up, and go on with what waited for it."""
+        """Note that the client has caught up, and continue what waited for it."""
         self.pace.caught_up()
+        self._count_no_unread()
         if self._upgraded is not None:
             self._upgraded.writable_again()
         if self._awaits_reader:
             self._awaits_reader = False
             self._next()
 
+    def _count_no_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.leave()
+            self._unread = None
+
+    def _give_up(self) -> None:
+        """End the connection: its client leaves more bytes unread than any other, and the total is over the limit."""
+        if self._unread is not None:
+            logger.warning("Dropped a connection: its client leaves %d bytes unread.", self._unread.held)
+        self._count_no_unread()
+        self.reset()
+
     # Callbacks of the parser, called during `_parse`; `received_of_body` calls `on_end`, too.
 
     def on_head(self, head: Head) -> None:
         self._awaits_head = False
-        self._incoming = request = Request(head, self)
+        self._incoming = request = self._server.application.call(head, self)
         self._queue.append(request)
 
     def on_body(self, data: bytes) -> None:
@@ -196,9 +318,9 @@ class HttpConnection(ClientTransport):
         return len(piece)
 
     def received_of_body(self, request: Request) -> None:
-        """Go on after bytes of a body were taken that the parser has not seen."""
+        """Continue after bytes of a body were taken that the parser has not seen."""
         if not request.missing_size:
-            self._parser = RequestParser(self)
+            self._begin_parser()
             self.on_end()
         self._advance()
 
@@ -210,9 +332,14 @@ class HttpConnection(ClientTransport):
                 self._fail_input(error)
         rest = self._parser.rest
         if rest is not None:  # the request asks for a WebSocket
-            self._parser = RequestParser(self)
+            self._begin_parser()
             self._held += rest
         self._advance()
+
+    def _begin_parser(self) -> None:
+        """Parse what comes next as the beginning of a request."""
+        self._parser.close()
+        self._parser = RequestParser(self)
 
     def _fail_input(self, error: BadMessage) -> None:
         self._ignores_input = True
@@ -284,15 +411,15 @@ class HttpConnection(ClientTransport):
             return
         self._current = request
         try:
-            self._server.application.begin(request)
+            request.begin()
         except Exception:
             logger.exception("%s %s failed.", request.method, ascii(request.target))
             request.finish()
         if self._current is request and self._held and not request.is_complete:
             self._schedule()
 
-    def finished(self, request: Request) -> None:
-        """Go on to the next request; called by a request when it is finished."""
+    def finished(self, request: Request, *, is_answered: bool) -> None:
+        """Turn to the next request; called by a request when it is finished."""
         if request is not self._current:
             return
         self._current = None
@@ -300,7 +427,7 @@ class HttpConnection(ClientTransport):
             return
         if self._upgraded is not None:
             self.close()
-        elif not request.is_answered:
+        elif not is_answered:
             self.reset()
         elif not request.keep_alive or self.is_closing:
             (self.linger if self._incoming is request or request.body_error else self.close)()
@@ -346,7 +473,7 @@ class HttpConnection(ClientTransport):
 
     # Upgrading, closing and pausing.
 
-    def upgrade(self, head: bytes, receiver: WebSocket) -> None:
+    def upgrade(self, head: bytes, receiver: Upgraded) -> None:
         """Send the head that switches protocols; from then on ``receiver`` gets all input."""
         self.write(head)
         self._upgraded = receiver
@@ -381,3 +508,141 @@ class HttpConnection(ClientTransport):
             transport.write_eof()
         self.set_reading(True)
         self._timer.start(self._limits.linger_seconds, self.close)
+
+
+class BodyReceiver(asyncio.BufferedProtocol):
+    """The transport's protocol while the rest of a body arrives; afterwards the connection is the protocol again."""
+
+    def __init__(self, connection: HttpConnection, transport: asyncio.Transport, request: Request) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._request = request
+        self._unwanted: bytearray | None = None
+
+    def get_buffer(self, sizehint: int) -> memoryview | bytearray:
+        """Return the memory for the bytes that come next."""
+        room = self._request.room()
+        if room is None:
+            self._unwanted = bytearray(_UNWANTED)
+            return self._unwanted
+        return room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take the bytes that were written to the memory."""
+        if self._unwanted is not None:
+            self._transport.set_protocol(self._connection)
+            self._connection.data_received(bytes(self._unwanted[:nbytes]))
+            return
+        self._request.filled(nbytes)
+        if self._request.missing_size:
+            self._connection.received_of_body(self._request)
+        else:  # the transport still uses the memory of the body
+            self._connection.set_reading(False)
+            self._connection.loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        if self._connection.is_connected:
+            self._transport.set_protocol(self._connection)
+            self._connection.set_reading(True)
+            self._connection.received_of_body(self._request)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+
+class Pace:
+    """How slowly the client of a connection may read answers and send bodies.
+
+    The connection, whose timer is ``timer``, is reset if its client does not read. ``stall_seconds``: how long the
+    client may send or read nothing.
+    """
+
+    def __init__(self, connection: HttpConnection, timer: Deadline, stall_seconds: float) -> None:
+        #: Whether the transport's write buffer is above its high-water mark.
+        self.is_reader_slow = False
+        self._connection: HttpConnection = weakref.proxy(connection)  # which refers to this
+        self._timer = timer
+        self._stall = stall_seconds
+        self._waiters: list[asyncio.Future[None]] = []
+        #: When the wait began, and how many bytes were unread then and at the latest check.
+        self._since = 0.0
+        self._unread_first = self._unread = 0
+
+    def caught_up(self) -> None:
+        """End the wait: the client has read most of the output."""
+        self.is_reader_slow = False
+        if self._waiters:
+            self._timer.stop()
+        self._end(None)
+
+    def on_disconnect(self) -> None:
+        """End the wait: the client has disconnected."""
+        self._end(ConnectionResetError("The client has disconnected."))
+
+    async def drained(self) -> None:
+        """Wait until the client has read most of the output.
+
+        Raises ReaderStalled: the client does not read; its connection is reset. ConnectionError: the client has
+        disconnected.
+        """
+        if not self.is_reader_slow:
+            return
+        waiter = self._connection.loop.create_future()
+        self._waiters.append(waiter)
+        self.watch_reader()
+        await waiter
+
+    def watch_reader(self) -> None:
+        """Reset the connection as soon as its client has stalled, or reads too slowly."""
+        self._since = self._timer.clock.now()
+        self._unread_first = self._unread = self._connection.unread_size
+        self._timer.start(self._stall, self._check_reader)
+
+    def _check_reader(self) -> None:
+        unread = self._connection.unread_size
+        slowest = MIN_RATE * (self._timer.clock.now() - self._since - self._stall)
+        if unread < self._unread and self._unread_first - unread >= slowest:
+            self._unread = unread
+            self._timer.start(self._stall, self._check_reader)
+            return
+        problem = f"the client has read nothing for {self._stall:g} seconds"
+        if unread < self._unread:
+            problem = f"the client reads fewer than {MIN_RATE:g} bytes per second"
+        logger.warning("Dropped a connection: %s.", problem)
+        self._end(ReaderStalled(problem))
+        self._connection.reset()
+
+    def _end(self, error: Exception | None) -> None:
+        for waiter in self._waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        self._waiters.clear()
+
+    def watch_body(self, request: Request) -> None:
+        """Start the limits for the body that ``request`` waits for."""
+        self._since = self._timer.clock.now()
+        self._timer.start(self._stall, lambda: self._give_up(request))
+
+    def body_grew(self, request: Request) -> None:
+        """Move the limit: a piece of the body has arrived, and more follows."""
+        now = self._timer.clock.now()
+        in_time = min(now, self._since + request.body_size / MIN_RATE) + self._stall
+        self._timer.start(in_time - now, lambda: self._give_up(request))
+
+    def _give_up(self, request: Request) -> None:
+        seconds = self._timer.clock.now() - self._since
+        message = (
+            f"The request body arrives too slowly: {request.body_size} bytes in {seconds:.0f} seconds. Its bytes may"
+            f" pause for {self._stall:g} seconds and must come at {MIN_RATE:g} bytes per second or more on average."
+        )
+        self._connection.give_up_body(request, BodyTooSlow(message))

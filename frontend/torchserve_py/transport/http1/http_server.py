@@ -1,37 +1,10 @@
 """All connections of one listener."""
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 from torchserve_py.transport.decompression import Decompressor
-from torchserve_py.transport.http1.http_connection import HttpConnection
-from torchserve_py.transport.http1.request import Request
+from torchserve_py.transport.http1.http_connection import Application, HttpConnection, Limits
 from torchserve_py.transport.request_budget import RequestBudget
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Time limits for clients (seconds)."""
-
-    #: For a head, from its first byte.
-    head_seconds: float
-    #: Between two bytes of a body that the client sends, and of an answer that it reads.
-    stall_seconds: float
-    #: Between two requests; longer than common proxies keep their connections, who must not reuse a closed one.
-    idle_seconds: float = 620.0
-    #: For reading and dropping what a client still sends, so that it sees the answer.
-    linger_seconds: float = 1.0
-
-
-class Application(Protocol):
-    """Answers requests; `doors.answering.Application` implements this."""
-
-    def begin(self, request: Request) -> None:
-        """Answer a request whose head has arrived, now or later, and call its `Request.finish`."""
-
-    def refusal(self, status: int, message: str, peer: Any) -> bytes:
-        """Return the response, head and body, to bytes that never became a request; the connection closes after it."""
 
 
 class HttpServer:

@@ -10,14 +10,11 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, overload
+from typing import Any, Final, NoReturn, Protocol, TypeVar, overload
 
 import httptools
 
 from torchserve_py.transport.http1.errors import BadMessage
-
-if TYPE_CHECKING:
-    from torchserve_py.transport.http1.http_connection import HttpConnection
 
 T = TypeVar("T")
 
@@ -98,13 +95,21 @@ class Head:
     upgrades: bool  # whether the client asks for a WebSocket; upgrades to other protocols are ignored
 
 
+class Receiver(Protocol):
+    """Takes what was parsed; it is `http_connection.HttpConnection`."""
+
+    def on_head(self, head: Head) -> None: ...
+    def on_body(self, data: bytes) -> None: ...
+    def on_end(self) -> None: ...
+
+
 class RequestParser:
-    """Parses the requests of one connection, whose callbacks ``on_head``, ``on_body`` and ``on_end`` it calls.
+    """Parses the requests of one connection, whose callbacks it calls.
 
     After an upgrade, or after the connection's last request, the parser takes no more bytes.
     """
 
-    def __init__(self, receiver: HttpConnection) -> None:
+    def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._parser = httptools.HttpRequestParser(self)
         #: Whether part of a head has arrived, but not all of it.
@@ -119,6 +124,10 @@ class RequestParser:
         self._fruitless = 0
         self._target = b""
         self._raw_headers: list[tuple[bytes, bytes]] = []
+
+    def close(self) -> None:
+        """Take no more bytes, and release httptools' parser, the connection, and the frames of what was raised."""
+        del self._parser, self._receiver, self._problem
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse bytes.

@@ -1,17 +1,25 @@
-"""One request: its head, its body as it arrives, and the methods that answer it."""
+"""One request: its head, its body as it arrives, and the methods that answer it.
+
+Of the heads of responses this package sets the framing, ``Connection`` and ``Date``; callers set the other headers.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import re
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from email.utils import formatdate
+from enum import IntEnum
+from http import HTTPStatus
+from io import BytesIO
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
-from torchserve_py.transport.http1.errors import BodyError, BodyTooLarge
-from torchserve_py.transport.http1.request_body import Body
-from torchserve_py.transport.http1.response import CHUNKED, LAST_CHUNK, NO_BODY, response_head
+from torchserve_py.transport.http1.errors import BadResponse, BodyError, BodyTooLarge
 from torchserve_py.transport.request_budget import NoRoomError
 
 if TYPE_CHECKING:
@@ -20,20 +28,118 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
+#: Headers that only this package sets; set by a caller they would contradict the framing, or be sent twice.
+RESERVED: Final = frozenset(
+    ("connection", "content-length", "date", "keep-alive", "trailer", "transfer-encoding", "upgrade")
+)
+CHUNKED: Final = "transfer-encoding: chunked\r\n"
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+#: Statuses whose responses have no body (RFC 9110, 6.4.1).
+NO_BODY: Final = frozenset((204, 304))
 #: Bytes of a body that are read before the application asks for the body.
 UNASKED_BODY: Final = 64 * 1024
 #: Above this size a body is handed to the transport as it is; below, one joined write is cheaper.
 _JOIN_LIMIT: Final = 16384
 _NO_FIELDS: Final[Mapping[str, str | None]] = MappingProxyType({})
+#: How much memory there is for a body that is received into it, as a multiple of what has arrived: a client must send
+#: what makes the server take memory. And how much at least (bytes).
+_GROWTH: Final = 4
+_LEAST: Final = 256 * 1024
 
 
-class Request:
-    """A request whose head has arrived.
+class Body:
+    """Collects the pieces of a body; bytes can also be received straight into its memory, see `room`.
 
-    The application answers it with `respond`, or with `start_stream` and `send`, and calls `finish` when it is done,
-    whether it has answered or not; then the next request of the connection begins. For ``method``, ``target``,
-    ``version``, ``headers``, ``raw_headers``, ``keep_alive`` and ``upgrades`` see `parser.Head`.
+    Pieces are put together at once: in a list, chunks of two bytes would take twenty times their size.
     """
+
+    __slots__ = ("_buffer", "_only", "_view", "capacity", "size")
+
+    def __init__(self) -> None:
+        #: How many bytes have arrived, and for how many `room` has made memory.
+        self.size = self.capacity = 0
+        self._only = b""
+        self._buffer: BytesIO | None = None
+        self._view: memoryview | None = None
+
+    def add(self, piece: bytes | memoryview) -> None:
+        """Add a piece behind what has arrived."""
+        if not self.size and isinstance(piece, bytes):
+            self._only = piece
+        else:
+            buffer = self._writable()
+            buffer.seek(self.size)
+            buffer.write(piece)
+        self.size += len(piece)
+
+    def next_capacity(self, length: int) -> int:
+        """Return for how many bytes there should be memory now, if the whole body has ``length``."""
+        return self.capacity if self.capacity > self.size else min(length, max(_LEAST, _GROWTH * self.size))
+
+    def room(self, capacity: int) -> memoryview:
+        """Return the memory behind what has arrived, up to ``capacity``; report what is written there to `filled`."""
+        if capacity > self.capacity or self._view is None:
+            buffer = self._writable()
+            if capacity > self.capacity:
+                buffer.seek(capacity - 1)
+                buffer.write(b"\0")
+                self.capacity = capacity
+            self._view = buffer.getbuffer()
+        return self._view[self.size :]
+
+    def filled(self, count: int) -> None:
+        """Note that ``count`` bytes were written to the start of `room`."""
+        self.size += count
+
+    def take(self) -> bytes:
+        """Return the complete body, without a copy if no piece of its memory is in use, and forget it."""
+        body = self._only if self._buffer is None else self._writable().getvalue()
+        self._only, self._buffer = b"", None
+        self.size = self.capacity = 0
+        return body
+
+    def _writable(self) -> BytesIO:
+        if self._view is not None:
+            self._view.release()
+            self._view = None
+        if self._buffer is None:
+            self._buffer = BytesIO()
+            self._buffer.write(self._only)
+            self._only = b""
+        return self._buffer
+
+
+class Stage(IntEnum):
+    """How far the answer to a request has got. A request only moves forward, and may skip stages."""
+
+    waiting = 0  # nothing was sent
+    streaming = 1  # the head was sent; the body is not complete
+    answered = 2  # all was sent
+    over = 3  # `Request.finish` was called, or the client has left: nothing more is sent, counted or logged
+
+
+WAITING, STREAMING, ANSWERED, OVER = Stage
+
+
+class Request(ABC):
+    """A request whose head has arrived. A subclass answers it.
+
+    `begin` is its turn: it answers with `respond`, or with `start_stream` and `send`, and calls `finish` when it is
+    done, whether it has answered or not; then the next request of the connection begins. If the client leaves before
+    that, `left` is called instead. For ``method``, ``target``, ``version``, ``headers``, ``raw_headers``,
+    ``keep_alive`` and ``upgrades`` see `parser.Head`.
+    """
+
+    __slots__ = (
+        *("_awaits_continue", "_body", "_held", "_is_chunked", "_length", "_limit", "_query", "_then", "_unsent_head"),
+        *("arrived", "body_error", "body_size", "cause", "connection", "headers", "id", "is_complete", "keep_alive"),
+        *("log_fields", "method", "raw_headers", "stage", "status", "target", "upgrades", "version"),
+    )
 
     def __init__(self, head: Head, connection: HttpConnection) -> None:
         self.method = head.method
@@ -48,13 +154,13 @@ class Request:
         self.connection = connection
         #: When the head was complete, by the event loop's clock.
         self.arrived = connection.loop.time()
-        # All set here, none in the class: the interpreter is slow with attributes of objects that their class has, too.
-        #: Called when the client disconnects before `finish` was called.
-        self.on_lost: Callable[[], None] | None = None
+        self.stage: Stage = WAITING
         #: The status of the response; 0 until its head is sent.
         self.status = 0
-        #: Whether all of the response was sent.
-        self.is_answered = False
+        #: The id that its answer has told the client; empty until then.
+        self.id = ""
+        #: Why it failed, in a word; empty if it did not, or if its status says it all.
+        self.cause = ""
         #: Fields of the access log that the request itself does not hold.
         self.log_fields: Mapping[str, str | None] = _NO_FIELDS
         #: Whether the whole body has arrived.
@@ -71,14 +177,25 @@ class Request:
         self._limit: int | None = None
         self._then: Callable[[bytes | Exception], None] | None = None
         self._unsent_head = b""
+        self._query: list[tuple[str, str]] | None = None
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Answer the request, now or later; requests before it on the connection are finished."""
+
+    @abstractmethod
+    def left(self) -> None:
+        """Give up: the client has disconnected before `finish` was called."""
 
     # The head.
 
-    @cached_property
+    @property
     def query(self) -> list[tuple[str, str]]:
-        """Return the names and values of the query, decoded, in order."""
-        query = self.target.partition("#")[0].partition("?")[2]
-        return parse_qsl(query, keep_blank_values=True, errors="replace") if query else []
+        """The names and values of the query, decoded, in order."""
+        if self._query is None:
+            query = self.target.partition("#")[0].partition("?")[2]
+            self._query = parse_qsl(query, keep_blank_values=True, errors="replace") if query else []
+        return self._query
 
     def parameter(self, name: str) -> str | None:
         return next((value for key, value in self.query if key == name), None)
@@ -142,6 +259,12 @@ class Request:
         self.connection.budget.take(size)
         self._held += size
 
+    def let_go(self, size: int) -> None:
+        """Stop counting bytes that `hold` has counted."""
+        size = min(size, self._held)
+        self.connection.budget.release(size)
+        self._held -= size
+
     def _release(self) -> None:
         self.connection.budget.release(self._held)
         self._held = 0
@@ -162,7 +285,7 @@ class Request:
                 body = b""
         head = response_head(status, reason, self._stays_open(), framing, lines)
         self.status = status
-        self.is_answered = True
+        self.stage = ANSWERED
         if len(body) > _JOIN_LIMIT:
             self.connection.write(head, body)
         else:
@@ -179,7 +302,7 @@ class Request:
         framing = CHUNKED if self._is_chunked and status not in NO_BODY else ""
         head = response_head(status, reason, keep_alive, framing, lines)
         self.status = status
-        self.is_answered = not has_body
+        self.stage = STREAMING if has_body else ANSWERED
         if has_body:
             self._unsent_head = head  # sent together with the first piece
         else:
@@ -190,7 +313,7 @@ class Request:
 
         Each piece is the parts that it is joined from; an empty one is left out. ``last`` pieces complete the response.
         """
-        if self.is_answered:
+        if self.stage is not STREAMING:
             return
         parts: list[bytes | bytearray] = [self._unsent_head]
         self._unsent_head = b""
@@ -203,7 +326,7 @@ class Request:
             else:
                 parts += piece
         if last:
-            self.is_answered = True
+            self.stage = ANSWERED
             if self._is_chunked:
                 parts.append(LAST_CHUNK)
         data = b"".join(parts)
@@ -213,15 +336,15 @@ class Request:
     def break_off(self) -> None:
         """End a streamed response so that the client sees that it is incomplete."""
         self.keep_alive = False
-        self.is_answered = True
+        self.stage = ANSWERED
         if not self._is_chunked:
             self.connection.reset()  # without chunks an orderly close would look like the end of the response
 
     def finish(self) -> None:
         """End the request; if its response is incomplete, close its connection."""
-        self.on_lost = None
+        is_answered, self.stage = self.stage is ANSWERED, OVER
         self._release()
-        self.connection.finished(self)
+        self.connection.finished(self, is_answered=is_answered)
 
     def _stays_open(self, close: bool = False) -> bool:
         # A client that still waits for ``100 Continue`` may send its body or not: the next bytes would be ambiguous.
@@ -243,7 +366,7 @@ class Request:
             self.body_error = BodyTooLarge(self._limit)
         if self._has_room(self._body.size + len(data)):
             self._body.add(data)
-        return self._limit is not None or self.is_answered or self.body_size <= UNASKED_BODY
+        return self._limit is not None or self.stage >= ANSWERED or self.body_size <= UNASKED_BODY
 
     def room(self) -> memoryview | None:
         """Return memory for the next bytes of the body, or None if no rest of known length is awaited.
@@ -262,7 +385,7 @@ class Request:
 
     def _has_room(self, size: int) -> bool:
         """Count the memory of the body in the server's budget; return whether the body is wanted and has room."""
-        if self.body_error is None and not self.is_answered:
+        if self.body_error is None and self.stage < ANSWERED:
             try:
                 if size > self._held:
                     self.connection.budget.take(size - self._held)
@@ -277,10 +400,10 @@ class Request:
     def lose(self) -> None:
         """Note that the client has disconnected, and drop the body: the request may live on for long."""
         self._body, self._then = Body(), None
+        if self.stage is not OVER:
+            self.left()
+            self.stage = OVER
         self._release()
-        on_lost, self.on_lost = self.on_lost, None
-        if on_lost is not None:
-            on_lost()
 
     @property
     def awaits_body(self) -> bool:
@@ -292,3 +415,47 @@ class Request:
         then, self._then = self._then, None
         if then is not None:
             then(self.body_error or self._body.take())
+
+
+def header_line(name: str, value: str) -> str:
+    """Return the line of a header, empty for one in `RESERVED`. Raises BadResponse: HTTP does not allow the header."""
+    if not value.isprintable() and _CONTROL_CHARACTER.search(value):
+        raise BadResponse(f"the response header {name}: its value {value!r} holds a control character")
+    beginning = _beginning(name)
+    return f"{beginning}{value}\r\n" if beginning else ""
+
+
+@functools.lru_cache(maxsize=256)
+def _beginning(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise BadResponse(f"the response header name {name!r}: it is empty or holds a character that HTTP forbids")
+    return "" if name.lower() in RESERVED else f"{name}: "
+
+
+def response_head(status: int, reason: str, keep_alive: bool, framing: str, lines: str) -> bytes:
+    """Return the bytes before a body.
+
+    An empty ``reason`` stands for the standard phrase of the status. ``framing`` are the header lines that tell where
+    the body ends, ``lines`` all others, made by `header_line`. Raises BadResponse: HTTP does not allow the status (200
+    to 599) or the reason.
+    """
+    opening = _opening(status, keep_alive) if not reason else _custom_opening(status, reason, keep_alive)
+    return f"{opening}date: {_date(int(time.time()))}\r\n{framing}{lines}\r\n".encode("utf-8", "surrogateescape")
+
+
+@functools.lru_cache(maxsize=1024)
+def _opening(status: int, keep_alive: bool) -> str:
+    return _custom_opening(status, _REASONS.get(status, "Unknown"), keep_alive)
+
+
+def _custom_opening(status: int, reason: str, keep_alive: bool) -> str:
+    if not 200 <= status <= 599:
+        raise BadResponse(f"the response status {status}: it must lie between 200 and 599")
+    if _CONTROL_CHARACTER.search(reason):
+        raise BadResponse(f"the reason phrase {reason!r}: it holds a control character")
+    return f"HTTP/1.1 {status} {reason}\r\nconnection: {'keep-alive' if keep_alive else 'close'}\r\n"
+
+
+@functools.lru_cache(maxsize=2)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)

@@ -1,3 +1,5 @@
+"""Stands in for vLLM's module of this name."""
+
 import argparse
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchserve_py.transport.http1.errors import BodyMalformed, BodyTooLarge
-from torchserve_py.transport.http1.http_connection import HttpConnection
-from torchserve_py.transport.http1.http_server import HttpServer, Limits
-from torchserve_py.transport.http1.request import Request
-from torchserve_py.transport.http1.response import header_line
+from torchserve_py.transport.http1.http_connection import HttpConnection, Limits
+from torchserve_py.transport.http1.http_server import HttpServer
+from torchserve_py.transport.http1.parser import Head
+from torchserve_py.transport.http1.request import Request, header_line
 from torchserve_py.transport.request_budget import NoRoomError
 
 MAX_BODY = 100_000
@@ -65,29 +65,42 @@ class FakeTransport(asyncio.Transport):
         self.reading = True
 
 
-class Echo:
+class EchoRequest(Request):
     """``/echo`` answers with the body, ``/early`` without reading it, ``/stream`` in parts, ``/wait`` when told."""
+
+    def __init__(self, head: Head, connection: HttpConnection, echo: "Echo") -> None:
+        super().__init__(head, connection)
+        self.application = echo
+
+    def begin(self) -> None:
+        self.application.requests.append(self)
+        path = self.target.partition("?")[0]
+        if path == "/early":
+            self.application.answer(self, b"early")
+        elif path == "/stream":
+            self.start_stream(200, "")
+            self.send(((b"one",), (b"", b"two")))
+            self.send(((b"three",),), last=True)
+            self.finish()
+        elif path == "/raise":
+            raise ValueError("a defect of the application")
+        elif path != "/wait":
+            self.when_read(MAX_BODY, lambda body: self.application.echo(self, body))
+
+    def left(self) -> None:
+        self.application.lost.append(self)
+
+
+class Echo:
+    """An application of `EchoRequest`."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.bodies: list[bytes] = []
         self.lost: list[Request] = []
 
-    def begin(self, request: Request) -> None:
-        self.requests.append(request)
-        request.on_lost = lambda: self.lost.append(request)
-        path = request.target.partition("?")[0]
-        if path == "/early":
-            self.answer(request, b"early")
-        elif path == "/stream":
-            request.start_stream(200, "")
-            request.send(((b"one",), (b"", b"two")))
-            request.send(((b"three",),), last=True)
-            request.finish()
-        elif path == "/raise":
-            raise ValueError("a defect of the application")
-        elif path != "/wait":
-            request.when_read(MAX_BODY, lambda body: self.echo(request, body))
+    def call(self, head: Head, connection: HttpConnection) -> Request:
+        return EchoRequest(head, connection, self)
 
     def echo(self, request: Request, body: bytes | Exception) -> None:
         if isinstance(body, Exception):

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 import tracemalloc
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.transport.http1.engine import LIMITS, MAX_BODY, FakeTransport, Talk, chunked, pieces, request
 
 from torchserve_py.transport import turns
-from torchserve_py.transport.http1 import slow_clients
+from torchserve_py.transport.http1 import http_connection
 from torchserve_py.transport.http1.http_connection import HttpConnection
 
 OLD = b"POST /echo HTTP/1.0\r\nContent-Length: 3\r\n\r\nold"
@@ -265,7 +266,7 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
 
 
 async def test_a_client_that_reads_byte_by_byte_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_clients, "MIN_RATE", 1e9)
+    monkeypatch.setattr(http_connection, "MIN_RATE", 1e9)
     talk = Talk(replace(LIMITS, stall_seconds=0.01))
     await talk.send(request("/wait", method="GET"))
     talk.transport.unread = 100_000
@@ -318,6 +319,19 @@ async def test_a_body_that_stalls_is_given_up() -> None:
     await talk.send(request("/echo", b"body")[:-1])
     await until(lambda: talk.is_over)
     assert talk.answers[0][:2] == (408, "close")
+
+
+async def test_a_body_may_arrive_after_the_server_was_frozen() -> None:
+    talk = Talk(replace(LIMITS, stall_seconds=0.5))
+    data = request("/echo", b"body")
+    await talk.send(data[:-2])
+    time.sleep(1.5)
+    await asyncio.sleep(0.05)
+    await talk.send(data[-2:-1])
+    time.sleep(1.5)
+    await asyncio.sleep(0.05)
+    await talk.send(data[-1:])
+    assert talk.answers == [(200, "keep-alive", b"body")]
 
 
 async def test_a_body_in_pieces_has_no_time_limit_any_more_once_it_is_there() -> None:
@@ -395,6 +409,9 @@ async def test_bodies_share_the_room_of_the_server(body: bytes) -> None:
     other = HttpConnection(talk.server)
     other.connection_made(FakeTransport())
     other.data_received(request("/wait", b"x" * 40_000))
+    while other.is_scheduled:
+        await asyncio.sleep(0)
+    assert talk.server.budget.held == 40_000
     await talk.send(body)
     assert talk.server.budget.held == 40_000
     ((status, connection, text),) = talk.answers
@@ -423,3 +440,21 @@ async def test_nothing_is_held_for_a_client_that_has_left(sent: bytes) -> None:
     await talk.send(sent)
     talk.connection.connection_lost(None)
     assert talk.server.budget.held == 0
+
+
+async def test_of_clients_that_read_nothing_the_one_that_leaves_most_unread_is_dropped_when_it_is_too_much() -> None:
+    talks = [Talk(), Talk()]
+    budget = talks[1].connection.budget = talks[0].connection.budget
+    budget.unread.room = 1000
+    for talk, unread in zip(talks, (400, 500), strict=True):
+        await talk.send(request("/echo", b"x"))
+        talk.transport.unread = unread
+        talk.connection.pause_writing()
+    assert budget.unread.held == 900
+    talks[0].transport.unread = 601  # an answer more
+    talks[0].connection.write(b"x" * 201)
+    assert [talk.transport.aborted for talk in talks] == [True, False]
+    assert budget.unread.held == 500
+    talks[1].connection.resume_writing()
+    assert budget.unread.held == 0
+    assert not budget.unread.clients

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ts.protocol.frames import LARGE_BODY, FrameBuffer, FrameError, check_values, encode
-from ts.protocol.messages import RESULTS, encode_infer, encode_results
+from ts.protocol.messages import RESULTS, InferRow, ResultRow, encode_infer, encode_results
 
 
 def feed(buffer: FrameBuffer, data: bytes, piece: int) -> list[list[object]]:
@@ -33,7 +33,7 @@ def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(
     bodies: list[bytes], large: int, piece: int
 ) -> None:
     bodies += [bytes([i]) * (LARGE_BODY + 50_000 * i) for i in range(large)]
-    rows = [(f"job-{i}", False, 200, "", [["a", "b"]], body, None) for i, body in enumerate(bodies)]
+    rows = [ResultRow(f"job-{i}", False, 200, "", [["a", "b"]], body, None) for i, body in enumerate(bodies)]
     stream = b"".join(encode_results(rows, 0.5)) + b"".join(encode(["pong", 7]))
 
     messages = feed(FrameBuffer(), stream, max(piece, len(stream) // 200))
@@ -44,7 +44,7 @@ def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(
 def test_a_large_body_is_passed_on_without_a_copy() -> None:
     body = bytes(LARGE_BODY)
 
-    buffers = encode_infer([("job", ((b"accept", b"*/*"),), "text/plain", body)])
+    buffers = encode_infer([InferRow("job", ((b"accept", b"*/*"),), "text/plain", body, None, False)])
 
     assert any(buffer is body for buffer in buffers)
 

@@ -24,8 +24,12 @@ def formatted(**changes: object) -> str:
 
 def test_a_record_is_one_line_that_says_which_request_runs() -> None:
     assert record_of(formatted()) == {
-        "level": 30, "message": "half of it\nis lost", "request_ids": [], "sequence_ids": []
-    }  # fmt: skip
+        "level": 30,
+        "model_logger": "handler",
+        "message": "half of it\nis lost",
+        "request_ids": [],
+        "sequence_ids": [],
+    }
     running.set(lambda: [("r", "s")])
     entry = record_of(formatted())
     assert entry is not None

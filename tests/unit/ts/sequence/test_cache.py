@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.ts.frontend_stub import Worker, row
 
+from ts.protocol.messages import EndedSequence
 from ts.sequence import SequenceCache
 
 
@@ -95,15 +96,17 @@ def test_without_a_store_a_state_that_had_to_make_room_is_told_as_lost(make_work
         "lifetime": 60.0,
         "kept": 3,
     }
-    worker = make_worker(TOTALS, sequences=True, cache={**settings, "restart_expired": False})
+    worker = make_worker(
+        TOTALS, sequences=True, cache={**settings, "restart_expired": False, "require_start": False, "kept": 3}
+    )
 
     def step(name: str, *more: tuple[str, str]) -> Any:
         (result,) = worker.infer(row(f"j{name}", b"", headers=[("ts_request_sequence_id", name), *more]))
-        return (result[2], dict(result[4]).get("ts-error-cause")) if result[6] else result[5]
+        return (result[2], result.news.cause) if result[6] else result[5]
 
     assert [step(name) for name in "abcb"] == [b"1", b"1", b"1", b"2"]
     assert step("a") == (410, "sequence_lost")
     assert step("a", ("ts_request_sequence_start", "true")) == b"1"
     assert step("c") == (410, "sequence_lost")
-    worker.runtime.end_sequences([("c", "evicted", 0.0)])
+    worker.runtime.end_sequences([EndedSequence("c", "evicted", 0.0)])
     assert step("c") == b"1"

@@ -38,12 +38,12 @@ class Served:
             headers = [("explain", str(index in explain))]
             rows.append(row(str(index), fields, "application/octet-stream", headers))
         results = sorted(self._results(rows), key=lambda result: int(result[0]))
-        return [(status, message or _decoded(body)) for _, _, status, _, _, body, message in results]
+        return [(status, message or _decoded(body)) for _, _, status, _, _, body, message, _ in results]
 
     def _results(self, rows: list[Any]) -> list[Any]:
         """Run the batch, in a thread: the worker waits until someone reads what no socket's buffer can hold."""
         worker = self._worker
-        worker.runtime.admit(rows)
+        worker.admit_frame(rows)
         results: list[Any] = []
         with ThreadPoolExecutor(1) as threads:
             step = threads.submit(worker.runtime.step)

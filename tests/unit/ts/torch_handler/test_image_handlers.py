@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ts.utils.util import PredictionException
 pytestmark = pytest.mark.torch
 
 torch = pytest.importorskip("torch")
+base_handler = pytest.importorskip("ts.torch_handler.base_handler")
 
 #: A class for each colour channel; its logit is the channel's mean.
 CHANNELS = """
@@ -125,7 +127,7 @@ def test_one_unreadable_image_does_not_spoil_the_batch(
     assert [status for status, _ in answers] == [400, 200, 400, 200]
     assert answers[0][1] == {
         "code": 400,
-        "type": "InternalServerException",
+        "type": "BadRequestException",
         "message": "The request's body cannot be read as an image: unknown format.",
     }
     assert "cannot be read as an image" in answers[2][1]["message"]
@@ -228,6 +230,16 @@ def test_an_image_is_explained_pixel_by_pixel(
     assert served.answers({"data": picture(), "target": b"first"}, explain=[0]) == [
         (400, "target must be the index of a class, got bytearray(b'first')")
     ]
+
+
+def test_what_explains_is_imported_before_the_first_explanation(
+    serve: Callable[..., Any], model: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("captum")
+    imports = threading.Event()
+    monkeypatch.setattr(base_handler, "_import_captum", imports.set)
+    serve("image_classifier", modelFile=model(CHANNELS))
+    assert imports.wait(60)
 
 
 def test_a_batch_may_mix_predictions_and_explanations(

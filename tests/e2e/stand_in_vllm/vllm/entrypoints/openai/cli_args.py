@@ -1,3 +1,5 @@
+"""Stands in for vLLM's module of this name."""
+
 from vllm.utils import FlexibleArgumentParser
 
 

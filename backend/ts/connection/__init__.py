@@ -1,0 +1,1 @@
+"""The worker's end of its two connections to the frontend."""

@@ -1,0 +1,46 @@
+"""Decodes the wire row of an Open Inference request.
+
+The row's protocol states the form of the request. The response has the form that the client asked for: JSON or binary
+over REST, typed or raw contents over gRPC.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ts.features.open_inference.types import Received
+from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, InferRow
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+def receive(row: InferRow, declared: Mapping[str, Any] = _NOTHING, *, any_text_shape: bool = False) -> Received:
+    """Decode a row of one of the Open Inference protocols.
+
+    Args:
+        declared: The model's ``inputs`` and ``outputs``, mappings with ``name``, ``datatype`` and ``shape``; the text
+            form of ``generate`` and a raw body without JSON need them.
+        any_text_shape: Whether texts may have any shape, as MLServer takes them.
+
+    Raises:
+        Failure: The row is not a valid request.
+        ValueError: The row is of another protocol.
+    """
+    protocol = row.protocol
+    if protocol == OPEN_INFERENCE_REST:
+        from ts.features.open_inference import rest
+
+        return rest.receive(row.headers, row.body, declared, row.job_id, any_text_shape=any_text_shape)
+    if protocol == OPEN_INFERENCE_GRPC:
+        from ts.features.open_inference import grpc
+
+        return grpc.receive(row.headers, row.body, any_text_shape=any_text_shape)
+    raise ValueError(f"the protocol {protocol!r} is none of Open Inference")
+
+
+def receive_input(first: Received, body: bytes, *, any_text_shape: bool = False) -> Received:
+    """Decode a further input of a gRPC job. Raises Failure: it is invalid; ValueError: the job came over REST."""
+    from ts.features.open_inference import grpc
+
+    if not isinstance(first, grpc.GrpcRequest):
+        raise ValueError("only gRPC has further inputs")
+    return grpc.receive(first.headers, body, any_text_shape=any_text_shape)

@@ -1,0 +1,1 @@
+"""Observations and actions of openpi's robots."""

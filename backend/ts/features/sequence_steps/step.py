@@ -1,0 +1,224 @@
+"""A step of a sequence while it runs, and its answers: collected, kept, repeated, or an error instead of one."""
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from ts.features.sequence_steps.record import KeptStep, digest_of
+from ts.features.sequence_steps.rules import Claim, Reason
+from ts.jobs.row import Row
+from ts.protocol.messages import (
+    ANSWER_TOKEN,
+    HELD_ELSEWHERE,
+    SEQUENCE_ID_SEPARATOR,
+    History,
+    ResultRow,
+    SequenceNews,
+)
+
+#: The header that marks the kept answer of a stream that broke off.
+INTERRUPTED_HEADER = "ts_stream_interrupted"
+_STREAM_NEXT = "ts_stream_next"
+_NOTHING_YET: Final = ResultRow("", True, 200, "", (), b"")
+_NO_NEWS: Final = SequenceNews()
+
+LOST: Final = (410, "sequence_lost")
+MOVED: Final = (409, "sequence_moved")
+#: Another server holds the sequence and was asked to let go; the server asks again a moment later.
+HELD: Final = (409, HELD_ELSEWHERE)
+VERSION_GONE: Final = (410, "version_gone")
+RUNNING: Final = (409, "request_running")
+NOT_STORED: Final = (503, "sequence_store")
+UNKNOWN: Final = (503, "outcome_unknown")
+DAMAGED: Final = (500, "state_damaged")
+#: A defect of the handler, not of the store: the state cannot be encoded or decoded, so a retry does not help.
+UNREADABLE: Final = (500, "handler_error")
+#: The cause where the device has failed, or its memory ran out: the handler would have been told the same.
+DEVICE: Final = "handler_error"
+
+ROLLED_BACK: Final = (
+    "Another request of its sequence failed meanwhile, so the sequence went back to an earlier state and the step does"
+    " not count. Send it again."
+)
+NOT_TOLD: Final = (
+    "It cannot be told whether the step was applied. Send it again with the same number or ts_request_id to learn what"
+    " has become of it."
+)
+BROKEN_OFF: Final = (
+    "The stream broke off after a part of it was stored. Send it again with the same number or ts_request_id to get"
+    " what there was."
+)
+NOT_APPLIED: Final = "The step was not applied."
+
+#: What `History.asks_after` is if the client asks, not the server.
+CLIENT_ASKS: Final = "not_applied"
+#: The history of a step that has no earlier delivery.
+NEW: Final = History(math.inf, was_sent=False, asks_after="")
+
+_pack = msgpack.Packer().pack
+
+
+class StepRefusal(NamedTuple):
+    """Why the steps of a sequence cannot run.
+
+    Attributes:
+        needs_state: Whether that holds only for steps that need the stored state, and not for one that begins.
+        version: The version of the model that the sequence belongs to, if that is why.
+    """
+
+    reason: Reason
+    message: str
+    needs_state: bool = False
+    version: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A request of a sequence while it runs.
+
+    Attributes:
+        claim: What the client says of it.
+        is_marked_last: Whether the request has the end marker.
+        end_header: The name of the response header with which a handler ends sequences.
+        history: Earlier deliveries of the step.
+        number: Its number in its incarnation, once it runs.
+        incarnation: The number of the incarnation, once it runs.
+        is_applied: Whether the record of the sequence counts it.
+        index: The index of the step's last answer among the answers that leave together.
+    """
+
+    row: Row
+    sequence_id: str
+    claim: Claim
+    is_marked_last: bool
+    end_header: str
+    history: History
+    number: int = 0
+    incarnation: int = 0
+    is_applied: bool = False
+    index: int = 0
+    _ends_by_answer: bool = field(default=False, init=False)
+    _answer: ResultRow | None = field(default=None, init=False)
+    #: The bodies of a streamed answer's parts; None if they are too large, or if the only body is in `_answer`.
+    _parts: list[Any] | None = field(default=None, init=False)
+    _size: int = field(default=0, init=False)
+    #: The headers of all parts except the first, by name in lower case.
+    _later_headers: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)
+
+    @property
+    def ends(self) -> bool:
+        """Whether the step is the last of its sequence, by the request's marker or the answer's header."""
+        return self.is_marked_last or self._ends_by_answer
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the first part of the answer is known."""
+        return self._answer is not None
+
+    @property
+    def kept(self) -> KeptStep:
+        """What the record of the sequence has of the step."""
+        return KeptStep(self.number, self.claim.request_id, self.claim.digest)
+
+    @property
+    def id_digest(self) -> bytes:
+        """The digest of the request's id; empty if the step has a number from its client, which says more."""
+        return digest_of(self.claim.request_id) if self.claim.number is None else b""
+
+    def add(self, answer: ResultRow, limit: int) -> None:
+        """Add a part of the answer; the first part carries the status, every part may carry headers.
+
+        Args:
+            limit: The size in bytes beyond which a streamed answer is not kept.
+        """
+        if answer.news is not None and self.sequence_id in answer.news.ended:
+            self._ends_by_answer = True
+        if self._answer is None:
+            self._answer = answer
+            if not answer.more:
+                return  # the usual case: the only part, which needs no check because no body exceeds the limit
+            self._parts = []
+        else:
+            self._later_headers.update((name.lower(), (name, value)) for name, value in answer.headers)
+        self._size += len(answer.body)
+        if self._size > limit:
+            self._parts = None
+        elif self._parts is not None:
+            self._parts.append(answer.body)
+
+    def encoded(self, *, interrupted: bool = False) -> bytes:
+        """Return the answer encoded for the store, the parts of a stream joined to one body.
+
+        It names the sequence as ended, whoever has ended it: who asks again may not know that the request had the
+        marker. ``interrupted`` tells whether the stream goes on.
+        """
+        answer = self._answer or _NOTHING_YET
+        status, reason, headers, body = answer.status, answer.reason, answer.headers, answer.body
+        ended = ((self.end_header, self.sequence_id),) if self.is_marked_last else ()
+        if self._size:
+            if self._parts is None:
+                text = f"The step was applied, but its streamed response was too large to be kept: {self._size} bytes."
+                return bytes(_pack((500, "", ended, b"", text)))
+            body = b"".join(self._parts)
+        if headers or self._later_headers:
+            replaced = {_STREAM_NEXT, *self._later_headers}
+            headers = [pair for pair in headers if pair[0].lower() not in replaced]
+            headers += [pair for name, pair in self._later_headers.items() if name != _STREAM_NEXT]
+        if interrupted:
+            headers = [*headers, (INTERRUPTED_HEADER, "true")]
+        elif ended:
+            headers = [*headers, *ended]
+        packed: bytes = _pack((status, reason, headers, body, None))
+        return packed
+
+
+def answer_of(step: Step, kept: bytes, token: str) -> ResultRow:
+    """Return the result row of a kept answer, for a repeated step.
+
+    Raises ValueError, TypeError, AttributeError or msgpack.UnpackException: the bytes are no answer.
+    """
+    status, reason, headers, body, error = msgpack.unpackb(kept)
+    news = news_of(headers, step.end_header)
+    answer = ResultRow(step.row.job_id, False, status, reason, headers, body, error, news)
+    return with_token(answer, token)
+
+
+def news_of(headers: Sequence[Sequence[str]], end_header: str) -> SequenceNews | None:
+    """Return which sequences a handler ends with these headers of an answer; ``end_header`` is the header for that."""
+    wanted = end_header.lower()
+    values = [value for name, value in headers if name.lower() == wanted]
+    if not values:
+        return None
+    return SequenceNews(ended=[each.strip() for value in values for each in value.split(SEQUENCE_ID_SEPARATOR)])
+
+
+def with_token(answer: ResultRow, token: str) -> ResultRow:
+    """Return an answer that names the incarnation to the server and to the client, unless it is an error."""
+    if answer.error is not None:
+        return answer
+    headers = [*answer.headers, (ANSWER_TOKEN, token)]
+    return answer._replace(headers=headers, news=(answer.news or _NO_NEWS)._replace(token=token))
+
+
+def error_answer(job_id: str, status: int, cause: str, message: str, version: str = "") -> ResultRow:
+    """Return the result row of a step that ends with an error; for ``cause`` and ``version`` see `SequenceNews`."""
+    return ResultRow(job_id, False, status, "", (), b"", message, SequenceNews(cause, version=version))
+
+
+def refusal_answer(job_id: str, refusal: StepRefusal) -> ResultRow:
+    """Return the result row of a step of a sequence that cannot run."""
+    return error_answer(job_id, *refusal.reason, refusal.message, refusal.version)
+
+
+def unknown(step: Step) -> ResultRow:
+    """Return the error answer ``outcome_unknown``: neither the worker nor the store knows whether the step applied."""
+    return error_answer(step.row.job_id, *UNKNOWN, NOT_TOLD)
+
+
+def new_token() -> str:
+    """Return a token for an incarnation whose client has made none up."""
+    return secrets.token_hex(16)

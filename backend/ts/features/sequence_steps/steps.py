@@ -1,0 +1,315 @@
+"""Steps of sequences: which requests of a sequence run, and which get an answer at once instead.
+
+A step is a request of a sequence. `rules` says what becomes of it, by its number, its token and its request
+id: the header ``ts_request_id`` if the client sends one, otherwise the server's id of the job (which stays the same
+when the server sends the job again). The runtime
+
+* passes each batch's rows to `Steps.begin`, which returns the rows to run, and the answers to the other rows;
+* passes the answers to `Steps.complete` before they leave.
+
+`Steps` remembers the sequences that are open at this worker, and keeps their states, if the handler has a
+`SequenceCache`, in memory only; `sequence_steps.stored_steps` keeps both in a store.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ts.context import Context
+from ts.features.sequence_steps.record import SequenceRecord, digest_of_body
+from ts.features.sequence_steps.rules import APPLIED, Claim, Refuse, Repeat, Rules, judge
+from ts.features.sequence_steps.step import (
+    BROKEN_OFF,
+    CLIENT_ASKS,
+    LOST,
+    MOVED,
+    NEW,
+    ROLLED_BACK,
+    RUNNING,
+    UNKNOWN,
+    Step,
+    StepRefusal,
+    answer_of,
+    error_answer,
+    new_token,
+    news_of,
+    with_token,
+)
+from ts.jobs.row import Row
+from ts.protocol.messages import (
+    NO_HISTORIES,
+    REQUEST_ID,
+    SEQUENCE_TOKEN,
+    STEP_NUMBER,
+    EndedSequence,
+    Histories,
+    InferRow,
+    ResultRow,
+    SequenceNews,
+)
+from ts.sequence.sequence_cache import SequenceCache
+
+logger = logging.getLogger(__name__)
+
+#: The body of a larger answer (bytes) is not kept in memory for a client that asks again.
+_LARGEST_KEPT = 16_384
+
+
+class Steps:
+    """The steps of one worker's sequences.
+
+    Args:
+        context: The model's context, with the names of the sequence headers.
+        cache: The states in memory.
+        rules: What the model's configuration says of steps without a number.
+        most_kept: Of how many of the latest steps the answers are kept, besides the first.
+    """
+
+    #: Whether the bodies of all steps are compared with those that were sent before, or only of those with a name.
+    _compares_all = False
+    #: Whether a step whose handler has returned can still be undone; in memory it cannot.
+    undoes = False
+
+    def __init__(self, context: Context, cache: SequenceCache, rules: Rules, most_kept: int) -> None:
+        self._context = context
+        self._cache = cache
+        self._rules = rules
+        self._most_kept = most_kept
+        self._end_header = context.header_key_sequence_end
+        self._live: dict[str, Step] = {}  # by job id: the steps that have begun and lack their last answer
+        self._live_of: dict[str, list[Step]] = {}  # the same steps by sequence id
+        self._rolled_back: list[ResultRow] = []  # unsent error answers of steps whose sequence was rolled back
+        self._ended: set[str] = set()  # sequences that end as soon as none of their steps runs
+        cache.run(self._live_of)
+        #: Of the sequences that are open at this worker.
+        self._records: dict[str, SequenceRecord] = {}
+        #: Answers by sequence and number, for the steps that `SequenceRecord.kept` has.
+        self._answers: dict[str, dict[int, bytes]] = {}
+
+    def begin(
+        self, rows: list[Row], wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES
+    ) -> tuple[list[Row], list[ResultRow]]:
+        """Return the rows to run, and the answers to the other rows.
+
+        Args:
+            rows: The decoded requests.
+            wire_rows: The wire rows of these requests, perhaps among others.
+            histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.History`.
+        """
+        bodies = {wire_row.job_id: wire_row.body for wire_row in wire_rows}
+        steps, running = [], []
+        for row in rows:
+            step = self._step_of(row, bodies, histories)
+            if step is None:  # a request to describe the model
+                running.append(row)
+            else:
+                steps.append(step)
+        refusals = self._acquire(steps)
+        answers: list[ResultRow] = []
+        for step in steps:
+            answer = self._begin_or_answer(step, refusals)
+            if answer is None:
+                self._live[step.row.job_id] = step
+                self._live_of.setdefault(step.sequence_id, []).append(step)
+                running.append(step.row)
+            else:
+                answers.append(answer)
+        if answers:
+            self._release_closed(steps)
+        if self._rolled_back:  # a start marker ends the steps of its sequence that run, also those of this batch
+            running = [row for row in running if not row.done]
+        return running, self._with_rolled_back(answers)
+
+    def _step_of(self, row: Row, bodies: Mapping[str, Any], histories: Histories) -> Step | None:
+        sent, context, job_id = row.processor.get_headers_by_name(), self._context, row.job_id
+        sequence_id = sent.get(context.header_key_sequence_id)
+        if not sequence_id:
+            return None
+        starts, ends = sent.get(context.header_key_sequence_start), sent.get(context.header_key_sequence_end)
+        number, request_id = sent.get(STEP_NUMBER), sent.get(REQUEST_ID)
+        history = histories.get(job_id, NEW)
+        needs_digest = self._compares_all or number is not None or request_id
+        claim = Claim(
+            None if number is None else int(number),
+            sent.get(SEQUENCE_TOKEN),
+            request_id or job_id,
+            bool(request_id),
+            starts is not None and _is_true(starts),
+            digest_of_body(bodies[job_id]) if needs_digest and history.asks_after != CLIENT_ASKS else b"",
+            history.asks_after == CLIENT_ASKS,
+            is_new=not (request_id or history.was_sent or history.asks_after),
+        )
+        return Step(row, sequence_id, claim, ends is not None and _is_true(ends), self._end_header, history)
+
+    def _acquire(self, steps: list[Step]) -> Mapping[str, StepRefusal]:
+        """Make sure that the states of the steps' sequences are in memory; return refusals by sequence id."""
+        return {}
+
+    def _begin_or_answer(self, step: Step, refusals: Mapping[str, StepRefusal]) -> ResultRow | None:
+        """Return the answer to a step that is not to run; otherwise prepare its sequence's state and return None."""
+        sequence_id, job_id = step.sequence_id, step.row.job_id
+        record = self._records.get(sequence_id)
+        if record is None:
+            record = SequenceRecord()
+        if (answer := self._running_twice(step)) is not None:
+            return answer
+        verdict = judge(step.claim, record, self._running(sequence_id, record), self._rules)
+        if isinstance(verdict, Repeat):
+            kept = self._answers.get(sequence_id, {}).get(verdict.number)
+            if kept is None:
+                return error_answer(job_id, *APPLIED, f"Step {verdict.number} was applied; its answer is not kept.")
+            return answer_of(step, kept, record.token)
+        if isinstance(verdict, Refuse):
+            return error_answer(job_id, *verdict.reason, verdict.message)
+        if verdict.begins:
+            step.row.processor.begins_sequence = True
+            self._cache.drop(sequence_id)
+            self._answers.pop(sequence_id, None)
+            self._records[sequence_id] = record
+            record.begin(step.claim.token or new_token(), "", "")
+        elif (reason := self._cache.loss(sequence_id)) is not None:
+            text = f"The state of sequence {sequence_id!r} is lost: {reason}. Please start a new sequence."
+            return error_answer(job_id, *LOST, text)
+        self._place(step, record)
+        return None
+
+    def _running_twice(self, step: Step) -> ResultRow | None:
+        """Return the answer to a request that still runs, if the step is one."""
+        for other in self._live_of.get(step.sequence_id, ()):
+            if other.claim.request_id == step.claim.request_id and step.claim.number is None:
+                text = f"Request {step.claim.request_id!r} is still running. Try again later."
+                return error_answer(step.row.job_id, *RUNNING, text)
+        return None
+
+    def _running(self, sequence_id: str, record: SequenceRecord) -> int:
+        """Return how many steps of the incarnation run that its record does not count yet."""
+        live = self._live_of.get(sequence_id)
+        if live is None:
+            return 0
+        return sum(step.number > record.last and step.incarnation == record.incarnation for step in live)
+
+    def _place(self, step: Step, record: SequenceRecord) -> None:
+        """Give a step that is to run its place in the incarnation."""
+        step.number = record.last + self._running(step.sequence_id, record) + 1
+        step.incarnation = record.incarnation
+
+    def _release_closed(self, steps: list[Step]) -> None:
+        """Release sequences that have ended and were not begun anew, before their steps are answered."""
+
+    def news_of(self, headers: Sequence[Sequence[str]]) -> SequenceNews | None:
+        """Return which sequences a handler ends with these headers of an answer."""
+        return news_of(headers, self._end_header)
+
+    def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
+        """Record the steps that these answers complete; return the answers to send."""
+        for index, answer in enumerate(answers):
+            step = self._live.get(answer.job_id)
+            if step is None:
+                continue
+            record = self._records.get(step.sequence_id)
+            is_of_record = record is not None and record.incarnation == step.incarnation
+            if record is not None and is_of_record and not step.is_answered:
+                answers[index] = with_token(answer, record.token)
+            if answer.error is None:
+                step.add(answer, _LARGEST_KEPT)
+            if not answer.more:
+                self._leave(step)
+                if record is not None and is_of_record:
+                    self._settle_state(step.sequence_id, is_applied=answer.error is None)
+                    self._count(step, record, is_applied=answer.error is None)
+        return self._with_rolled_back(answers)
+
+    def _settle_state(self, sequence_id: str, *, is_applied: bool) -> None:
+        """Let the changes of a step that is over count, or undo them, and with them those of its sequence's others."""
+        if is_applied:
+            self._cache.keep(sequence_id)
+        elif self._cache.undo(sequence_id):
+            self._end_live(sequence_id)
+
+    def _count(self, step: Step, record: SequenceRecord, *, is_applied: bool) -> None:
+        """Record that a step is over."""
+        sequence_id, claim = step.sequence_id, step.claim
+        if not is_applied:
+            if not record.has_begun and sequence_id not in self._live_of:
+                del self._records[sequence_id]  # nothing was applied: the next step may begin it
+        elif claim.number is None and not claim.names_request:
+            record.last = max(record.last, step.number)  # nobody can ask for it
+        elif step.number > record.last:
+            record.apply(step.kept, self._most_kept, step.id_digest)
+            answers = self._answers.setdefault(sequence_id, {})
+            encoded = step.encoded()
+            if len(encoded) <= _LARGEST_KEPT:
+                answers[step.number] = encoded
+            for number in answers.keys() - (record.kept or {}).keys():
+                del answers[number]
+
+    def complete_and_send(
+        self, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], seconds: float, *, meanwhile: bool
+    ) -> None:
+        """Record the steps that these answers complete, and send the answers.
+
+        Args:
+            send: Sends them.
+            seconds: How long the handler took for them.
+            meanwhile: Whether a thread may commit and send while the caller goes on; `wait_for_commit` waits for that.
+        """
+        send(self.complete(answers))
+
+    def wait_for_commit(self) -> None:
+        """Wait for what `complete_and_send` has left to a thread; call this before anything else is sent."""
+
+    def _leave(self, step: Step) -> None:
+        """Remove a step that has its last answer from the running steps."""
+        del self._live[step.row.job_id]
+        of_its_sequence = self._live_of[step.sequence_id]
+        if len(of_its_sequence) == 1:
+            del self._live_of[step.sequence_id]
+        else:
+            of_its_sequence.remove(step)
+
+    def _end_live(self, sequence_id: str) -> None:
+        """End the running steps of a sequence with an error, because they use a state that was rolled back."""
+        for step in self._live_of.pop(sequence_id, ()):
+            del self._live[step.row.job_id]
+            if not step.row.done:
+                step.row.done = True
+                reason = (*UNKNOWN, BROKEN_OFF) if step.is_applied else (*MOVED, ROLLED_BACK)
+                self._rolled_back.append(error_answer(step.row.job_id, *reason))
+        self._ended.discard(sequence_id)
+
+    def _with_rolled_back(self, answers: list[ResultRow]) -> list[ResultRow]:
+        if self._rolled_back:
+            answers = [*answers, *self._rolled_back]
+            self._rolled_back = []
+        return answers
+
+    def end(self, ended: Iterable[EndedSequence]) -> None:
+        """Drop sequences that the server's scheduler has closed."""
+        for sequence_id in (each.sequence_id for each in ended):
+            self._end_live(sequence_id)
+            self._records.pop(sequence_id, None)
+            self._answers.pop(sequence_id, None)
+            self._cache.drop(sequence_id)
+
+    def listen(self, tell: Callable[[Sequence[str]], None]) -> None:
+        """Have a thread call ``tell`` with the ids of sequences that other servers ask for."""
+
+    # Between two batches: what a store needs.
+
+    def rest(self) -> None:
+        """Do the deferred work after answers have left: evict states from memory, and sometimes sweep the store."""
+
+    @property
+    def store_update_due(self) -> bool:
+        """Whether `update_store` has to run."""
+        return False
+
+    def update_store(self) -> None:
+        """Write to the store which sequences have ended, and which other workers may take over."""
+
+    def close(self) -> None:
+        """Release the leases, so that other workers and servers can continue the sequences immediately."""
+
+
+def _is_true(value: Any) -> bool:
+    return str(value).strip().lower() in ("true", "1")

@@ -1,0 +1,348 @@
+"""Steps of sequences in a store, each applied exactly once, even if a worker or server is killed at any moment.
+
+`StoredSteps.begin` reads the states that are not in memory and answers repeated steps with their kept answers;
+`StoredSteps.complete` writes all changes of a batch in one commit.
+
+Hence every answer that has left was committed, and a step whose answer was lost is not applied again. A step is applied
+if the handler returned an answer, with any status. A step that ended with an error (the handler raised, the client
+left) is not applied: its sequence is rolled back to the stored state. Other steps of the sequence that run at that
+moment use a state that was rolled back, so they end with an error too and are not applied.
+
+A streamed answer is committed with its last part; before that, the step has no stored effect. If another step of the
+same sequence ends while the stream runs, the commit of that step includes the changes that the stream has made so far,
+and the stream counts as applied. If the stream breaks off after such a commit, a repeated request gets the parts that
+were stored, with the header ``ts_stream_interrupted``.
+
+The client never gets a guess. If a commit fails, the worker asks the store whether it was written. If the server does
+not know whether a lost worker has applied a step, it sends the step again only to ask (see `History`): taking the
+sequence's lease for that also prevents the lost worker from applying the step later. If the outcome remains
+unknown, the step is answered with ``outcome_unknown``.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from ts.context import Context
+from ts.features.sequence_steps.batch_commit import BatchCommit
+from ts.features.sequence_steps.commit_thread import CommitOverlap, CommitThread
+from ts.features.sequence_steps.holdings import Holdings, quietly
+from ts.features.sequence_steps.kept_answers import look_up, repeated
+from ts.features.sequence_steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, judge
+from ts.features.sequence_steps.step import (
+    DEVICE,
+    MOVED,
+    NOT_APPLIED,
+    ROLLED_BACK,
+    UNREADABLE,
+    Step,
+    StepRefusal,
+    error_answer,
+    new_token,
+    refusal_answer,
+    with_token,
+)
+from ts.features.sequence_steps.steps import Steps
+from ts.features.sequence_steps.stores.store import Commit, KeptAnswer, Lease, Store, StoreSettings
+from ts.features.sequence_steps.watch_thread import WatchThread
+from ts.jobs.errors import device_failure
+from ts.protocol.messages import ENDED, EndedSequence, ResultRow
+from ts.sequence.encoding import StateError
+from ts.sequence.sequence_cache import SequenceCache
+
+logger = logging.getLogger(__name__)
+
+_NOTHING: Final = object()
+#: After how many steps without a state the log says that the handler seems to keep it elsewhere.
+_STEPS_WITHOUT_STATE: Final = 10
+#: Refusals of steps that were applied before.
+_WAS_APPLIED: Final = (APPLIED, DIFFERS)
+
+
+def _number(step: Step) -> int:
+    return step.number
+
+
+class StoredSteps(Steps):
+    """The steps of one worker's sequences, whose states a store keeps.
+
+    Args:
+        context: The model's context, with the names of the sequence headers.
+        cache: The handler's states in memory.
+        rules: What the model's configuration says of steps without a number.
+        max_answer: The limit in bytes beyond which the body of a streamed answer is not kept.
+        max_state: The limit in bytes beyond which a state is refused.
+    """
+
+    _compares_all = True
+    undoes = True
+
+    def __init__(
+        self,
+        context: Context,
+        cache: SequenceCache,
+        store: Store,
+        settings: StoreSettings,
+        rules: Rules,
+        *,
+        max_answer: int,
+        max_state: int,
+    ) -> None:
+        super().__init__(context, cache, rules, settings.kept)
+        self._states = cache
+        self._store = store
+        self._settings = settings
+        self._max_answer = max_answer
+        self._max_state = max_state
+        self._has_warned = False
+        self._steps_without_state = 0
+        self._watch: WatchThread | None = None
+        self._thread = CommitThread()
+        self._overlap = CommitOverlap()
+        #: The commit that the thread makes.
+        self._under_way: BatchCommit | None = None
+        self._holdings = Holdings(cache, self.free_store, settings, self._end_live)
+
+    def free_store(self) -> Store:
+        """Return the store, once no commit is under way."""
+        self.wait_for_commit()
+        return self._store
+
+    def listen(self, tell: Callable[[Sequence[str]], None]) -> None:
+        self._watch = WatchThread(self._store.watch(), tell)
+
+    # Before the handler
+
+    def _acquire(self, steps: list[Step]) -> Mapping[str, StepRefusal]:
+        if self._under_way is not None:
+            uncertain = self._under_way.steps
+            # That a step was not applied is true while the lease lasts: its answer must not wait for another commit.
+            if any(step.sequence_id in uncertain or step.history.asks_after for step in steps):
+                self.wait_for_commit()
+        return self._holdings.take(steps)
+
+    def _begin_or_answer(self, step: Step, refusals: Mapping[str, StepRefusal]) -> ResultRow | None:
+        sequence_id, job_id = step.sequence_id, step.row.job_id
+        refused = refusals.get(sequence_id)
+        if refused is not None and not refused.needs_state:
+            # The refusal says that the step was not applied, but an earlier delivery may have been: look it up.
+            if step.history.was_sent:
+                return look_up(self.free_store(), step, self._rules)
+            return refusal_answer(job_id, refused)
+        lease = self._holdings.leases[sequence_id]
+        if (answer := self._running_twice(step)) is not None:
+            return answer
+        verdict = judge(step.claim, lease.record, self._running(sequence_id, lease.record), self._rules)
+        if isinstance(verdict, Repeat):
+            return repeated(self.free_store(), step, lease.record, verdict.number)
+        if step.history.asks_after and not (isinstance(verdict, Refuse) and self._may_count(step, lease, verdict)):
+            if sequence_id not in self._live_of:
+                # The step was not applied, so it has not ended the sequence, even if the server assumes that it has.
+                self._holdings.roll_back(sequence_id)
+            return error_answer(job_id, 500, step.history.asks_after, NOT_APPLIED)
+        if isinstance(verdict, Refuse):
+            return error_answer(job_id, *verdict.reason, verdict.message)
+        unreadable = self._holdings.unreadable.get(sequence_id)
+        if unreadable is not None and not verdict.begins:
+            return refusal_answer(job_id, unreadable)
+        if verdict.begins:
+            self._begin(step, lease)
+        elif not lease.record.token:
+            lease.record.token = step.claim.token or new_token()
+        self._place(step, lease.record)
+        self._holdings.begun(sequence_id)
+        return None
+
+    def _may_count(self, step: Step, lease: Lease, verdict: Refuse) -> bool:
+        """Whether a refused step was applied, or may have been: as a step of an earlier incarnation."""
+        token = step.claim.token
+        return verdict.reason in _WAS_APPLIED or (token is not None and lease.record.is_earlier(token))
+
+    def _begin(self, step: Step, lease: Lease) -> None:
+        """Let a step begin an incarnation: it finds no state."""
+        step.row.processor.begins_sequence = True
+        self._end_live(step.sequence_id)
+        self._states.drop(step.sequence_id)
+        self._holdings.unreadable.pop(step.sequence_id, None)
+        settings = self._settings
+        lease.record.begin(step.claim.token or new_token(), settings.version, settings.state_version)
+
+    def _release_closed(self, steps: list[Step]) -> None:
+        self._holdings.release_closed(step.sequence_id for step in steps if step.sequence_id not in self._live_of)
+
+    # After the handler
+
+    def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
+        """Commit the steps that these answers complete; return the answers to send, errors if a commit failed."""
+        self.wait_for_commit()
+        return self._write_and_apply(self._prepare(answers))
+
+    def complete_and_send(
+        self, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], seconds: float, *, meanwhile: bool
+    ) -> None:
+        """Commit the steps that these answers complete, then send the answers; perhaps in a thread, see `Steps`."""
+        self.wait_for_commit()
+        if seconds:  # not for a part of a stream
+            now = time.perf_counter()
+            self._overlap.ran(now - seconds, now, is_followed=meanwhile)
+        batch = self._prepare(answers)
+        if not (meanwhile and self._overlap.pays and batch.commits) or self._live or self._holdings.has_chores:
+            send(self._write_and_apply(batch))
+            return
+        batch.answers = self._with_rolled_back(batch.answers)
+        self._under_way = batch
+        store = self._store
+
+        def commit() -> None:
+            batch.write(store)
+            send(batch.answers)
+            quietly(store.tidy)
+
+        self._thread.start(commit)
+
+    def wait_for_commit(self) -> None:
+        """Wait until the commit that a thread writes is done and its answers are sent, then apply it to memory."""
+        if self._under_way is None:
+            return
+        self._thread.wait()
+        batch, self._under_way = self._under_way, None
+        batch.apply(self._holdings)
+        self._overlap.committed(batch.seconds)
+
+    def _prepare(self, answers: list[ResultRow]) -> BatchCommit:
+        """Return the commit of the steps that these answers complete; roll back the sequences of failed steps."""
+        live = self._live
+        batch = BatchCommit(answers, self._settings.lease, self._rules)
+        failed: list[Step] = []
+        for index, answer in enumerate(answers):
+            step = live.get(answer.job_id)
+            if step is None:
+                continue
+            if answer.error is None:
+                if not step.is_answered:
+                    answers[index] = with_token(answer, self._holdings.leases[step.sequence_id].record.token)
+                step.add(answer, self._max_answer)
+                if answer.more:
+                    continue
+                step.index = index
+                batch.steps.setdefault(step.sequence_id, []).append(step)
+            else:
+                failed.append(step)
+            self._leave(step)
+        for step in failed:
+            self._roll_back(step.sequence_id)
+            batch.refuse(step.sequence_id, *MOVED, ROLLED_BACK)
+            batch.steps.pop(step.sequence_id, None)
+        self._states.before_commit(batch.steps)
+        for sequence_id, steps in list(batch.steps.items()):
+            try:
+                batch.commits.append(self._prepare_sequence(sequence_id, steps))
+            except Exception as error:  # an encoder is the handler's code
+                logger.exception("The state of %r cannot be stored", sequence_id, extra={"sequence_id": sequence_id})
+                failure = device_failure(error)
+                if failure is None:
+                    batch.refuse(sequence_id, *UNREADABLE, f"The state cannot be stored: {error}")
+                else:
+                    text = f"The state was not stored, so the step does not count: {failure.message}"
+                    batch.refuse(sequence_id, failure.status, DEVICE, text)
+                self._roll_back(sequence_id)
+                del batch.steps[sequence_id]
+        return batch
+
+    def _write_and_apply(self, batch: BatchCommit) -> list[ResultRow]:
+        """Write a commit to the store and apply it to memory; return the answers to send."""
+        batch.write(self._store)
+        if batch.commits:  # not for a part of a stream
+            self._overlap.committed(batch.seconds)
+        batch.apply(self._holdings)
+        return self._with_rolled_back(batch.answers)
+
+    def _prepare_sequence(self, sequence_id: str, steps: list[Step]) -> Commit:
+        """Return the commit of steps, and of those of the sequence that still run: the state includes their changes.
+
+        Raises StateError: the state cannot be encoded, or is too large; or whatever an encoder raises.
+        """
+        lease, running = self._holdings.leases[sequence_id], self._live_of.get(sequence_id, ())
+        if not self._states.is_used:
+            self._note_step_without_state()
+        state = self._states.peek(sequence_id, _NOTHING)
+        encoded = None if state is _NOTHING else self._states.encoding.encode(state)
+        if encoded is not None and len(encoded) > self._max_state:
+            text = f"it has {len(encoded)} bytes; handler.cache.maxStateSize allows {self._max_state}"
+            raise StateError(text)
+        if any(step.ends for step in steps):
+            self._ended.add(sequence_id)
+        begins = not lease.record.has_begun
+        new_ids = b""
+        kept = []
+        for step in sorted((*steps, *running), key=_number) if running or len(steps) > 1 else steps:
+            applied = step.kept
+            if not step.is_applied:
+                step.is_applied = True
+                id_digest = step.id_digest
+                lease.record.apply(applied, self._settings.kept, id_digest)
+                new_ids += id_digest
+            kept.append(KeptAnswer(applied, step.encoded(interrupted=step in running)))
+        if lease.record.forget_ids_beyond(self._settings.most_ids) and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "Sequence %r has had more than %d requests without a number: the oldest ids are forgotten, so that a"
+                " very late repetition of one of these would be applied again. Clients that number their steps"
+                " (ts_request_step) have no such limit.",
+                *(sequence_id, self._settings.most_ids),
+                extra={"sequence_id": sequence_id},
+            )
+        if not running and sequence_id in self._ended:
+            return Commit(lease, None, ENDED, kept, new_ids, begins)
+        return Commit(lease, encoded, "", kept, new_ids, begins)
+
+    def _note_step_without_state(self) -> None:
+        self._steps_without_state += 1
+        if self._steps_without_state == _STEPS_WITHOUT_STATE:
+            logger.warning(
+                "handler.cache.store is set, but in %d steps the handler has kept nothing in context.state: what it"
+                " keeps elsewhere is lost with this worker",
+                _STEPS_WITHOUT_STATE,
+            )
+
+    def _roll_back(self, sequence_id: str) -> None:
+        """Roll back the sequence of a failed step; a sequence that another step has ended still ends."""
+        if sequence_id in self._ended:
+            self._holdings.departures.add_ended(self._holdings.leases[sequence_id])
+            self._holdings.drop_from_memory(sequence_id)
+        else:
+            self._holdings.roll_back(sequence_id)
+
+    # Between two batches
+
+    def rest(self) -> None:
+        """Evict states from memory and sometimes sweep the store; only the former while a commit is under way."""
+        if self._under_way is None:
+            self._holdings.rest(self._live_of)
+        else:
+            self._holdings.evict(self._live_of)
+
+    def end(self, ended: Iterable[EndedSequence]) -> None:
+        """Drop sequences that the server's scheduler has closed."""
+        self.wait_for_commit()
+        self._holdings.end(ended)
+
+    @property
+    def store_update_due(self) -> bool:
+        """Whether `update_store` has to run."""
+        return self._under_way is not None or self._holdings.departures.are_due
+
+    def update_store(self) -> None:
+        """Finish a commit, or write to the store which sequences have ended and which other workers may take over."""
+        if self._under_way is not None:
+            self.wait_for_commit()
+        else:
+            quietly(self._holdings.departures.write)
+
+    def close(self) -> None:
+        """Release the leases, so that other workers and servers can continue the sequences immediately."""
+        self.wait_for_commit()
+        if self._watch is not None:
+            self._watch.close()
+        self._holdings.close()

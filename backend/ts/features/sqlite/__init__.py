@@ -1,0 +1,1 @@
+"""States of sequences in a file, for the workers of one machine."""

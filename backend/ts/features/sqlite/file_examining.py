@@ -1,0 +1,39 @@
+"""Reads all sequences of a file, in short transactions."""
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Final
+
+from ts.features.sequence_steps.stores.maintenance import Examined
+from ts.features.sqlite.file_journal import fold
+from ts.features.sqlite.file_moving import examine
+from ts.features.sqlite.file_rows import text_of
+from ts.features.sqlite.file_tables import Tables
+from ts.features.sqlite.sqlite_file import is_damage
+
+#: How many sequences are looked for at a time.
+_AT_ONCE: Final = 1_000
+
+
+def examine_all(tables: Tables) -> Iterator[Examined]:
+    """Read each sequence that has begun, as it is when it is read. Raises StoreError."""
+    file, last = tables.file, -1
+    while True:
+        with file.reading():
+            found = file.execute(
+                "SELECT number, model, id FROM sequences WHERE number > ? ORDER BY number LIMIT ?", (last, _AT_ONCE)
+            ).fetchall()
+        if not found:
+            return
+        for number, model, sequence_id in found:
+            try:
+                with file.transaction():
+                    fold(tables)
+                    examined = examine(tables, number)
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise
+                examined = Examined(text_of(model), text_of(sequence_id), [f"its place is damaged: {error}"], None)
+            if examined is not None:
+                yield examined
+        last = found[-1][0]

@@ -1,0 +1,145 @@
+"""The journal of the file store: what commits have changed, and the tables do not say yet.
+
+Everything here runs within a transaction of the caller's.
+"""
+
+import itertools
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ts.features.sequence_steps.record import Damaged, slot_of
+from ts.features.sqlite.file_pieces import Change, Latest, checked_bytes, pack_kept, read_change
+from ts.features.sqlite.file_tables import SLOT, Tables
+from ts.features.sqlite.sqlite_file import is_damage
+
+#: States that are larger (bytes) have a table of their own.
+INLINE: Final = 2**14
+#: Keeps an answer.
+KEEP: Final = "INSERT OR REPLACE INTO answers (key, step, answer) VALUES (?, ?, ?)"
+_UPDATE: Final = (
+    "UPDATE sequences SET lease_until = ?, expires_at = ?, closed = ?, head = ?, state = ?"
+    " WHERE number = ? AND fence = ?"
+)
+
+
+def journal_of(tables: Tables, number: int) -> list[Change]:
+    """Return the changes of a sequence that are not in the tables yet. Raises Damaged."""
+    found = tables.file.execute("SELECT entry FROM changes WHERE sequence = ? ORDER BY number", (number,))
+    changes = [_change(entry) for (entry,) in found.fetchall()]
+    return [change for change in changes if change.sequence == number]
+
+
+def _change(entry: Any) -> Change:
+    try:
+        return read_change(checked_bytes(entry))
+    except Damaged as damage:
+        raise Damaged(f"a change of it cannot be read: {damage}") from damage
+
+
+def fold(tables: Tables) -> None:
+    """Apply the journal to the tables, whichever process has written it."""
+    found = tables.file.execute("SELECT sequence, entry, lasts FROM changes ORDER BY number DESC").fetchall()
+    if not found:
+        return
+    changes: dict[int, list[Change]] = {}
+    unreadable: list[tuple[Any, Any, Damaged]] = []
+    floors: dict[int, int] = {}
+    replaced: set[int] = set()
+    for sequence, entry, lasts in found:
+        if lasts == 0 and sequence in replaced:
+            continue
+        try:
+            change = read_change(checked_bytes(entry))
+        except Damaged as damage:
+            unreadable.append((sequence, entry, damage))
+            continue
+        own = changes.setdefault(change.sequence, [])
+        own.append(change)
+        if len(own) == 1:
+            floors[change.sequence] = Latest._make(change.latest).last - tables.kept
+        if lasts == 0 and change.kept[0][0][0] <= floors[change.sequence]:
+            replaced.add(change.sequence)
+    for own in changes.values():
+        own.reverse()
+    apply(tables, changes)
+    for sequence, entry, problem in unreadable:
+        tables.set_aside(sequence, f"a change of it cannot be read: {problem}", entry)
+    tables.file.execute("DELETE FROM changes")
+
+
+def apply(tables: Tables, changes: Mapping[int, list[Change]]) -> None:
+    """Write the changes of sequences, by their numbers, in order."""
+    try:
+        refused = _apply(tables, changes)
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        refused = [number for number, own in changes.items() if not _is_applied(tables, {number: own})]
+    for number in refused:
+        if tables.find_number(number) is not None:
+            for change in changes[number]:
+                state = Latest._make(change.latest).state
+                tables.set_aside(number, "a change of it could not be written", state)
+
+
+def _is_applied(tables: Tables, change: Mapping[int, list[Change]]) -> bool:
+    try:
+        return not _apply(tables, change)
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        return False
+
+
+def _apply(tables: Tables, changes: Mapping[int, list[Change]]) -> list[int]:
+    """Write changes; return the sequences to which the changes do not belong."""
+    rows, states = [], []
+    for number, own in changes.items():
+        latest = Latest._make(own[-1].latest)
+        state = latest.state
+        if state is not None and len(state) > INLINE:
+            states.append((number, state))
+            state = None
+        rows.append((latest.lease_until, latest.expires_at, latest.closed, latest.head(), state, number, latest.fence))
+    execute, executemany = tables.file.execute, tables.file.executemany
+    refused: list[int] = []
+    if executemany(_UPDATE, rows).rowcount != len(rows):
+        refused = [row[-2] for row in rows if execute(_UPDATE, row).rowcount != 1]
+        changes = {number: own for number, own in changes.items() if number not in refused}
+        states = [each for each in states if each[0] not in refused]
+    if execute("SELECT EXISTS (SELECT 1 FROM states)").fetchone()[0]:
+        executemany("DELETE FROM states WHERE sequence = ?", [(number,) for number in changes])
+    executemany(KEEP, itertools.chain.from_iterable(_kept_of(tables, *each) for each in changes.items()))
+    executemany("INSERT INTO states (sequence, state) VALUES (?, ?)", states)
+    for number, own in changes.items():
+        _note(tables, number, own)
+    return refused
+
+
+def _kept_of(tables: Tables, number: int, changes: list[Change]) -> Iterable[tuple[int, bytes, bytes]]:
+    """Return the rows of the answers that are kept after the changes."""
+    incarnation, last = changes[-1].incarnation, Latest._make(changes[-1].latest).last
+    latest: dict[int, tuple[Change, Any, bytes]] = {}
+    for change in changes:
+        if change.incarnation == incarnation:
+            for step, answer in change.kept:
+                latest[step[0]] = change, step, answer
+    rows = []
+    for step_number, (change, step, answer) in latest.items():
+        if step_number > last - tables.kept or step_number == 1:
+            piece = pack_kept(number, Latest._make(change.latest).fence, incarnation, step, answer)
+            rows.append((slot_of(step_number, tables.kept) * SLOT + number, piece, answer))
+    return rows
+
+
+def _note(tables: Tables, number: int, changes: list[Change]) -> None:
+    """Write the changes of what recognizes repeated steps."""
+    incarnation = changes[-1].incarnation
+    ids = b"".join([change.new_ids for change in changes if change.incarnation == incarnation])
+    if ids:
+        tables.add_ids(number, incarnation, ids)
+    for change in reversed(changes):
+        if change.tokens:
+            tables.put_tokens(number, change.tokens)
+            break

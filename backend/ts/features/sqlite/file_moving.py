@@ -1,0 +1,114 @@
+"""Sequences of the file store as they are moved from one store to another.
+
+Everything here runs within a transaction of the caller's, on tables that are up to date with the journal.
+"""
+
+from ts.features.sequence_steps.record import Damaged, seal, slot_of, unpack_head, unseal
+from ts.features.sequence_steps.stores.maintenance import Examined, StoredSequence
+from ts.features.sequence_steps.stores.portable import pack_sequence
+from ts.features.sequence_steps.stores.store import KeptAnswer
+from ts.features.sqlite.file_journal import INLINE, KEEP
+from ts.features.sqlite.file_pieces import checked_bytes, pack_kept, unpack_kept
+from ts.features.sqlite.file_rows import MOST_FENCE, Row, name_of, text_of
+from ts.features.sqlite.file_tables import SLOT, Tables
+from ts.protocol.boot_clock import boot_time
+from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
+
+
+def put_latest(tables: Tables, sequence: StoredSequence) -> None:
+    """Store a sequence that was somewhere else, unless there is one with its id that was used later.
+
+    The one that loses is kept for people if it is open.
+    """
+    model, sequence_id = name_of(sequence.model), name_of(sequence.sequence_id)
+    found = tables.find(model, sequence_id)
+    if found is not None:
+        there = examine(tables, found[0])
+        rank = (not sequence.closed, sequence.time_left)
+        loser: StoredSequence | None = sequence
+        if there is None or (there.sequence and rank > (not there.sequence.closed, there.sequence.time_left)):
+            loser = None if there is None else there.sequence
+            put(tables, sequence)
+        if loser is not None and not loser.closed:
+            problem = "another version of the model had an open sequence with its id, which was used later"
+            tables.keep_for_people(model, sequence_id, problem, pack_sequence(loser))
+    else:
+        put(tables, sequence)
+
+
+def put(tables: Tables, sequence: StoredSequence) -> None:
+    """Store a sequence that was somewhere else, instead of the one with its id that there may be."""
+    model, sequence_id = name_of(sequence.model), name_of(sequence.sequence_id)
+    found, execute, fence = tables.find(model, sequence_id), tables.file.execute, 1
+    if found is not None:
+        fence = found[4] + 1 if type(found[4]) is int and 0 < found[4] < MOST_FENCE else MOST_FENCE // 2
+        tables.forget(found[0])
+    state = sequence.state
+    is_large = state is not None and len(state) > INLINE
+    number = tables.add(model, sequence_id, fence, "", 0.0, boot_time() + sequence.time_left)
+    execute(
+        "UPDATE sequences SET closed = ?, head = ?, state = ? WHERE number = ?",
+        (sequence.closed, sequence.head, None if is_large else state, number),
+    )
+    if is_large:
+        execute("INSERT INTO states (sequence, state) VALUES (?, ?)", (number, state))
+    incarnation = unpack_head(sequence.head).incarnation
+    size = max(1, sum(each.step.number > 1 for each in sequence.answers))
+    for step, answer in sequence.answers:
+        key = slot_of(step.number, size) * SLOT + number
+        execute(KEEP, (key, pack_kept(number, 0, incarnation, step, answer), answer))
+    if sequence.ids:
+        tables.add_ids(number, incarnation, sequence.ids)
+    if sequence.tokens:
+        tables.put_tokens(number, sequence.tokens)
+    for step_number, entry in sequence.log:
+        execute("INSERT INTO log (sequence, number, entry) VALUES (?, ?, ?)", (number, step_number, seal(entry)))
+
+
+def examine(tables: Tables, number: int) -> Examined | None:
+    """Read all of a sequence; None if no step of it was applied."""
+    found = tables.find_number(number)
+    if found is None:
+        return None
+    model, sequence_id = text_of(found[1]), text_of(found[2])
+    problems: list[str] = []
+    try:
+        row = Row.valid(found)
+        head = tables.head(row)
+        record = tables.record(row, head)
+        if not record.has_begun:
+            return None
+        state = tables.state(row, head)
+    except Damaged as damage:
+        return Examined(model, sequence_id, [str(damage)], None)
+    answers = []
+    for slot in range(MOST_KEPT_ANSWERS + 1):
+        try:
+            kept = _in_slot(tables, slot, number, record.incarnation)
+        except Damaged as damage:
+            problems.append(f"a kept answer cannot be read: {damage}")
+            continue
+        if kept is not None:
+            answers.append(kept)
+    log = tables.file.execute("SELECT number, entry FROM log WHERE sequence = ? ORDER BY number", (number,)).fetchall()
+    sequence = StoredSequence(
+        model=model,
+        sequence_id=sequence_id,
+        head=checked_bytes(row.head),
+        closed=row.closed,
+        time_left=row.expires_at - boot_time(),
+        tokens=record.tokens,
+        ids=bytes(record.ids or b""),
+        state=state,
+        answers=sorted(answers),
+        log=[(step, bytes(unseal(entry))) for step, entry in log],
+    )
+    return Examined(model, sequence_id, problems, sequence)
+
+
+def _in_slot(tables: Tables, slot: int, number: int, incarnation: int) -> KeptAnswer | None:
+    found = tables.file.execute("SELECT step, answer FROM answers WHERE key = ?", (slot * SLOT + number,)).fetchone()
+    if found is None:
+        return None
+    piece = unpack_kept(found[0], number)
+    return KeptAnswer(piece.step, piece.check(checked_bytes(found[1]))) if piece.incarnation == incarnation else None

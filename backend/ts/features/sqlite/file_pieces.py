@@ -1,0 +1,146 @@
+"""The pieces in which the file store keeps a sequence, as bytes.
+
+Each is sealed by itself and says whose it is, so that what is damaged is noticed, and costs no other sequence anything.
+"""
+
+import zlib
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, KeptStep, SequenceRecord, pack_head, seal, unseal
+from ts.protocol.frames import Buffer
+
+#: How many digests of request ids a chunk has at most: a commit of one more id writes so many at most.
+CHUNK: Final = 512
+_OWNER_SIZE: Final = 16
+
+_pack = msgpack.Packer().pack
+_pack_any = msgpack.Packer(unicode_errors="surrogatepass").pack
+
+
+def pack(piece: Any) -> bytes:
+    """Return a piece as bytes; its text may have anything."""
+    try:
+        packed: bytes = _pack(piece)
+    except UnicodeEncodeError:
+        packed = _pack_any(piece)
+    return packed
+
+
+def unpack(packed: Buffer) -> Any:
+    """Return what `pack` has packed. Raises Damaged: it is something else."""
+    try:
+        return msgpack.unpackb(packed, unicode_errors="surrogatepass")
+    except (ValueError, msgpack.UnpackException) as error:
+        raise Damaged(f"it is unreadable: {error or type(error).__name__}") from error
+
+
+class Latest(NamedTuple):
+    """What a commit makes of a sequence's row, instead of what earlier commits made of it."""
+
+    fence: int
+    lease_until: float
+    expires_at: float
+    closed: str
+    incarnation: int
+    token: str
+    version: str
+    state_version: str
+    last: int
+    forgotten_ids: bool
+    state: bytes | None
+
+    def head(self) -> bytes:
+        """Return the sealed head."""
+        record = SequenceRecord(
+            *(self.incarnation, self.token, self.version, self.state_version, self.last),
+            forgotten_ids=self.forgotten_ids,
+        )
+        return pack_head(record, self.state)
+
+
+class Change(NamedTuple):
+    """What a commit changes of one sequence, as the journal has it.
+
+    Attributes:
+        sequence: The number of the sequence in the file.
+        latest: The fields of a `Latest`.
+        tokens: Those of the record; None if the commit did not change them.
+        kept: As `ts.features.sequence_steps.stores.store.Commit.kept`.
+    """
+
+    sequence: int
+    incarnation: int
+    latest: Any
+    tokens: bytes | None
+    new_ids: bytes
+    kept: Any
+
+
+def read_change(entry: Buffer) -> Change:
+    """Return the change in an entry of the journal. Raises Damaged."""
+    try:
+        return Change._make(unpack(unseal(entry)))
+    except TypeError as error:
+        raise Damaged("it is no entry of a journal") from error
+
+
+class KeptPiece(NamedTuple):
+    """What is kept of an applied step, besides the answer.
+
+    Attributes:
+        fence: That of the lease with which it was committed; 0 if that was in another file.
+        checksum: The CRC-32 of the answer.
+    """
+
+    fence: int
+    incarnation: int
+    step: KeptStep
+    checksum: int
+
+    def check(self, answer: Buffer) -> bytes:
+        """Return the answer. Raises Damaged: it is another one."""
+        if zlib.crc32(answer) != self.checksum:
+            raise Damaged(f"the checksum of the kept answer to step {self.step.number} is wrong")
+        return bytes(answer)
+
+
+def pack_kept(sequence: int, fence: int, incarnation: int, step: Any, answer: bytes) -> bytes:
+    return seal(pack((sequence, fence, incarnation, step, zlib.crc32(answer))))
+
+
+def unpack_kept(sealed: Any, sequence: int) -> KeptPiece:
+    """Return what is kept of a step of this sequence. Raises Damaged."""
+    try:
+        owner, fence, incarnation, step, checksum = unpack(_unsealed(sealed))
+        if owner == sequence:
+            return KeptPiece(fence, incarnation, KeptStep._make(step), checksum)
+    except (ValueError, TypeError) as error:
+        raise Damaged(f"it is unreadable: {error}") from error
+    raise Damaged("it belongs to another sequence")
+
+
+def pack_digests(sequence: int, incarnation: int, digests: bytes) -> bytes:
+    return seal(b"%b%b%b" % (sequence.to_bytes(8, "big"), incarnation.to_bytes(8, "big"), digests))
+
+
+def unpack_digests(sealed: Any, sequence: int) -> tuple[int, bytes]:
+    """Return an incarnation of this sequence, and digests. Raises Damaged."""
+    payload = _unsealed(sealed)
+    if len(payload) < _OWNER_SIZE or len(payload) % DIGEST_SIZE:
+        raise Damaged("its length is wrong")
+    if int.from_bytes(payload[:8], "big") != sequence:
+        raise Damaged("it belongs to another sequence")
+    return int.from_bytes(payload[8:_OWNER_SIZE], "big"), bytes(payload[_OWNER_SIZE:])
+
+
+def checked_bytes(found: Any) -> bytes:
+    """Return what is in a column, which has bytes. Raises Damaged."""
+    if type(found) is not bytes:
+        raise Damaged("there is something else than bytes")
+    return found
+
+
+def _unsealed(found: Any) -> memoryview:
+    return unseal(checked_bytes(found))

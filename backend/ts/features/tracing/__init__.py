@@ -1,0 +1,1 @@
+"""OpenTelemetry traces of jobs: what workers do of them."""

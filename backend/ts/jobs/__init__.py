@@ -1,0 +1,1 @@
+"""What runtimes and sequences share: a row while it runs, failures, and the device."""

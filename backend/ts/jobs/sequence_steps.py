@@ -1,0 +1,67 @@
+"""What counts the steps of sequences, as the worker sees it: which requests run, and what is done between them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from ts.jobs.row import Row
+from ts.protocol.messages import EndedSequence, Histories, InferRow, ResultRow, SequenceNews
+
+
+class Steps(Protocol):
+    """The steps of one worker's sequences: each request of a sequence is one."""
+
+    #: Whether a step whose handler has returned can still be undone.
+    undoes: bool
+
+    def listen(self, tell: Callable[[Sequence[str]], None]) -> None:
+        """Have a thread call ``tell`` with the ids of sequences that other servers ask for."""
+
+    def begin(
+        self, rows: list[Row], wire_rows: Sequence[InferRow], histories: Histories = ...
+    ) -> tuple[list[Row], list[ResultRow]]:
+        """Return the rows to run, and the answers to the other rows.
+
+        Args:
+            rows: The decoded requests.
+            wire_rows: The wire rows of these requests, perhaps among others.
+            histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.History`.
+        """
+        ...
+
+    def news_of(self, headers: Sequence[Sequence[str]]) -> SequenceNews | None:
+        """Return which sequences a handler ends with these headers of an answer."""
+        ...
+
+    def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
+        """Record the steps that these answers complete; return the answers to send."""
+        ...
+
+    def complete_and_send(
+        self, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], seconds: float, *, meanwhile: bool
+    ) -> None:
+        """Record the steps that these answers complete, and send the answers.
+
+        Args:
+            seconds: How long the handler took.
+            meanwhile: Whether a thread may commit and send while the caller goes on; `wait_for_commit` waits for that.
+        """
+
+    def wait_for_commit(self) -> None:
+        """Wait for what `complete_and_send` has left to a thread; call this before anything else is sent."""
+
+    def end(self, ended: Iterable[EndedSequence]) -> None:
+        """Drop sequences that the server's scheduler has closed."""
+
+    def rest(self) -> None:
+        """Do the deferred work after answers have left."""
+
+    @property
+    def store_update_due(self) -> bool:
+        """Whether `update_store` has to run."""
+        ...
+
+    def update_store(self) -> None:
+        """Write to the store which sequences have ended, and which other workers may take over."""
+
+    def close(self) -> None:
+        """Release what other workers and servers are to continue."""

@@ -1,0 +1,1 @@
+"""The worker process: how it starts, loads a model, runs jobs and ends."""

@@ -1,0 +1,202 @@
+"""The worker process: one copy of one model on one device.
+
+    TS_WORKER_TOKEN=… python -P -m ts.process.worker --socket ADDRESS        (in the model's folder)
+
+The worker connects to the frontend (`ts.connection.worker_socket` says what an address is), loads the model that the
+first message describes, and runs the jobs that follow: `serve` for synchronous models, `ts.process.event_loop` for
+asynchronous ones.
+
+A parallel worker consists of several such processes. torchrun starts them and sets each one's rank in RANK; only rank 0
+sends answers.
+"""
+
+import gc
+import importlib
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from ts.connection.batch_claims import BatchClaims
+from ts.connection.frontend_connection import Connection, FollowerConnection
+from ts.connection.heartbeat import Heartbeat
+from ts.jobs import device_loss
+from ts.jobs.errors import LoadError, users_traceback, wire_text
+from ts.process.no_new_privileges import gain_no_privileges
+from ts.process.parent_death import die_with_parent
+from ts.protocol import messages
+from ts.protocol.log_records import write_records
+from ts.protocol.messages import EndedSequence, Load, Loaded
+from ts.runtime.loader import load_service
+from ts.runtime.torchserve_handler import TorchServeHandler
+from ts.runtime.worker_observer import observers_of
+
+logger = logging.getLogger(__name__)
+
+
+_RANK_FROM_ENVIRONMENT = "--rank-from-environment"
+
+
+def main(arguments: list[str]) -> int:
+    """Run a worker; return its exit code."""
+    if len(arguments) < 2 or arguments[0] != "--socket" or arguments[2:] not in ([], [_RANK_FROM_ENVIRONMENT]):
+        print(f"usage: python -P -m ts.process.worker --socket ADDRESS [{_RANK_FROM_ENVIRONMENT}]", file=sys.stderr)
+        return 2
+    address = arguments[1]
+    rank = int(os.environ["RANK"]) if arguments[2:] else 0
+    # Arm the signal before connecting: if the frontend dies before this call, connecting fails; if it dies later, the
+    # kernel kills this process.
+    die_with_parent()
+    gain_no_privileges()  # the server sets this for the workers it starts, but a user may have started this one by hand
+    # Ctrl-C in a terminal signals every process of the group; the frontend handles it and stops its workers in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Write every line that the handler prints or logs to the model log immediately. Half of a surrogate pair, which a
+    # client's JSON may hold, is spelled out: to print what was sent must not fail the request.
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
+    write_records(logging.getLogger())
+    leave_python_path()
+    token = os.environ.pop(messages.TOKEN_VARIABLE, "")
+    connection = (Connection if rank == 0 else FollowerConnection)(address, messages.JOBS_CHANNEL, token, rank)
+    serve_model = load(connection, Heartbeat(address, token, rank))
+    if serve_model is None:
+        return 1
+    # The loaded model's objects live as long as the process: exclude them from every later garbage collection.
+    gc.freeze()
+    serve_model()
+    return 0
+
+
+def leave_python_path() -> None:
+    """Take the folder of this package, which the server has added last, out of PYTHONPATH.
+
+    It may be the server's site-packages, and programs that the handler starts may be of another Python.
+    """
+    *others, last = os.environ.pop("PYTHONPATH", "").split(os.pathsep)
+    if last != __file__.rpartition("/ts/")[0]:
+        others.append(last)
+    if any(others):
+        os.environ["PYTHONPATH"] = os.pathsep.join(others)
+
+
+def load(connection: Connection, heartbeat: Heartbeat) -> Callable[[], None] | None:
+    """Load the model that the first message describes, and report the outcome.
+
+    Returns a function that serves the model until the frontend sends a stop message; None if loading failed. Raises
+    ValueError: the first message is not a load message.
+    """
+    message = connection.receive(wait=True)
+    if message is None or message[0] != messages.LOAD:
+        raise ValueError(f"expected the message {messages.LOAD!r} first, got {message!r}")
+    loading: Load = message[1]
+    loading["model_dir"] = loading["model_dir"] or os.getcwd()  # noqa: PTH109 - a text
+    try:
+        serve_model, declares = load_model(loading, connection, heartbeat)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a panic of Rust code, as tokenizers have it, is no Exception
+        place = users_traceback(error)
+        logger.error("Loading the model failed", exc_info=(type(error), error, place))
+        status, text = load_failure(error)
+        details = "".join(traceback.format_exception(type(error), error, place))
+        failed = Loaded(ok=False, status=status, message=wire_text(text), traceback=wire_text(details), declares={})
+        connection.send([messages.LOADED, failed])
+        return None
+    connection.send([messages.LOADED, Loaded(ok=True, status=200, message="", traceback="", declares=dict(declares))])
+    return serve_model
+
+
+def load_model(
+    load: Load, connection: Connection, heartbeat: Heartbeat
+) -> tuple[Callable[[], None], Mapping[str, Any]]:
+    """Load a model; return a function that serves it until the frontend sends a stop message, and its declarations.
+
+    Raises LoadError: the handler does not fit the contract; Exception: the model's code raised it.
+    """
+    if load["asynchronous"]:
+        return load_asynchronous(load, connection)
+    kind: type[TorchServeHandler] = TorchServeHandler
+    if load["continuous"]:
+        from ts.runtime.continuous import ContinuousHandler
+
+        kind = ContinuousHandler
+    service = load_service(load)
+    runtime = kind(
+        service,
+        connection,
+        decode_input=load["decode_input_request"],
+        protocols=load["protocols"],
+        max_response_size=load["max_response_size"],
+        claims=BatchClaims(os.environ.pop(messages.CLAIMS_VARIABLE, "")),
+    )
+    if load["warmup"]:
+        from ts.runtime.warm_up import warm_up
+
+        warm_up(service, runtime, load)
+    if service.steps is not None:
+        service.steps.listen(heartbeat.tell_wanted)
+    return partial(serve, connection, runtime), runtime.declares
+
+
+def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], None], Mapping[str, Any]]:
+    """Load a model whose code is asynchronous, as `load_model` does; loading and serving use the same event loop."""
+    import asyncio
+
+    from ts.process import event_loop
+    from ts.runtime.async_runtime import AsyncRuntime
+
+    module = importlib.import_module(load["runtime"])
+    runner = asyncio.Runner()
+    runtime: AsyncRuntime = module.load(load, connection, runner)
+    observers = observers_of(load) if runtime.is_observed_by_job else ()
+    return partial(event_loop.run, connection, runtime, runner, observers), runtime.declares
+
+
+def load_failure(error: BaseException) -> tuple[int, str]:
+    """Return the status and message with which the worker reports a failed load."""
+    if device_loss.memory_ran_out(error):
+        return 507, "System out of memory"
+    if isinstance(error, LoadError):
+        return 500, str(error)
+    shown = f"{type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError) and str(error) == f"No module named {error.name!r}":
+        return 500, f"{shown}; it is neither beside the model nor installed for {sys.executable}"
+    return 500, shown
+
+
+def serve(connection: Connection, runtime: TorchServeHandler) -> None:
+    """Run the model until the frontend sends a stop message.
+
+    Every message that has arrived is handled before the next step, so jobs join and cancelled jobs leave between two
+    steps. All jobs that arrived before the stop message are answered before this function returns; the frontend limits
+    how long that may take. A worker that has lost its device ends as soon as it has nothing to do.
+
+    Raises ValueError: a message of an unknown kind arrived.
+    """
+    stopping = False
+    while (is_busy := runtime.is_busy) or not stopping:
+        match connection.receive(wait=not is_busy and not device_loss.is_lost()):
+            case None if is_busy:
+                connection.step_begins()
+                runtime.step()
+                connection.step_ended()
+            case None:
+                device_loss.end_if_lost(connection)
+            case [messages.INFER, *fields]:
+                runtime.admit(messages.decode_infer(*fields))
+            case [messages.END_SEQUENCE, ended]:
+                runtime.end_sequences(map(EndedSequence._make, ended))
+            case [messages.STOP]:
+                stopping = True
+            case [kind, *_]:
+                raise ValueError(f"the frontend sent a message of unknown kind {kind!r}")
+    runtime.close()
+    connection.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

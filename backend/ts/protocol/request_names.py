@@ -1,0 +1,38 @@
+"""The id that a client has given its request, by which people find the request in the logs of every system on its way.
+
+It is shown and returned, and nothing is decided by it: clients and proxies send one id again and again.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+#: The header, and the key of gRPC's metadata.
+REQUEST_NAME: Final = "x-request-id"
+#: Visible characters of ASCII, at most 128: a UUID has 36, the id of a load balancer of AWS 64.
+_USABLE: Final = re.compile(r"[!-~]{1,128}")
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
+
+
+def usable_name(given: object) -> str | None:
+    """Return the id that a client has sent, or None unless it is 1 to 128 visible characters of ASCII."""
+    if isinstance(given, bytes):
+        given = given.decode("latin-1")
+    return given if isinstance(given, str) and _USABLE.fullmatch(given) else None
+
+
+def name_among(headers: Iterable[tuple[Any, Any]]) -> str | None:
+    """Return the usable id among the headers of a request, which are bytes or text, or None; the last one counts."""
+    found = None
+    for name, value in headers:
+        if len(name) == len(REQUEST_NAME):
+            text = name.decode("latin-1") if isinstance(name, bytes) else name
+            if text.lower() == REQUEST_NAME:
+                found = usable_name(value)
+    return found
+
+
+def trace_of(traceparent: str | None) -> str | None:
+    """Return the id of the trace in a header ``traceparent`` (W3C), or None if there is none."""
+    found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
+    return None if found is None else found[1]

@@ -1,0 +1,95 @@
+"""The runtime of asynchronous TorchServe handlers (``asyncCommunication: true``): ``async def handle(data, context)``.
+
+Every request becomes a separate call with one row and a copy of the context, as soon as it arrives, so a handler can
+feed an engine that batches by itself. A call whose client leaves is cancelled where the handler awaits.
+"""
+
+import asyncio
+import copy
+import inspect
+import logging
+import time
+from collections.abc import Iterable
+
+from ts.connection.frontend_connection import Connection
+from ts.jobs.errors import HandlerFailed
+from ts.jobs.row import Row
+from ts.protocol.messages import EndedSequence, InferRow, Load
+from ts.runtime.async_runtime import AsyncRuntime, FurtherInputs, is_cancelled
+from ts.runtime.batch import Batch, failure_of
+from ts.runtime.loader import load_service
+from ts.runtime.torchserve_handler import TorchServeHandler
+from ts.service import Service
+
+logger = logging.getLogger(__name__)
+
+
+class Call(Batch):
+    """One call of an asynchronous handler: a batch of one row."""
+
+    def __init__(self, service: Service, row: Row, connection: Connection, max_response_size: int) -> None:
+        own = copy.copy(service)
+        own.context = copy.copy(service.context)
+        # Calls share the collected metrics, which leave with the next answer of any call; the request ids are per call.
+        own.context.metrics = copy.copy(service.context.metrics)
+        own.context.stopping_criteria = None
+        super().__init__(own, [row], connection, max_response_size)
+        self._look = lambda: None  # the event loop reads as soon as the handler awaits
+
+    async def run_to_end(self) -> None:
+        """Call the handler and answer the row. Raises asyncio.CancelledError: the task was cancelled before that."""
+        started = time.perf_counter()
+        (row,) = self.rows
+        try:
+            answer = self._service.entry_point([row.data], self._service.context)
+            (result,) = self.checked(await answer if inspect.isawaitable(answer) else answer)
+            self.answer(row, result, "false" if row.streaming else None)
+        except asyncio.CancelledError:
+            if is_cancelled() and not row.done:
+                raise
+            logger.warning("The handler was cancelled by its own code.", exc_info=True)
+            self.fail(row, HandlerFailed("Prediction failed"))
+        except Exception as error:
+            self.fail_all(failure_of(error))
+        self._seconds = time.perf_counter() - started
+        self.flush()
+
+
+class AsyncHandler(AsyncRuntime):
+    """Runs every request as a call of its own; see `ts.runtime.async_runtime`."""
+
+    is_observed_by_job = False
+
+    def __init__(
+        self, service: Service, connection: Connection, handler: TorchServeHandler, max_response_size: int
+    ) -> None:
+        super().__init__(handler.declares)
+        self._handler = handler
+        self._service = service
+        self._connection = connection
+        self._max_response_size = max_response_size
+
+    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
+        for row in self._handler.read_rows([wire_row]):
+            await Call(self._service, row, self._connection, self._max_response_size).run_to_end()
+
+    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
+        self._handler.end_sequences(ended)
+
+
+def load(load: Load, connection: Connection, runner: asyncio.Runner) -> AsyncHandler:
+    """Load a model with an asynchronous handler, whose ``initialize`` may be a coroutine of the loop that serves it."""
+    wait_for = runner.get_loop().run_until_complete
+    service = load_service(load, wait_for=wait_for)
+    handler = TorchServeHandler(
+        service,
+        connection,
+        decode_input=load["decode_input_request"],
+        protocols=load["protocols"],
+        max_response_size=load["max_response_size"],
+    )
+    if load["warmup"]:
+        from ts.runtime.warm_up import warm_up
+
+        warm_up(service, handler, load, wait_for)
+    return AsyncHandler(service, connection, handler, load["max_response_size"])

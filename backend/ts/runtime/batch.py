@@ -1,0 +1,237 @@
+"""One call of a handler with a batch of rows; ensures that every row is answered exactly once.
+
+A single row that fails (its result cannot be sent, its client left) never affects the other rows of the batch. An
+exception from the handler answers all rows that are still open, with TorchServe's statuses and messages.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ts.connection.frontend_connection import Connection
+from ts.jobs import device_loss
+from ts.jobs.errors import (
+    Failure,
+    HandlerFailed,
+    JobsCancelled,
+    device_failure,
+    too_large,
+    users_traceback,
+    wire_text,
+)
+from ts.jobs.row import Row
+from ts.protocol.log_records import Ids, no_requests, running
+from ts.protocol.messages import STATUS_CANCELLED, ResultRow
+from ts.protocol.request_names import REQUEST_NAME, usable_name
+from ts.runtime.result_bodies import encode_body, error_row, error_status
+from ts.service import PredictionException, Service
+
+logger = logging.getLogger(__name__)
+
+#: The response header that states whether a further part follows.
+STREAM_NEXT = "ts_stream_next"
+
+
+class Batch:
+    """The rows of one handler call, which become the current ones of the service's context.
+
+    Args:
+        max_response_size: The largest body in bytes that one row may have.
+    """
+
+    def __init__(self, service: Service, rows: list[Row], connection: Connection, max_response_size: int) -> None:
+        self.rows = rows
+        self._service = service
+        self._connection = connection
+        self._max_response_size = max_response_size
+        #: Reads the cancellations that arrive while the handler runs.
+        self._look = connection.look
+        #: Whether a row whose client has left may fail although the handler has returned: its step is undone then.
+        self._can_undo = service.steps is None or service.steps.undoes
+        self._answers: list[ResultRow] = []
+        self._seconds = 0.0
+        context = service.context
+        context.request_ids = {index: row.job_id for index, row in enumerate(rows)}
+        context.request_processor = [row.processor for row in rows]
+        context.row_values = [row.data for row in rows]
+        context.metrics.request_ids = context.request_ids
+        context.send_part = self.send_part
+
+    def run(self) -> list[Any] | None:
+        """Call the handler and return its results, one per row; None if it failed and all rows are answered."""
+        running.set(self._ids)
+        started = time.perf_counter()
+        try:
+            return self.checked(self._service.entry_point([row.data for row in self.rows], self._service.context))
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a panic of Rust code, as tokenizers have it, is no Exception
+            self.fail_all(failure_of(error))
+            return None
+        finally:
+            self._seconds = time.perf_counter() - started
+            # The handler must not send a part after its call, and the context must not keep the rows alive.
+            self._service.context.send_part = None
+
+    def checked(self, results: Any) -> list[Any]:
+        """Return the handler's results. Raises Failure: they are no list, or a list of another length than the rows."""
+        name = self._service.context.model_name
+        if not isinstance(results, list):
+            logger.warning("model: %s, Invalid return type: %s.", name, type(results))
+            raise HandlerFailed("Invalid model predict output")
+        if len(results) != len(self.rows):
+            text = "model: %s, number of batch response mismatched, expect: %d, got: %d."
+            logger.warning(text, name, len(self.rows), len(results))
+            raise HandlerFailed("number of batch response mismatched")
+        return results
+
+    def answer(self, row: Row, value: Any, stream_next: str | None) -> None:
+        """Answer ``row`` with a result, or with `STATUS_CANCELLED` if it was cancelled; a row that is done is ignored.
+
+        ``stream_next`` is "true" if parts follow, "false" for the last of several, None for a response of one part.
+        """
+        if row.done:
+            return
+        more = stream_next == "true"
+        try:
+            if (error := row.processor.error) is not None:
+                raise Failure(error.status, error.message)
+            if row.job_id in self._connection.cancelled and (more or self._can_undo):
+                raise Failure(STATUS_CANCELLED, "cancelled")
+            encode = row.encode
+            body = encode_body(value) if encode is None else encode(row, value, more)
+            if len(body) > self._max_response_size:
+                raise Failure(500, too_large(len(body), self._max_response_size))
+            if stream_next is not None and encode is None:
+                row.processor.get_response_headers()[STREAM_NEXT] = stream_next
+            status, reason, headers = row.processor.response_head()
+        except Failure as failure:
+            self.fail(row, failure)
+            return
+        except ValueError as error:
+            about = {"request_id": row.job_id}
+            logger.warning("Cannot send the response of request %s: %s", row.job_id, error, extra=about)
+            self.fail(row, Failure(500, str(error)))
+            return
+        except Exception as error:
+            # The headers are the handler's objects, whose methods may raise anything; or memory ran out.
+            self.fail(row, failure_of(error))
+            return
+        if row.streaming or more:
+            # The head of the response left with the first part: send headers again only if they changed.
+            nothing_new = len(headers) <= 1 if row.encode is None else headers == row.sent_headers
+            row.sent_headers = headers
+            if row.streaming and nothing_new:
+                headers = ()
+        row.streaming = more
+        row.done = not more
+        steps = self._service.steps
+        news = steps.news_of(headers) if steps is not None and headers else None
+        self._answers.append(ResultRow(row.job_id, more, status, reason, headers, body, None, news))
+
+    def fail(self, row: Row, failure: Failure) -> None:
+        """Answer ``row`` with an error, unless it is done."""
+        if row.done:
+            return
+        row.done = True
+        if row.job_id in self._connection.cancelled:
+            failure = Failure(STATUS_CANCELLED, "cancelled")
+        elif row.encode is not None and isinstance(failure, HandlerFailed):
+            failure = Failure(500, failure.message)
+        self._answers.append(error_row(row.job_id, failure.status, wire_text(failure.message), kind=failure.kind))
+
+    def _ids(self) -> Ids:
+        """Return the request and sequence ids of the open rows, for log records that are written now."""
+        name = self._service.context.header_key_sequence_id
+        asked = [(row, row.processor.get_request_property) for row in self.rows if not row.done]
+        return [(usable_name(header(REQUEST_NAME)) or row.job_id, header(name) or "") for row, header in asked]
+
+    def fail_all(self, failure: Failure) -> None:
+        for row in self.rows:
+            self.fail(row, failure)
+
+    def flush(self, *, meanwhile: bool = False) -> None:
+        """Send the collected answers, with the handler's time and metrics.
+
+        If the model has a sequence store, the steps are committed to the store before their answers leave.
+
+        Args:
+            meanwhile: Whether a thread may do that while the next batch runs.
+        """
+        answers, self._answers = self._answers, []
+        steps = self._service.steps
+        if steps is None:
+            self._send(self._service.context.metrics.take_records(), answers)
+        else:
+            steps.wait_for_commit()
+            # The handler may go on with a body that can change.
+            meanwhile = meanwhile and not device_loss.is_lost() and all(type(each.body) is bytes for each in answers)
+            send = partial(self._send, self._service.context.metrics.take_records())
+            steps.complete_and_send(answers, send, self._seconds, meanwhile=meanwhile)
+            if device_loss.is_lost():
+                steps.wait_for_commit()
+        device_loss.end_if_lost(self._connection)
+        if steps is not None:
+            steps.rest()
+
+    def _send(self, metrics: Sequence[list[Any]], answers: list[ResultRow]) -> None:
+        device_loss.announce(self._connection)
+        if sum([len(answer.body) for answer in answers]) > self._max_response_size:
+            # The frontend refuses frames that are much larger than the largest response it allows.
+            while len(answers) > 1:
+                self._connection.send_results([answers.pop(0)], 0.0)
+        if answers or metrics:
+            self._connection.send_results(answers, self._seconds, metrics)
+
+    def finish(self, *, meanwhile: bool = False) -> None:
+        """Send the last answers of this call, as `flush` does; later log records do not carry these rows' ids."""
+        self.flush(meanwhile=meanwhile)
+        running.set(no_requests)
+
+    def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:
+        """Send one part of the response of every row in ``req_id_map``; the handler calls this while it runs.
+
+        A ``code`` other than 200 ends those rows with ``message`` as the error. Raises JobsCancelled: every row of the
+        batch is done, so no client waits for further results.
+        """
+        self._look()
+        some_done = False
+        for index in req_id_map:
+            row = self.rows[index]
+            if code == 200:
+                self.answer(row, ret[index], "true")
+            else:
+                self.fail(row, Failure(error_status(code), message))
+            some_done |= row.done
+        self.flush()
+        if some_done and all(row.done for row in self.rows):
+            raise JobsCancelled("no client waits for this batch any longer")
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Log what a call raised, without the worker's frames; return the failure with which to answer its rows."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, JobsCancelled):
+        return Failure(STATUS_CANCELLED, "cancelled")
+    failure = device_failure(error)
+    if failure is not None:
+        return failure
+    if isinstance(error, PredictionException):
+        logger.error("Prediction error", exc_info=(type(error), error, users_traceback(error)))
+        # A subclass may not have called the constructor that sets these attributes.
+        status = error_status(getattr(error, "error_code", 500))
+        return Failure(status, _text_of(getattr(error, "message", error)), kind=error.kind)
+    logger.warning("Invoking custom service failed.", exc_info=(type(error), error, users_traceback(error)))
+    return HandlerFailed("Prediction failed")
+
+
+def _text_of(value: Any) -> str:
+    """Return ``str(value)``, or the name of the value's type if that raises."""
+    try:
+        return str(value)
+    except Exception:
+        logger.exception("The handler's %s cannot be converted to text", type(value).__name__)
+        return type(value).__name__

@@ -1,0 +1,248 @@
+"""The values of a decorated function's parameters and results, by its annotations: from a request, and into a response.
+
+A function with one parameter gets the body as its value. With several parameters the body is a JSON object with a value
+for each, or a form with a field for each. ``str`` is text, ``bytes`` is the body as it came, everything else is JSON;
+results are written by the same rule. pydantic checks and converts the values.
+"""
+
+import inspect
+import json
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from ts.jobs.errors import LoadError
+from ts.serve_decorator import STATE
+
+_TEXT: Final = "text/plain"
+_BYTES: Final = "application/octet-stream"
+_JSON: Final = "application/json"
+#: JSON values, one to a line: a stream.
+_JSON_LINES: Final = "application/x-ndjson"
+_SCALARS: Final = (int, float, bool, str)
+_RAW: Final = (bytes, bytearray)
+#: How many characters of a wrong value a message shows.
+_SHOWN: Final = 60
+#: How arrays and tensors look in JSON.
+_NUMBERS: Final = {"type": "array", "items": {"type": "number"}}
+_OPEN: Final = ConfigDict(arbitrary_types_allowed=True)
+
+
+class InvalidValue(Exception):
+    """A request does not have the values that the function takes; the message says which one is wrong."""
+
+
+class CallValues:
+    """What one function, or bound method, takes and gives.
+
+    Args:
+        batched: Whether each parameter, and the result, is a list with a value for each request.
+
+    Raises:
+        LoadError: The function's parameters cannot be filled from a request.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, batched: bool) -> None:
+        name = getattr(function, "__name__", "predict")
+        try:
+            signature = inspect.signature(function, eval_str=True)
+        except NameError as error:
+            raise LoadError(f"{name} has an annotation that means nothing: {error}") from error
+        parameters = dict(signature.parameters)
+        state = parameters.pop(STATE, None)
+        for each in parameters.values():
+            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD, each.POSITIONAL_ONLY):
+                raise LoadError(f"{name} has the parameter {each}; each parameter needs a name that requests can use")
+        types = {each.name: _type_of(each.annotation, batched, f"{name}: {each.name}") for each in parameters.values()}
+        self.streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        self.new_state: Callable[[], Any] | None = None
+        if state is not None:
+            kind = _type_of(state.annotation, batched, f"{name}: {STATE}")
+            kind = typing.get_origin(kind) or kind
+            self.new_state = kind if isinstance(kind, type) else dict
+        self._types = types
+        self._single = next(iter(types)) if len(types) == 1 else None
+        defaults = {key: ... if each.default is each.empty else each.default for key, each in parameters.items()}
+        self._optional = all(each is not ... for each in defaults.values())
+        fields: dict[str, Any] = {key: (_checked(types[key]), defaults[key]) for key in types}
+        try:
+            self._model = create_model(name, __config__=_OPEN, **fields)
+        except PydanticUserError as error:
+            reason = str(error).splitlines()[0]
+            raise LoadError(f"{name} has a type that values cannot be checked against: {reason}") from None
+        result = signature.return_annotation
+        if self.streams:  # an iterator, or a generator, of its first argument
+            result = next(iter(typing.get_args(result)), Any)
+        self._result = _checked(_type_of(result, batched, f"{name}: the result"))
+        only = types[self._single] if self._single else None
+        self._takes = _TEXT if only is str else _BYTES if only in _RAW else _JSON
+
+    # Requests
+
+    def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments in a row. Raises InvalidValue: the row lacks one, or one is of another type."""
+        given = self._given(row)
+        try:
+            checked = self._model.model_validate(given)
+        except ValidationError as error:
+            raise InvalidValue("; ".join(map(_told, error.errors(include_url=False)))) from None
+        return {name: getattr(checked, name) for name in self._model.model_fields}
+
+    def _given(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._types.keys().isdisjoint(row):  # an ordinary body
+            self._check_form(row)
+            body = row.get("body")
+            if self._optional and (body is None or (isinstance(body, bytes | bytearray | str) and not body)):
+                return {}
+            if self._single is not None:
+                return {self._single: _value(body, self._types[self._single])}
+            row = _value(body, dict)
+            if not isinstance(row, dict):
+                raise InvalidValue(
+                    f"the body is to be a JSON object with the members {self._names}, {_given_instead(row)}"
+                )
+        return {name: _value(value, self._types[name]) for name, value in row.items() if name in self._types}
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(self._types)
+
+    def _check_form(self, row: Mapping[str, Any]) -> None:
+        """Refuse a form without any of the parameters, which is what a body without a content type is to curl."""
+        if row and "body" not in row:
+            fields = ", ".join(repr(str(name)[:_SHOWN]) for name in row)
+            raise InvalidValue(
+                f"the request has {fields} in place of {self._names}; a body that is no form needs the header"
+                f" content-type: {self._takes}"
+            )
+
+    # Responses
+
+    def written(self, value: Any) -> tuple[Any, str]:
+        """Return a result as handlers do, and its media type. Raises ValueError: JSON cannot represent the result."""
+        if isinstance(value, str):
+            return value, _TEXT
+        if isinstance(value, bytes | bytearray):
+            return value, _BYTES
+        try:
+            return to_jsonable_python(value, fallback=_plain), _JSON
+        except (PydanticSerializationError, TypeError) as error:
+            raise ValueError(f"the result cannot be written as JSON: {error}") from error
+
+    @staticmethod
+    def holds_arrays(value: Any) -> bool:
+        """Whether a result is an array or a tensor, or has one under each name."""
+        values = list(value.values()) if isinstance(value, dict) else [value]
+        return bool(values) and all(hasattr(each, "tolist") for each in values)
+
+    def written_part(self, value: Any) -> tuple[str | bytes | bytearray, str]:
+        """Return one part of a streamed result, as `written` does; JSON values stand on lines of their own."""
+        plain, media_type = self.written(value)
+        return (json.dumps(plain) + "\n", _JSON_LINES) if media_type is _JSON else (plain, media_type)
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What the function takes and gives: the media type and JSON Schema of a request, the schema of a response."""
+        request = _schema(self._model)
+        if self._single is not None:
+            definitions = {"$defs": request["$defs"]} if "$defs" in request else {}
+            request = request.get("properties", {}).get(self._single, {}) | definitions
+        kinds = {"streams": self.streams, "stateful": self.new_state is not None}
+        return {"takes": self._takes, "request": request, "response": _schema(self._result), **kinds}
+
+
+def _type_of(annotation: Any, batched: bool, what: str) -> Any:
+    """Return the type of one request's value, given the annotation; that of a batched function is a list."""
+    if annotation is inspect.Parameter.empty or annotation is Any:
+        return Any
+    if not batched:
+        return annotation
+    if typing.get_origin(annotation) is not list and annotation is not list:
+        raise LoadError(f"{what} is to be a list, since batch_size was given; it is {annotation}")
+    return next(iter(typing.get_args(annotation)), Any)
+
+
+def _maker_of(kind: Any) -> Callable[[Any], Any] | None:
+    """Return what makes an array or a tensor of lists, if that is the type; None for other types."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")  # imported if a type is theirs
+    maker: Callable[[Any], Any] | None = None
+    if numpy is not None and kind is numpy.ndarray:
+        maker = numpy.asarray
+    elif torch is not None and kind is torch.Tensor:
+        maker = torch.as_tensor
+    return maker
+
+
+def _checked(kind: Any) -> Any:
+    """Return a type as pydantic is to check it."""
+    maker = _maker_of(kind)
+    return kind if maker is None else Annotated[kind, BeforeValidator(maker), WithJsonSchema(_NUMBERS)]
+
+
+def _value(given: Any, kind: Any) -> Any:
+    """Return a value as pydantic can check it: a tensor as its numbers, what came without a content type as text."""
+    if hasattr(given, "tolist"):
+        if _maker_of(kind) is not None:
+            return given
+        return given.item() if given.size == 1 and kind in _SCALARS else given.tolist()
+    if isinstance(given, bytes | bytearray) and kind not in _RAW:
+        try:
+            given = given.decode()
+        except UnicodeDecodeError:
+            return given
+    if isinstance(given, str) and kind is not str and given.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(given)
+        except ValueError:
+            return given
+    return given
+
+
+def _given_instead(body: Any) -> str:
+    """Return what is wrong with a body that is no JSON object."""
+    if body is None or (isinstance(body, str | bytes | bytearray) and not body):
+        return "and is empty"
+    if isinstance(body, str | bytes | bytearray):
+        try:
+            json.loads(body)
+        except ValueError as error:
+            return f"and is no JSON: {error}"
+    return f"given {str(body)[:_SHOWN]!r}"
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _told(error: Any) -> str:
+    given = "" if error["type"] == "missing" else f", given {str(error['input'])[:_SHOWN]!r}"
+    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}{given}"
+
+
+class _AnySchema(GenerateJsonSchema):
+    """Makes JSON Schemas in which types that JSON Schema has no words for may be anything."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        return {}
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    try:
+        return TypeAdapter(kind).json_schema(schema_generator=_AnySchema)
+    except PydanticUserError:  # a type of the user's own, which pydantic does not know
+        return {}

@@ -1,0 +1,109 @@
+"""Decodes a wire row for a TorchServe handler: a dict of decoded values, and the request's headers.
+
+TorchServe's rules: an ordinary body is the value of the single key ``body``; a form has one key per field. A value of
+type ``application/json`` is parsed, ``text/…`` becomes ``str``, any other type a ``bytearray``. A value that cannot be
+decoded becomes a ``bytearray``, too.
+"""
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ts.context import RequestProcessor
+from ts.jobs.row import Row
+from ts.protocol.frames import Buffer
+from ts.protocol.messages import InferRow
+
+logger = logging.getLogger(__name__)
+
+#: Decodes one value of a row.
+Decoder = Callable[[Any], Any]
+
+#: Name, content type ("" if it has none) and value.
+Parameter = tuple[str, str, bytes]
+
+_FORM_TYPES = {"multipart/form-data", "application/x-www-form-urlencoded"}
+
+
+def read_row(row: InferRow, *, decode: bool = True) -> Row:
+    """Return a row as the handler sees it.
+
+    Args:
+        decode: Whether JSON and text are decoded (``decode_input_request``).
+
+    Raises:
+        Failure: The body is a form that cannot be parsed.
+    """
+    job_id, headers, content_type, body, _, _ = row
+    if type(body) is list:
+        parameters: Sequence[Parameter] = [each for item in body for each in _parameters(*item)]
+    else:
+        decoder, value_types = _body_type(content_type)
+        if decoder is not None:
+            value = decoder(body) if decode else _own(body)
+            return Row(job_id, {"body": value}, RequestProcessor(None, headers, value_types))
+        parameters = _form(content_type, body)
+    data = {name: _decoder(type_)(value) if decode else _own(value) for name, type_, value in parameters}
+    return Row(job_id, data, RequestProcessor(None, headers, [(name, type_) for name, type_, _ in parameters]))
+
+
+@functools.lru_cache(maxsize=256)
+def _body_type(content_type: str | bytes | None) -> tuple[Decoder | None, tuple[tuple[str, str]]]:
+    """Return the decoder of a body of that type (None for a form), and the pseudo header of the body."""
+    media_type = _media_type(content_type)
+    decoder = None if media_type.lower() in _FORM_TYPES else _decoder(media_type)
+    return decoder, (("body", media_type),)
+
+
+def _media_type(content_type: str | bytes | None) -> str:
+    if not content_type:
+        return ""
+    text = content_type.decode("latin-1") if isinstance(content_type, bytes) else content_type
+    return text.partition(";")[0].strip()
+
+
+def _parameters(name: str | bytes | None, content_type: str | bytes | None, value: str | bytes) -> Sequence[Parameter]:
+    """Return the parameters in one item of a body that is a list: the named one, or (nameless) those of a raw body."""
+    raw = value.encode() if isinstance(value, str) else value
+    if name is None:
+        decoder, ((key, media_type),) = _body_type(content_type)
+        return _form(content_type, raw) if decoder is None else [(key, media_type, raw)]
+    return [(name if isinstance(name, str) else name.decode("utf-8", "replace"), _media_type(content_type), raw)]
+
+
+def _form(content_type: str | bytes | None, body: bytes) -> Sequence[Parameter]:
+    from ts.runtime.form_bodies import parse_form
+
+    return parse_form(content_type or "", bytes(body))
+
+
+def _decoder(media_type: str) -> Decoder:
+    if media_type == "application/json":
+        return _decode_json
+    return _decode_text if media_type.startswith("text") else _own
+
+
+def _own(value: Buffer) -> bytearray:
+    """Return a value as the handler's own ``bytearray``; a large body was received as one and is not copied."""
+    return value if isinstance(value, bytearray) else bytearray(value)
+
+
+def _decode_json(value: bytes) -> Any:
+    try:
+        try:
+            return json.loads(str(value, "utf-8"))
+        except ValueError:
+            return json.loads(value)  # finds out that it is UTF-16 or UTF-32, or starts with a byte order mark
+    except (ValueError, RecursionError):
+        logger.warning("Failed json decoding of input data. Forwarding encoded payload", exc_info=True)
+        return _own(value)
+
+
+def _decode_text(value: bytes) -> str | bytearray:
+    try:
+        return str(value, "utf-8")
+    except UnicodeDecodeError:
+        logger.warning("Failed utf-8 decoding of input data. Forwarding encoded payload", exc_info=True)
+        return _own(value)

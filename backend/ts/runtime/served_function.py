@@ -1,0 +1,152 @@
+"""Runs a function or class that is decorated with `ts.serve` as a handler of TorchServe's contract."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, closing, suppress
+from typing import Any, NamedTuple
+
+from ts.context import Context
+from ts.jobs.errors import JobsCancelled, LoadError
+from ts.runtime.call_values import CallValues, InvalidValue
+from ts.serve_decorator import METHOD, STATE, Options
+
+
+class ServedFunction:
+    """The handler around one decorated function or class; ``options`` are the arguments of its decorator."""
+
+    def __init__(self, target: Callable[..., Any], options: Options) -> None:
+        self._instance = target() if isinstance(target, type) else None
+        if self._instance is not None and not hasattr(self._instance, METHOD):
+            raise LoadError(f"The class {target.__name__} has no method {METHOD}, which answers requests.")
+        self._call: Callable[..., Any] = target if self._instance is None else getattr(self._instance, METHOD)
+        self._batched = options.batch_size is not None
+        self._values = CallValues(self._call, batched=self._batched)
+        is_async = inspect.iscoroutinefunction(self._call) or inspect.isasyncgenfunction(self._call)
+        #: What the worker calls for each batch.
+        self.entry_point: Callable[[Any, Context], Any] = self._handle_async if is_async else self._handle
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the function has a parameter for the state of the request's sequence."""
+        return self._values.new_state is not None
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What the function takes and gives, see `CallValues.declared`."""
+        return self._values.declared
+
+    def initialize(self, context: Context) -> Any:
+        """Let a class load what it needs; the result is a coroutine if its ``setup`` is one."""
+        setup = getattr(self._instance, "setup", None)
+        gpu = context.system_properties.get("gpu_id")
+        return None if setup is None else setup("cpu" if gpu is None else f"cuda:{gpu}")
+
+    def _handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
+        batch = _Rows(self._values, data, context)
+        for call in batch.calls(batched=self._batched):
+            result = self._call(**call.arguments)
+            if self._values.streams:
+                with closing(result) as parts:
+                    for part in parts:
+                        batch.send(call, part)
+            else:
+                batch.keep(call, result)
+            batch.store(call)
+        return batch.results
+
+    async def _handle_async(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
+        batch = _Rows(self._values, data, context)
+        for call in batch.calls(batched=self._batched):
+            result = self._call(**call.arguments)
+            if self._values.streams:
+                async with aclosing(result) as parts:
+                    async for part in parts:
+                        batch.send(call, part)
+            else:
+                batch.keep(call, await result)
+            batch.store(call)
+        return batch.results
+
+
+class _Call(NamedTuple):
+    """One call of the function, for the rows with these indexes."""
+
+    indexes: list[int]
+    arguments: dict[str, Any]
+    batched: bool
+
+    def of_rows(self, result: Any) -> list[tuple[int, Any]]:
+        """Return the row's index with each value of a result. Raises ValueError: there is not one for each row."""
+        values = result if self.batched else [result]
+        if not isinstance(values, list) or len(values) != len(self.indexes):
+            count = f"a list of {len(values)}" if isinstance(values, list) else f"a {type(values).__name__}"
+            raise ValueError(f"{count} is returned for {len(self.indexes)} requests; return a list with one for each")
+        return list(zip(self.indexes, values, strict=True))
+
+
+class _Rows:
+    """The rows of one batch: their arguments, states and results."""
+
+    def __init__(self, values: CallValues, data: list[dict[str, Any]], context: Context) -> None:
+        self._values = values
+        self._data = data
+        self._context = context
+        self.results: list[Any] = [b""] * len(data)
+
+    def calls(self, *, batched: bool) -> Iterator[_Call]:
+        """Yield the calls to make; refuse rows without the values that the function takes."""
+        rows = [(index, self._read(index, row)) for index, row in enumerate(self._data)]
+        read = [(index, arguments) for index, arguments in rows if arguments is not None]
+        if batched and read:
+            names = read[0][1]
+            lists = {name: [arguments[name] for _, arguments in read] for name in names}
+            yield _Call([index for index, _ in read], lists, batched=True)
+        elif not batched:
+            for index, arguments in read:
+                yield _Call([index], arguments, batched=False)
+
+    def _read(self, index: int, row: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the arguments of the call for a row; None if the row has its answer."""
+        context = self._context
+        if context.get_request_header(index, "describe") == "True":
+            self.results[index] = self._values.declared
+            return None
+        try:
+            arguments = self._values.read(row)
+        except InvalidValue as error:
+            with suppress(JobsCancelled):  # the other rows of the batch may still be open
+                _send(context, [], {index: ""}, str(error), 400)
+            return None
+        if self._values.new_state is not None:
+            state = context.state.get(index)
+            arguments[STATE] = self._values.new_state() if state is None else state
+        return arguments
+
+    def send(self, call: _Call, part: Any) -> None:
+        written = {index: self._written(index, value, streams=True) for index, value in call.of_rows(part)}
+        ids = dict.fromkeys(call.indexes, "")
+        _send(self._context, written, ids, "", 200)
+
+    def keep(self, call: _Call, result: Any) -> None:
+        for index, value in call.of_rows(result):
+            self.results[index] = self._written(index, value, streams=False)
+
+    def _written(self, index: int, value: Any, *, streams: bool) -> Any:
+        if self._context.get_open_inference_request(index) is not None:  # the protocol has a form of its own
+            return value if self._values.holds_arrays(value) else self._values.written(value)[0]
+        written, media_type = self._values.written_part(value) if streams else self._values.written(value)
+        self._context.set_response_content_type(index, media_type)
+        return written
+
+    def store(self, call: _Call) -> None:
+        """Keep the states of the sequences that a call has advanced."""
+        if self._values.new_state is not None:
+            states = call.arguments[STATE]
+            for index, state in zip(call.indexes, states if call.batched else [states], strict=True):
+                self._context.state[index] = state
+
+
+def _send(context: Context, values: Any, ids: Mapping[int, str], message: str, status: int) -> None:
+    """Send a part of the answers to these rows, see `ts.runtime.batch.Batch.send_part`."""
+    assert context.send_part is not None
+    context.send_part(values, ids, message, status)

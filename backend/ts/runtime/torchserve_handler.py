@@ -1,0 +1,222 @@
+"""The runtime of the TorchServe contract: ``handle(data, context)`` takes a list of rows, returns one result per row.
+
+`TorchServeHandler` runs a batch in one call. `ts.runtime.continuous` runs the steps of continuous batching,
+`ts.runtime.async_handler` the handlers that are coroutines.
+"""
+
+import importlib
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ts.connection.batch_claims import BatchClaims
+from ts.connection.frontend_connection import Connection
+from ts.jobs import device_loss
+from ts.jobs.errors import Failure, device_failure
+from ts.jobs.row import Row, RowReader
+from ts.protocol.messages import (
+    NO_HISTORIES,
+    STATUS_CANCELLED,
+    EndedSequence,
+    Histories,
+    History,
+    InferFrame,
+    InferRow,
+    ResultRow,
+)
+from ts.runtime.batch import Batch
+from ts.runtime.decoded_rows import read_row
+from ts.runtime.result_bodies import error_row
+from ts.service import Service
+
+logger = logging.getLogger(__name__)
+
+#: The keys of a model's configuration file that describe its inputs and outputs.
+DECLARATIONS: Final = ("inputs", "outputs", "decoupled")
+
+
+class TorchServeHandler:
+    """Runs every frame of rows as one batch, in one call of the handler; frames that join others share their batch."""
+
+    def __init__(
+        self,
+        service: Service,
+        connection: Connection,
+        *,
+        decode_input: bool,
+        protocols: Mapping[str, str],
+        max_response_size: int,
+        claims: BatchClaims | None = None,
+    ) -> None:
+        self._service = service
+        self._connection = connection
+        self._decode_input = decode_input
+        self._max_response_size = max_response_size
+        self._protocols = protocols
+        self._readers: dict[str, RowReader] = {}
+        self._claims = claims
+        self._frames: deque[InferFrame] = deque()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is queued, or the sequence store has to be updated."""
+        return bool(self._frames) or self.store_update_due
+
+    def admit(self, frame: InferFrame) -> None:
+        """Queue the rows of a frame as one batch, or as a part of the batch before if they join that."""
+        self._frames.append(frame)
+
+    def step(self) -> None:
+        """Run the oldest batch, without rows that were cancelled in the queue; without a batch, update the store."""
+        if self._frames:
+            self.run_batch(self.read_rows(*self._next_batch()))
+        else:
+            self.update_store()
+
+    @property
+    def store_update_due(self) -> bool:
+        """Whether the sequence store has to be updated, see `update_store`."""
+        return self._service.steps is not None and self._service.steps.store_update_due
+
+    def update_store(self) -> None:
+        """Tell the store which sequences have ended here and which may move to other workers."""
+        if self._service.steps is not None:
+            self._service.steps.update_store()
+
+    def _next_batch(self) -> tuple[Sequence[InferRow], Histories]:
+        """Return the rows of the oldest frame and of those that join it, without what was taken back."""
+        frame = self._frames.popleft()
+        if frame.ahead is None:
+            return frame.rows, frame.histories
+        claimed: list[InferRow] = []
+        known: dict[str, History] = {}
+        ahead = frame.ahead
+        while True:
+            if self._claims is not None and self._claims.claim(ahead.pipe):
+                claimed += frame.rows
+                known |= frame.histories
+            following = self._frames[0].ahead if self._frames else None
+            if following is None or not following.joins:
+                return claimed, known
+            frame, ahead = self._frames.popleft(), following
+
+    def run_batch(self, rows: list[Row]) -> None:
+        """Call the handler once for ``rows`` and answer all of them."""
+        if not rows:
+            device_loss.end_if_lost(self._connection)
+            return
+        batch = self.new_batch(rows)
+        results = batch.run()
+        if results is not None:
+            for row, value in zip(rows, results, strict=True):
+                batch.answer(row, value, "false" if row.streaming else None)
+        connection = self._connection
+        is_followed = self._service.steps is not None and connection.is_plain
+        batch.finish(meanwhile=is_followed and bool(self._frames or connection.has_more))
+
+    def new_batch(self, rows: list[Row]) -> Batch:
+        """Return a batch of ``rows``, set up as the context's current batch."""
+        return Batch(self._service, rows, self._connection, self._max_response_size)
+
+    @property
+    def declares(self) -> dict[str, Any]:
+        """The inputs and outputs that the model's configuration file or its function declares, as in `Loaded`."""
+        config = self._service.context.model_yaml_config
+        declared = {key: config[key] for key in DECLARATIONS if config.get(key)}
+        return declared | ({"function": self._service.declared} if self._service.declared else {})
+
+    def read_rows(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:
+        """Return the rows to run; answer those that were cancelled, cannot be parsed, or were applied before."""
+        rows: list[Row] = []
+        refused: list[ResultRow] = []
+        cancelled = self._connection.cancelled
+        for wire_row in wire_rows:
+            if wire_row.job_id in cancelled:
+                refused.append(error_row(wire_row.job_id, STATUS_CANCELLED, "cancelled"))
+                continue
+            try:
+                rows.append(self.read_row(wire_row))
+            except Failure as failure:
+                refused.append(error_row(wire_row.job_id, failure.status, failure.message, kind=failure.kind))
+            except Exception as error:
+                # A defect, or memory ran out: fail this row only, not the batch or the worker.
+                logger.exception("Request %s cannot be read", wire_row.job_id, extra={"request_id": wire_row.job_id})
+                text = "The request cannot be read; the server's log says why."
+                told = device_failure(error) or Failure(500, text)
+                refused.append(error_row(wire_row.job_id, told.status, told.message))
+        if self._service.steps is not None and rows:
+            rows, answered = self._service.steps.begin(rows, wire_rows, histories)
+            refused += answered
+        if refused:
+            if self._service.steps is not None:  # the server takes answers in the order of the batches
+                self._service.steps.wait_for_commit()
+            device_loss.announce(self._connection)  # states may have been restored
+            self._connection.send_results(refused, 0.0)
+        return rows
+
+    def read_row(self, wire_row: InferRow) -> Row:
+        """Return a row decoded for the handler. Raises Failure: the row cannot be parsed."""
+        protocol = wire_row.protocol
+        if protocol is None:
+            return read_row(wire_row, decode=self._decode_input)
+        reader = self._readers.get(protocol)
+        if reader is None:
+            reader = self._readers[protocol] = self._reader_of(protocol)
+        return reader(wire_row)
+
+    def _reader_of(self, protocol: str) -> RowReader:
+        name = self._protocols.get(protocol)
+        if name is None:
+            known = ", ".join(self._protocols) or "none"
+            raise Failure(501, f"The protocol {protocol!r} cannot be read for a handler; these can be: {known}.")
+        module = importlib.import_module(name)
+        reader: RowReader = module.row_reader(self._service.context, self.declares, self._service.envelope)
+        return reader
+
+    def drop_cancelled(self, rows: list[Row]) -> list[Row]:
+        """Answer the cancelled rows; return the others."""
+        cancelled = self._connection.cancelled
+        if not cancelled:
+            return rows
+        dropped = [row.job_id for row in rows if row.job_id in cancelled]
+        if dropped:
+            answers: list[ResultRow] = [error_row(job_id, STATUS_CANCELLED, "cancelled") for job_id in dropped]
+            if self._service.steps is not None:
+                answers = self._service.steps.complete(answers)
+            self._connection.send_results(answers, 0.0)
+            self.notify_cancelled(dropped)
+        cancelled.difference_update(dropped)
+        # Further cancellations may have arrived by now; their rows have not been answered.
+        return [row for row in rows if row.job_id not in dropped]
+
+    def notify_cancelled(self, job_ids: list[str]) -> None:
+        """Call the handler's ``on_cancel``, if it has one, for rows that ended after the handler had begun them."""
+        hook = self._service.on_cancel
+        if hook is not None:
+            try:
+                hook(job_ids)
+            except Exception as error:
+                device_loss.note_loss(error)
+                logger.exception("on_cancel(%r) failed", job_ids)
+
+    def end_sequences(self, ended: Iterable[EndedSequence]) -> None:
+        """Call the handler's ``on_sequence_end``, if it has one, and log its exceptions; end the sequences' steps."""
+        ended = list(ended)
+        if self._service.steps is not None:
+            self._service.steps.wait_for_commit()  # the hook must not see states that will be rolled back
+        hook = self._service.on_sequence_end
+        if hook is not None:
+            for each in ended:
+                try:
+                    hook(each.sequence_id, each.reason)
+                except Exception as error:
+                    device_loss.note_loss(error)
+                    logger.exception("on_sequence_end(%r, %r) failed", each.sequence_id, each.reason)
+        if self._service.steps is not None:
+            self._service.steps.end(ended)
+
+    def close(self) -> None:
+        """Close the store of the model's sequences before the worker stops."""
+        if self._service.steps is not None:
+            self._service.steps.close()

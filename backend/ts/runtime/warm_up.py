@@ -1,0 +1,95 @@
+"""Runs a model's warm-up requests before the worker says that the model is loaded.
+
+The first calls of a model are slow: kernels are compiled or chosen, memory is allocated, files are read. A warm-up
+request takes the way of a client's request through the decoder, the handler and the encoder, so that clients find all
+of it done. A warm-up request that fails, fails the load.
+"""
+
+import importlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from ts.jobs.errors import Failure, LoadError
+from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow, Load, Warmup
+from ts.runtime.result_bodies import encode_body
+from ts.runtime.torchserve_handler import TorchServeHandler
+from ts.service import Service
+
+logger = logging.getLogger(__name__)
+
+
+def warm_up(
+    service: Service,
+    runtime: TorchServeHandler,
+    load: Load,
+    wait_for: Callable[[Awaitable[Any]], Any] | None = None,
+) -> None:
+    """Run the warm-up requests of ``load``, and log how long they took.
+
+    Args:
+        wait_for: Runs a coroutine to its end; required for an asynchronous handler.
+
+    Raises:
+        LoadError: A request failed; memory that ran out is its cause.
+    """
+    for number, request in enumerate(load["warmup"]):
+        what = request["file"] or ", ".join(name for name, _, _ in request["inputs"])
+        label = f"Warm-up request {number} ({what}, {request['rows']} in a batch)"
+        seconds = []
+        try:
+            wire_rows = [_wire_row(request, load, f"warm-up-{row}") for row in range(request["rows"])]
+            for _ in range(request["calls"]):
+                started = time.perf_counter()
+                _call(service, runtime, wire_rows, wait_for)
+                seconds.append(time.perf_counter() - started)
+        except Exception as error:
+            reason = str(error) if isinstance(error, (Failure, LoadError)) else f"{type(error).__name__}: {error}"
+            raise LoadError(f"{label} failed: {reason}") from error
+        last = f", the last of {len(seconds)} calls {seconds[-1] * 1000:.1f} ms" if len(seconds) > 1 else ""
+        logger.info("%s took %.1f ms%s", label, seconds[0] * 1000, last)
+    service.context.metrics.take_records()  # metrics are about clients' requests
+
+
+def _call(
+    service: Service,
+    runtime: TorchServeHandler,
+    wire_rows: list[InferRow],
+    wait_for: Callable[[Awaitable[Any]], Any] | None,
+) -> None:
+    rows = [runtime.read_row(wire_row) for wire_row in wire_rows]
+    batch = runtime.new_batch(rows)
+    service.context.send_part = _receive_part
+    try:
+        results = service.entry_point([row.data for row in rows], service.context)
+        if wait_for is not None and hasattr(results, "__await__"):
+            results = wait_for(results)
+        for row, result in zip(rows, batch.checked(results), strict=True):
+            status = row.processor.get_response_status_code() or 200
+            if status >= 400:
+                raise LoadError(f"the handler answered with status {status}: {str(result)[:200]}")
+            if row.encode is None:
+                encode_body(result)
+            else:
+                row.encode(row, result, False)
+    finally:
+        service.context.send_part = None
+
+
+def _receive_part(ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:
+    """Stand for the client of a streaming handler."""
+    if code != 200:
+        raise LoadError(f"the handler answered with status {code}: {message}")
+
+
+def _wire_row(request: Warmup, load: Load, job_id: str) -> InferRow:
+    if request["file"] is not None:
+        with open(os.path.join(load["model_dir"], request["file"]), "rb") as file:  # noqa: PTH118
+            return InferRow(job_id, (), request["content_type"], file.read(), None, False)
+    module = load["protocols"].get(OPEN_INFERENCE_REST)
+    if module is None:
+        raise LoadError("inputs need the Open Inference Protocol, which this server does not have; give a file")
+    row: InferRow = importlib.import_module(module).row_of_zeros(job_id, request["inputs"])
+    return row

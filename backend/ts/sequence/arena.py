@@ -1,0 +1,398 @@
+"""`Arena`: tensors of many sequences in a few large ones, gathered and written for a whole batch at once.
+
+    def initialize(self, context):
+        self.arena = Arena(context, {"hidden": Field((256,))}, device=self.device)
+
+    def handle(self, data, context):
+        rows = range(len(data))
+        hidden = self.arena.gather([context.state.get(row) for row in rows])["hidden"]  # [rows, 256]
+        outputs, hidden = self.model(inputs, hidden)
+        for row, state in zip(rows, self.arena.scatter({"hidden": hidden})):
+            context.state[row] = state
+
+An `ArenaState` never changes: a step makes a new one. So a step that fails costs nothing to undo, and a sequence may be
+continued in two ways from one state. What a field that grows has had before is shared by the states after it.
+
+The memory is divided into units: one for each state if the fields have a fixed size, or one for each `UNIT` entries if
+they grow, as in vLLM's PagedAttention (Kwon et al., 2023, section 4). A unit is free as soon as no state refers to it.
+If no unit is free, the states in the handler's `SequenceCache` that were not used for the longest time move to the
+host's memory, all in one copy, and come back when they are used.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+
+from ts.jobs.device_copies import to_device, to_host
+from ts.sequence.sequence_cache import default_capacity
+
+if TYPE_CHECKING:
+    from ts.context import Context
+
+#: Entries of a field that grows in one unit.
+UNIT: Final = 16
+#: At least this share of the arena moves to the host at once, so that not every step has to move something.
+_MOVED_AT_ONCE: Final = 16
+
+
+class Field(NamedTuple):
+    """A tensor that each sequence has.
+
+    Attributes:
+        shape: Its shape, without the dimension that grows.
+        dtype: The type of its values.
+        grows: The place of the dimension that grows, in the shape with it; None if none does.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    grows: int | None = None
+
+
+class ArenaFull(MemoryError):
+    """The states that one batch needs do not fit into the arena. The message has the sizes."""
+
+
+class _Unit:
+    """A piece of the arena's memory, free again once nobody refers to it; ``used`` are the entries that are written."""
+
+    __slots__ = ("_free", "index", "used")
+
+    def __init__(self, index: int, free: list[int]) -> None:
+        self.index = index
+        self.used = 0
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free.append(self.index)
+
+
+class ArenaState:
+    """What a sequence has in an arena. It never changes, so a copy is the state itself.
+
+    Attributes:
+        length: The entries of its fields that grow; 1 if none do.
+    """
+
+    __slots__ = ("length", "on_host", "units")
+
+    def __init__(self, length: int, units: tuple[_Unit, ...]) -> None:
+        self.length = length
+        #: Empty while it is only in the host's memory.
+        self.units = units
+        #: Its tensors in the host's memory, by field, each [units, …]; None if they are only on the device.
+        self.on_host: Mapping[str, torch.Tensor] | None = None
+
+    def __copy__(self) -> ArenaState:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> ArenaState:
+        return self
+
+    def __repr__(self) -> str:
+        return f"ArenaState(length={self.length})"
+
+
+class Arena:
+    """The tensors of one handler's sequences.
+
+    Args:
+        context: The handler's context, the argument of ``initialize``.
+        spec: The fields of a sequence by name. Either all of them grow or none does.
+        most_bytes: The bytes that the arena may have on the device; they are allocated at once. By default it has room
+            for all sequences that the model may have open, and one batch; fields that grow have no default.
+        device: Where it is.
+
+    Raises ValueError: ``spec`` is empty or mixed, ``most_bytes`` is missing or holds no state, or the handler has an
+    arena or a cache already.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        spec: Mapping[str, Field],
+        *,
+        most_bytes: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if len({field.grows is None for field in spec.values()}) != 1:
+            raise ValueError("an arena has at least one field, and either all of its fields grow or none does")
+        self.grows = next(iter(spec.values())).grows is not None
+        self._spec = dict(spec)
+        self._entries = UNIT if self.grows else 1
+        size = self._entries * sum(field.dtype.itemsize * prod(field.shape) for field in spec.values())
+        if most_bytes is None:
+            if self.grows:
+                raise ValueError("most_bytes is missing: nobody knows how long fields that grow become")
+            config = context.model_yaml_config
+            most_bytes = size * (1 + default_capacity(config) + int(config.get("batchSize") or 1))
+        count = most_bytes // max(size, 1)
+        if count < 2:
+            raise ValueError(f"most_bytes={most_bytes} holds no state: a unit of this arena has {size} bytes")
+        self.unit_bytes = size
+        self.capacity = count - 1
+        self._device = torch.device(device)
+        self._context = context
+        # Unit 0 is never given to a state: it has the zeros of a sequence that begins, and of what fills rows up.
+        self._memory = {
+            name: torch.zeros((count, self._entries, *field.shape), dtype=field.dtype, device=self._device)
+            for name, field in spec.items()
+        }
+        self._free = list(range(self.capacity, 0, -1))
+        if context.arena is not None:
+            raise ValueError("a handler has one Arena: name all tensors of a sequence in its spec")
+        if context.sequence_cache is not None:
+            raise ValueError("make the Arena before the SequenceCache, which has to know how its states are written")
+        context.arena = self
+        context.state_encoders[ArenaState] = (self._encoded, self._decoded)
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes on the device that states refer to."""
+        return (self.capacity - len(self._free)) * self.unit_bytes
+
+    # Reading
+
+    def gather(self, states: Sequence[ArenaState | None]) -> dict[str, torch.Tensor]:
+        """Return the tensors of a batch's sequences by field, each [rows, *shape]; zeros for None.
+
+        Fields that grow have the length of the longest row; what shorter rows have behind their `lengths` means
+        nothing. Raises ArenaFull.
+        """
+        self._use(states)
+        units = [() if state is None else state.units for state in states]
+        most = max(map(len, units), default=0) if self.grows else 1
+        index = self._index([number for row in units for number in _padded(row, most)])
+        longest = max((state.length for state in states if state is not None), default=0)
+        found = {}
+        for name, memory in self._memory.items():
+            rows = memory.index_select(0, index)
+            if self.grows:
+                whole = rows.view(len(states), most * UNIT, *self._spec[name].shape)
+                found[name] = whole[:, :longest].movedim(1, self._growing(name))
+            else:
+                found[name] = rows[:, 0]
+        return found
+
+    def lengths(self, states: Sequence[ArenaState | None]) -> torch.Tensor:
+        """Return the length of each row, an integer tensor [rows] on the arena's device."""
+        return self._index([0 if state is None else state.length for state in states])
+
+    # Writing
+
+    def scatter(self, tensors: Mapping[str, torch.Tensor]) -> list[ArenaState]:
+        """Return new states with the rows of these tensors, each [rows, *shape].
+
+        Raises:
+            ArenaFull: The states do not fit.
+            ValueError: A field is missing or has another shape, or the arena's fields grow.
+        """
+        if self.grows:
+            raise ValueError("the fields of this arena grow: use append")
+        rows = self._rows_of(tensors, ())
+        units = self._allocate(rows)
+        index = self._index([unit.index for unit in units])
+        for name, memory in self._memory.items():
+            memory[:, 0].index_copy_(0, index, tensors[name].detach().to(memory))
+        return [ArenaState(1, (unit,)) for unit in units]
+
+    def append(
+        self,
+        states: Sequence[ArenaState | None],
+        tensors: Mapping[str, torch.Tensor],
+        counts: Sequence[int] | None = None,
+    ) -> list[ArenaState]:
+        """Return states with further entries; the given ones stay as they are.
+
+        Args:
+            states: One for each row; None for a sequence that begins.
+            tensors: By field, [rows, *shape] with the dimension that grows.
+            counts: How many of these entries each row gets, the first ones; by default all.
+
+        Raises:
+            ArenaFull: The states do not fit.
+            ValueError: A field is missing or has another shape, or the arena's fields have a fixed size.
+        """
+        if not self.grows:
+            raise ValueError("the fields of this arena have a fixed size: use scatter")
+        entries = {
+            name: tensors[name].detach().movedim(self._growing(name), 1) for name in self._spec if name in tensors
+        }
+        width = next(iter(entries.values())).shape[1] if entries else 0
+        rows = self._rows_of(entries, (width,))
+        counts = [width] * rows if counts is None else counts
+        if len(states) != rows or len(counts) != rows or not all(0 <= count <= width for count in counts):
+            raise ValueError(f"{rows} rows of {width} entries have {len(states)} states and the counts {list(counts)}")
+        self._use(states)
+        shared = [self._shared_units(state, count) for state, count in zip(states, counts, strict=True)]
+        lengths = [0 if state is None else state.length for state in states]
+        needed = [
+            -(-(length + count) // UNIT) - len(kept)
+            for kept, length, count in zip(shared, lengths, counts, strict=True)
+        ]
+        fresh = self._allocate(sum(needed), states)
+        grown: list[tuple[_Unit, ...]] = []
+        copies: list[tuple[int, int]] = []
+        for state, kept, need in zip(states, shared, needed, strict=True):
+            own = [fresh.pop() for _ in range(need)]
+            if state is not None and own and len(kept) < len(state.units):
+                copies.append((state.units[len(kept)].index, own[0].index))
+            grown.append((*kept, *own))
+        self._copy_units(copies)
+        places = []
+        for units, length, count in zip(grown, lengths, counts, strict=True):
+            for place in range(length, length + count):
+                units[place // UNIT].used = place % UNIT + 1
+                places.append(units[place // UNIT].index * UNIT + place % UNIT)
+        taken = [row * width + entry for row, count in enumerate(counts) for entry in range(count)]
+        self._write(entries, self._index(places), None if len(taken) == rows * width else self._index(taken))
+        return [ArenaState(length + count, units) for units, length, count in zip(grown, lengths, counts, strict=True)]
+
+    def _shared_units(self, state: ArenaState | None, count: int) -> tuple[_Unit, ...]:
+        """Return the units that a state with ``count`` further entries shares with this one.
+
+        The last one has to be copied if another state has written behind the entries of this one.
+        """
+        if state is None:
+            return ()
+        filled = state.length % UNIT
+        if not filled or not count:
+            return state.units
+        last = state.units[-1]
+        if last.used != filled:
+            return state.units[:-1]
+        last.used = min(filled + count, UNIT)  # the room behind these entries is taken now
+        return state.units
+
+    def _copy_units(self, copies: Sequence[tuple[int, int]]) -> None:
+        if copies:
+            source, target = (self._index(each) for each in zip(*copies, strict=True))
+            for memory in self._memory.values():
+                memory.index_copy_(0, target, memory.index_select(0, source))
+
+    def _write(self, entries: Mapping[str, torch.Tensor], places: torch.Tensor, taken: torch.Tensor | None) -> None:
+        for name, memory in self._memory.items():
+            flat = entries[name].to(memory).reshape(-1, *self._spec[name].shape)
+            memory.view(-1, *self._spec[name].shape).index_copy_(
+                0, places, flat if taken is None else flat.index_select(0, taken)
+            )
+
+    # Where states are
+
+    def before_commit(self, values: Iterable[Any]) -> None:
+        """Copy the states in these values, or in dicts and lists of them, to the host: they are about to be stored."""
+        self.copy_to_host(dict.fromkeys(each for value in values for each in _states_in(value)))
+
+    def copy_to_host(self, states: Iterable[ArenaState]) -> None:
+        """Copy states to the host's memory, each field in one copy; they stay on the device as well."""
+        missing = [state for state in states if state.on_host is None]
+        if not missing:
+            return
+        index = self._index([unit.index for state in missing for unit in state.units])
+        sizes = [len(state.units) for state in missing]
+        copies = {
+            name: torch.split(to_host(memory.index_select(0, index)), sizes) for name, memory in self._memory.items()
+        }
+        for place, state in enumerate(missing):
+            state.on_host = {name: pieces[place] for name, pieces in copies.items()}
+
+    def _use(self, states: Sequence[ArenaState | None]) -> None:
+        """Bring states back to the device, all in one copy of each field."""
+        absent = list(
+            dict.fromkeys(state for state in states if state is not None and not state.units and state.length)
+        )
+        if not absent:
+            return
+        needed = [self._units_of(state) for state in absent]
+        fresh = self._allocate(sum(needed), states)
+        index = self._index([unit.index for unit in fresh])
+        for name, memory in self._memory.items():
+            rows = torch.cat([state.on_host[name] for state in absent if state.on_host is not None])
+            memory.index_copy_(0, index, to_device(rows, self._device))
+        for state, count in zip(absent, needed, strict=True):
+            state.units, fresh = tuple(fresh[:count]), fresh[count:]
+            state.units[-1].used = (state.length - 1) % UNIT + 1
+
+    def _allocate(self, count: int, used: Sequence[ArenaState | None] = ()) -> list[_Unit]:
+        """Return units, after moving other states than those in use to the host if too few are free."""
+        if count > len(self._free):
+            self._move_to_host(count - len(self._free), used)
+        if count > len(self._free):
+            raise ArenaFull(
+                f"the states of this batch need {count * self.unit_bytes} more bytes, and the arena has"
+                f" {len(self._free) * self.unit_bytes} of {self.capacity * self.unit_bytes} for them"
+            )
+        return [_Unit(self._free.pop(), self._free) for _ in range(count)]
+
+    def _move_to_host(self, needed: int, used: Sequence[ArenaState | None]) -> None:
+        """Free units: those of the states that were not used for the longest time, some more than are needed."""
+        cache, running = self._context.sequence_cache, {id(state) for state in used}
+        kept = [] if cache is None else [state for value in cache.least_recent() for state in _states_in(value)]
+        idle = deque(dict.fromkeys(state for state in kept if state.units and id(state) not in running))
+        wanted = len(self._free) + max(needed, self.capacity // _MOVED_AT_ONCE)
+        while idle and len(self._free) < wanted:
+            size, moved = 0, []
+            while idle and size < wanted - len(self._free):
+                moved.append(idle.popleft())
+                size += len(moved[-1].units)
+            self.copy_to_host(moved)
+            for state in moved:
+                state.units = ()
+
+    def _units_of(self, state: ArenaState) -> int:
+        return -(-state.length // UNIT) if self.grows else 1
+
+    # As bytes
+
+    def _encoded(self, state: ArenaState) -> Any:
+        self.copy_to_host([state])
+        assert state.on_host is not None, "it was just copied"
+        return state.length, {name: self._cut(tensor, state.length) for name, tensor in state.on_host.items()}
+
+    def _cut(self, units: torch.Tensor, length: int) -> torch.Tensor:
+        return units.flatten(0, 1)[:length]
+
+    def _decoded(self, value: Any) -> ArenaState:
+        length, tensors = value
+        state = ArenaState(length, ())
+        whole = {}
+        for name, memory in self._memory.items():
+            units = torch.zeros((self._units_of(state), *memory.shape[1:]), dtype=memory.dtype)
+            units.flatten(0, 1)[:length] = tensors[name]
+            whole[name] = units
+        state.on_host = whole
+        return state
+
+    # Checks
+
+    def _rows_of(self, tensors: Mapping[str, torch.Tensor], before: tuple[int, ...]) -> int:
+        """Return the number of rows. Raises ValueError: a field is missing, unknown or has another shape."""
+        if tensors.keys() != self._spec.keys():
+            raise ValueError(f"the fields are {sorted(tensors)}; this arena has {sorted(self._spec)}")
+        rows = len(next(iter(tensors.values())))
+        for name, tensor in tensors.items():
+            shape = (rows, *before, *self._spec[name].shape)
+            if tuple(tensor.shape) != shape:
+                raise ValueError(f"field {name!r} has the shape {list(tensor.shape)}; {list(shape)} is right")
+        return rows
+
+    def _growing(self, name: str) -> int:
+        """Return the place of the dimension that grows in a batch's tensor."""
+        return 1 + (self._spec[name].grows or 0)
+
+    def _index(self, numbers: Sequence[int]) -> torch.Tensor:
+        return to_device(torch.tensor(numbers, dtype=torch.int64), self._device)
+
+
+def _states_in(value: Any) -> Iterable[ArenaState]:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+    return (part for part in parts if isinstance(part, ArenaState))
+
+
+def _padded(units: Sequence[_Unit], count: int) -> list[int]:
+    return [unit.index for unit in units] + [0] * (count - len(units))

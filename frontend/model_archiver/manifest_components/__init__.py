@@ -1,0 +1,1 @@
+"""The parts of an archive's manifest, under TorchServe's names."""

@@ -1,1 +1,0 @@
-"""What is served: registered models, their versions and their configuration."""

@@ -1,0 +1,488 @@
+"""The asyncio shell around one scheduler: it performs the scheduler's effects and tells it what happened.
+
+Nothing is decided here. Doors submit requests and read their `Parts`; workers deliver results; the scheduler says which
+worker gets which jobs at what time; one timer wakes it at its next deadline. A job in flight is known in one place, the
+scheduler's table of `InferenceJob`, and ends in one place, `Dispatcher._end`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final, TypeAlias, cast
+
+from torchserve_py.dispatch.alarm import Alarm
+from torchserve_py.dispatch.refused_steps import cause_of, close_reason, pause_of
+from torchserve_py.jobs.inference_job import InferenceJob, new_job_id
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Input, Inputs, Part, Parts, ReaderEvents
+from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.scheduling.closed import Over
+from torchserve_py.scheduling.effects import (
+    Begin,
+    Cancel,
+    Cause,
+    CloseReason,
+    CloseSequence,
+    Effect,
+    Finish,
+    Send,
+    SendAhead,
+)
+from torchserve_py.scheduling.job import STREAMING, Job
+from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.scheduler import Scheduler
+from torchserve_py.transport.running_time import running_time
+from torchserve_py.workers.worker import Worker
+from ts.protocol.boot_clock import boot_time
+from ts.protocol.messages import HELD_ELSEWHERE, SequenceNews
+
+logger = logging.getLogger(__name__)
+#: How many sequences without a job end in one turn of the event loop.
+_ENDED_AT_ONCE = 500
+#: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
+_GIVE_UP_FACTOR: Final = 8
+
+#: The jobs in effects: all jobs that the dispatcher submits are of this type.
+_Jobs: TypeAlias = Sequence[InferenceJob]
+
+
+class Dispatcher:
+    """All jobs of one model version, from admission to their outcome."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        metrics: ModelMetrics,
+        stream_buffer_size: int,
+        record_model_metrics: Callable[[list[list[Any]]], None],
+        client_timeout: float | None = None,
+        over: Over | None = None,
+    ) -> None:
+        #: What waits and what runs, to be read only.
+        self.scheduler = Scheduler(policy, lambda worker_id: self._workers[worker_id].take_back(), over)
+        self._clock = running_time()
+        #: The clock of the scheduler: sequences are not idle while this process stands still.
+        self.now = time.monotonic if policy.sequences is None else self._clock.now
+        self.metrics = metrics
+        self._keeps_sequences = policy.sequences is not None
+        self._durable = policy.sequences is not None and policy.sequences.durable
+        #: Converts the scheduler's time to that of `boot_time`, for the histories of stored sequences; else None.
+        self._moment_of = self._clock.moment_of if self._durable else None
+        #: The most seconds that a request may wait for a worker.
+        self._client_timeout = client_timeout
+        self.model_metrics = record_model_metrics
+        #: Every job in flight by id. The scheduler keeps the table, and only `submit` adds to it.
+        self._jobs = cast("Mapping[str, InferenceJob]", self.scheduler.jobs)
+        self._workers: dict[str, Worker] = {}
+        self._readers = Readers(stream_buffer_size, self._jobs, self.jobs_of, self._workers, self.cancel)
+        self._released: dict[str, asyncio.Future[None]] = {}
+        self._idle: asyncio.Future[None] | None = None
+        self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
+        #: Called when a job was submitted while no worker is up.
+        self.on_waiting: Callable[[], None] = lambda: None
+        #: Returns the dispatcher of another version of the model on this server, None if there is none.
+        self.of_version: Callable[[str], Dispatcher | None] = lambda version: None
+        metrics.queue_depth.read_from(lambda: self.scheduler.queued)
+        metrics.open_sequences.read_from(lambda: self.scheduler.open_sequences)
+
+    # What doors see, through the model.
+
+    def submit(self, request: InferenceRequest, on_end: Callable[[str, bool], None] | None = None) -> Parts:
+        """Admit one inference request; a refusal is raised by the first `Parts.next`."""
+        now, limit = self.now(), request.expires_in
+        for other in (self._client_timeout, request.answer_in):
+            if other is not None and (limit is None or other < limit):
+                limit = other
+        job = InferenceJob(
+            new_job_id(),
+            unbatched=request.unbatched,
+            priority=request.priority,
+            expires_at=None if limit is None else now + limit,
+            answer_by=None if request.answer_in is None or request.more_input else now + request.answer_in,
+            open_ended=request.more_input,
+            request=request,
+            on_end=on_end,
+        )
+        if (named := request.sequence) is not None and self._keeps_sequences:
+            job.sequence_id, job.starts_sequence, job.ends_sequence = named.id, named.starts, named.ends
+            job.step, job.token = named.step, named.token
+        parts = job.parts = Parts(job.id, job.sequence_id, self._readers)
+        if request.more_input:
+            parts.inputs = Inputs(lambda given: self._pass_on(job, given))
+        self.metrics.admitted(by_default=request.by_default)
+        self._admit(job, now)
+        return parts
+
+    def _admit(self, job: InferenceJob, now: float) -> None:
+        self._perform(self.scheduler.submit(job, now), now)
+        if not self._workers:
+            self.on_waiting()
+
+    def close_sequence(self, sequence_id: str, *, keep_stored: bool) -> None:
+        """Close a sequence once none of its jobs runs; with ``keep_stored`` a stored one may continue later."""
+        reason = CloseReason.suspended if keep_stored and self._durable else CloseReason.ended
+        self._pass(lambda now: self.scheduler.close_sequence(sequence_id, reason, now))
+
+    # What workers tell.
+
+    def jobs_of(self, worker: Worker) -> Mapping[str, InferenceJob]:
+        """Return the jobs that the worker has, by id; none before it is up, and once it is lost or released."""
+        if self._workers.get(worker.id) is not worker:
+            return {}
+        return cast("Mapping[str, InferenceJob]", self.scheduler.jobs_of(worker.id))
+
+    def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
+        """Deliver parts of responses to their readers, and tell the scheduler of each in every case.
+
+        Raises ValueError: a part is of a job that ``worker`` does not have: the worker is defective.
+        """
+        now, heard_at = self.now(), self._clock.now()
+        if handler_seconds:
+            self.metrics.observe_handler(handler_seconds, heard_at - worker.sent_at, results)
+            self.scheduler.step_took(handler_seconds)
+        jobs = self.jobs_of(worker)
+        arrived: list[tuple[str, bool]] = []
+        try:
+            for part in results:
+                job = jobs.get(part.job_id)
+                if job is not None:
+                    if job.heard_at is not None:
+                        job.heard_at = heard_at
+                    try:
+                        self._result(job, worker, part, arrived, now)
+                    except Exception:  # a defect of the server, for which the worker must not be replaced
+                        logger.exception("A result of request %s could not be passed on.", job.id)
+                        self._give_up(job, now, more=part.more)
+                elif part.job_id in self._jobs:
+                    raise ValueError(f"a result of job {part.job_id}, which it does not have")
+        finally:
+            self._perform(self.scheduler.parts(arrived, now), now)
+
+    def _result(
+        self, job: InferenceJob, worker: Worker, part: Part, arrived: list[tuple[str, bool]], now: float
+    ) -> None:
+        """Deliver one part, and first add to ``arrived`` what the scheduler has to know, whatever fails later."""
+        more, news = part.more, part.news if self._keeps_sequences else None
+        if news is not None and news.cause == HELD_ELSEWHERE and self._durable and self._postpone(job, now):
+            return
+        if not (more and job.state is STREAMING):  # else the scheduler knows that parts come
+            arrived.append((job.id, more))
+        if part.error is not None:
+            self.scheduler.failed(job.id)
+        refusal = None
+        if news is not None:
+            refusal = cause_of(news, durable=self._durable)
+            job.token = job.token or news.token or None
+            if refusal is not None and job.parts is not None and news.version:
+                refusal = self._hand_over(job, news.version, refusal, now)
+                if refusal is None:
+                    return
+            if refusal is None and (part.error is None or not self._durable):
+                self._close_ended(job, news, now, more=more)
+        if (parts := job.parts) is None:
+            return  # the job has its outcome; its worker is dropping it
+        if part.error is not None:
+            self._end(job, part._replace(more=False) if refusal is None else refusal, now)
+            if (reason := close_reason(refusal, durable=self._durable)) is not None and job.sequence_id is not None:
+                self._perform(self.scheduler.close_sequence(job.sequence_id, reason, now), now)
+            if more:  # the part was malformed, and the reader takes no further ones
+                self._perform(self.scheduler.cancel(job.id, now, None), now)
+        elif not more:
+            self._end(job, part, now)
+        else:
+            parts.deliver(part)
+            if parts.buffered_bytes > self._readers.limit:
+                self._readers.fell_behind(job, parts, worker)
+
+    def _give_up(self, job: InferenceJob, now: float, *, more: bool) -> None:
+        """End a job whose result the server could not handle, unless it has its outcome."""
+        if job.parts is None:
+            return
+        failure = Part(job.id, False, 500, "", [], b"", "The server failed to pass the result on; its log says why.")
+        self._end(job, Cause.outcome_unknown if self._durable else failure, now)
+        if more:
+            self._perform(self.scheduler.cancel(job.id, now, None), now)
+
+    def _hand_over(self, job: InferenceJob, version: str, refusal: Cause, now: float) -> Cause | None:
+        """Let the version run a job that its sequence belongs to, and those that wait behind it.
+
+        Return why not: that version is not here, the client has named this one, or a worker took some of its inputs.
+        """
+        other = self.of_version(version)
+        if other is None or job.sequence_id is None or not job.may_be_handed_over:
+            return refusal if other is None else Cause.sequence_moved
+        waiting = self.scheduler.take_waiting(job.sequence_id, attrgetter("may_be_handed_over"), now)
+        self._perform(self.scheduler.close_sequence(job.sequence_id, CloseReason.suspended, now), now)
+        for each in (job, *cast("_Jobs", waiting)):
+            other.take_over(each)
+        return None
+
+    def take_over(self, job: InferenceJob) -> None:
+        """Run a job of another version's dispatcher, which forgets it, since its sequence is one of this version."""
+        parts, job.parts = job.parts, None
+        if parts is None:
+            return  # its reader has left
+        parts.read_by(self._readers)
+        self._admit(job.handed_over(parts), self.now())
+
+    def _postpone(self, job: InferenceJob, now: float) -> bool:
+        """Have a job sent again whose sequence another server holds; return False if that took too long."""
+        if job.parts is None:
+            return False
+        if job.held_since is None:
+            job.held_since = now
+        if (pause := pause_of(now - job.held_since)) is None:
+            return False
+        self._perform(self.scheduler.postpone(job.id, now + pause, now), now)
+        return True
+
+    def wanted(self, worker: Worker, sequence_ids: Sequence[str]) -> None:
+        """Another server asks for sequences that this one holds."""
+        for sequence_id in sequence_ids:
+            self._pass(partial(self.scheduler.let_go, sequence_id))
+
+    def _close_ended(self, job: InferenceJob, news: SequenceNews, now: float, *, more: bool) -> None:
+        """End what the handler ends; a stored sequence ends with the last part of the job."""
+        for sequence_id in news.ended:
+            if more and self._durable and job.sequence_id == sequence_id:
+                job.ends_sequence = True  # once its last part has come, unless that says that the step is undone
+            else:
+                self._perform(self.scheduler.close_sequence(sequence_id, CloseReason.ended, now), now)
+
+    def taken(self, worker: Worker, job_id: str, count: int) -> None:
+        """Note that the model has taken further inputs of a job."""
+        if (job := self.jobs_of(worker).get(job_id)) is not None and job.parts is not None and job.parts.inputs:
+            job.parts.inputs.taken(count)
+
+    def cancel(self, job: Job, cause: Cause) -> None:
+        """End a job for this cause and have its worker drop it; does nothing when the job has its outcome already."""
+        self._pass(lambda now: self.scheduler.cancel(job.id, now, cause))
+
+    def take_out(self, worker: Worker) -> None:
+        """Give no more jobs to a worker that will be replaced."""
+        if self._workers.get(worker.id) is worker:
+            self._pass(lambda now: self.scheduler.retire(worker.id, now))
+
+    def worker_up(self, worker: Worker) -> None:
+        """Give work to ``worker`` from now on."""
+        self._workers[worker.id] = worker
+        self._pass(lambda now: self.scheduler.worker_up(worker.id, now))
+
+    def worker_lost(self, worker: Worker) -> None:
+        """Settle what the dead ``worker`` had; does nothing when it was released before."""
+        if self._workers.get(worker.id) is not worker:
+            return
+        now = self.now()
+        effects = self.scheduler.worker_lost(worker.id, worker.loss_cause, now)
+        del self._workers[worker.id]
+        self._perform(effects, now)
+        self._release(worker.id)
+
+    def lose_states(self) -> None:
+        """Let all versions of the model refuse what continues a sequence that is open here: its state will be lost."""
+        self.scheduler.lose_states(self.now())
+
+    def set_workers(self, count: int) -> None:
+        """Tell how many workers there are meant to be; with none, requests are refused."""
+        self._pass(lambda now: self.scheduler.set_workers(count, now))
+
+    async def retire(self, worker: Worker, limit: float) -> None:
+        """Give no more jobs to ``worker``, and wait at most ``limit`` seconds until it has none left."""
+        if self._workers.get(worker.id) is not worker:
+            return
+        released = self._released.setdefault(worker.id, asyncio.get_running_loop().create_future())
+        self.take_out(worker)
+        await self._clock.wait([released], limit)
+
+    async def drain(self, limit: float, cause: Cause = Cause.draining, *, runs_out: bool = False) -> bool:
+        """Refuse what is new with ``cause`` and wait for the rest, at most ``limit`` seconds.
+
+        With ``runs_out`` open sequences are not new. Return whether nothing is left; see `Scheduler.is_idle`.
+        """
+        self._pass(lambda now: self.scheduler.drain(cause, now, runs_out=runs_out))
+        if not self.scheduler.is_idle:
+            if self._idle is None or self._idle.done():
+                self._idle = asyncio.get_running_loop().create_future()
+            await self._clock.wait([self._idle], limit)
+        return self.scheduler.is_idle
+
+    async def close(self, cause: Cause) -> None:
+        """End every job with ``cause`` at once, and all sequences, some in a turn of the loop; refuse new jobs."""
+        while True:
+            self._pass(lambda now: self.scheduler.close(cause, now, _ENDED_AT_ONCE))
+            if not self.scheduler.open_sequences:
+                break
+            await asyncio.sleep(0)
+        self._alarm.cancel()
+
+    def _pass(self, event: Callable[[float], Sequence[Effect]]) -> None:
+        """Pass an event to the scheduler, and perform its effects."""
+        now = self.now()
+        self._perform(event(now), now)
+
+    def _perform(self, effects: Sequence[Effect], now: float) -> None:
+        """Perform effects in order; one that raises, a defect, is logged and keeps none behind it from being done."""
+        for effect in effects:
+            try:
+                if isinstance(effect, Send):
+                    self._send(effect)
+                    self._begin(effect, now)
+                elif isinstance(effect, SendAhead):
+                    self._send(effect)
+                elif isinstance(effect, Begin):
+                    self._begin(effect, now)
+                elif isinstance(effect, Finish):
+                    self._end(cast("InferenceJob", effect.job), effect.cause, now)
+                elif isinstance(effect, Cancel):
+                    self._workers[effect.worker_id].cancel(effect.job_ids)
+                elif isinstance(effect, CloseSequence):
+                    self._tell_closed(effect, now)
+                else:
+                    self._release(effect.worker_id)
+            except Exception:
+                logger.exception("The scheduler's effect %s could not be performed.", type(effect).__name__)
+        if (deadline := self.scheduler.next_deadline()) is not None and deadline < self._alarm.rings_at:
+            self._alarm.set(deadline, now)
+        if self._idle is not None and not self._idle.done() and self.scheduler.is_idle:
+            self._idle.set_result(None)
+
+    def _send(self, effect: Send | SendAhead) -> None:
+        """Send a batch. If that fails, its jobs get an error as their answer."""
+        worker, jobs = self._workers[effect.worker_id], cast("_Jobs", effect.jobs)
+        try:
+            if isinstance(effect, Send):
+                worker.send(jobs, self._moment_of)
+            else:
+                worker.send_ahead(jobs, self._moment_of, joins=effect.joins)
+        except Exception:
+            logger.exception("A batch of %d requests could not be sent to worker %s.", len(jobs), effect.worker_id)
+            problem = "The server failed to send the request to a worker; its log says why."
+            for job in jobs:
+                job.refusal = Part(job.id, False, 500, "", [], b"", problem)
+
+    def _begin(self, effect: Send | Begin, now: float) -> None:
+        """A worker begins a batch."""
+        worker, jobs = self._workers.get(effect.worker_id), cast("_Jobs", effect.jobs)
+        if worker is None:  # it was lost after it had begun what it was sent ahead
+            return
+        worker.begin(jobs, self._clock.now())
+        self.metrics.batch_size.observe(len(jobs))
+        for job in jobs:
+            self.metrics.observe_queue(now - job.submitted_at, by_default=job.request.by_default)
+            if job.refusal is not None:  # not at once: the scheduler's effects are still being performed
+                asyncio.get_running_loop().call_soon(self._refuse, job, job.refusal, worker)
+            if job.parts is not None and job.parts.inputs is not None:
+                for given in job.parts.inputs.take_held():
+                    worker.send_input(job.id, given)
+
+    def _refuse(self, job: InferenceJob, refusal: Part, worker: Worker) -> None:
+        """Answer a job in place of its worker, unless that was lost meanwhile."""
+        if job.id in self.jobs_of(worker):
+            self.results(worker, (refusal,), 0.0)
+
+    def _pass_on(self, job: InferenceJob, given: Input) -> bool:
+        """Send a further input of a job to its worker, if it has one yet."""
+        worker = self._workers.get(job.worker_id)
+        if worker is None or job.id not in self.jobs_of(worker):
+            return False
+        worker.send_input(job.id, given)
+        return True
+
+    def _end(self, job: InferenceJob, outcome: Part | Cause, now: float) -> None:
+        """End a job: deliver its outcome, and count and trace it. What was delivered before stays readable.
+
+        The scheduler has ended the job as well, or is told in the same turn of the event loop. Raises RuntimeError: the
+        job has an outcome already, which is a defect of the caller.
+        """
+        parts, job.parts = job.parts, None
+        if parts is None:
+            raise RuntimeError(f"job {job.id} has an outcome already; this would be another: {outcome!r}")
+        try:
+            self._record(job, outcome, now)
+        finally:
+            if parts.inputs is not None:
+                parts.inputs.end()
+                job.heard_at = self._clock.now()  # from now on the watchdog times the worker until its last part
+            if isinstance(outcome, Part):
+                parts.deliver(outcome)
+            else:
+                job.drop_body()
+                parts.fail(outcome)
+            self._readers.caught_up(job)
+
+    def _record(self, job: InferenceJob, outcome: Part | Cause, now: float) -> None:
+        """Count and trace a job that ends."""
+        failed = not isinstance(outcome, Part) or outcome.error is not None
+        self.metrics.observe_request(now - job.submitted_at, by_default=job.request.by_default)
+        if failed:
+            self.metrics.outcomes.went_wrong(None if isinstance(outcome, Part) else outcome, job.submitted_at, now)
+        else:
+            self.metrics.answered(job.submitted_at, job.sent_at, now, by_default=job.request.by_default)
+        self.metrics.ended(job.request.via, outcome.status if isinstance(outcome, Part) else outcome, failed=failed)
+        if job.on_end is not None:
+            job.on_end(job.id, failed)
+
+    def _tell_closed(self, effect: CloseSequence, now: float) -> None:
+        self.metrics.sequences_closed[effect.reason].inc()
+        if effect.worker_id is not None and (worker := self._workers.get(effect.worker_id)) is not None:
+            worker.end_sequence(effect.sequence_id, effect.reason.value, boot_time() - (now - effect.at))
+
+    def _release(self, worker_id: str) -> None:
+        self._workers.pop(worker_id, None)
+        if (released := self._released.pop(worker_id, None)) is not None and not released.done():
+            released.set_result(None)
+
+
+class Readers(ReaderEvents):
+    """The readers of a dispatcher's responses: a worker is slowed down to their pace.
+
+    Args:
+        limit: The bytes that may wait for a reader before its worker is paused.
+        jobs: All jobs in flight, by id.
+        jobs_of: Returns those of a worker.
+        workers: The workers by id.
+        cancel: Ends a job.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        jobs: Mapping[str, InferenceJob],
+        jobs_of: Callable[[Worker], Mapping[str, InferenceJob]],
+        workers: Mapping[str, Worker],
+        cancel: Callable[[Job, Cause], None],
+    ) -> None:
+        self.limit = limit
+        self._jobs = jobs
+        self._jobs_of = jobs_of
+        self._workers = workers
+        self._cancel = cancel
+
+    def gave_up(self, parts: Parts) -> None:
+        """Cancel a job whose reader is gone."""
+        if (job := self._jobs.get(parts.job_id)) is not None:
+            self._cancel(job, Cause.cancelled)
+
+    def was_read(self, parts: Parts) -> None:
+        """A reader that was behind has taken a part."""
+        if parts.buffered_bytes < self.limit and (job := self._jobs.get(parts.job_id)) is not None:
+            self.caught_up(job)
+
+    def fell_behind(self, job: InferenceJob, parts: Parts, worker: Worker) -> None:
+        """Slow the worker down to the pace of its readers, or give one reader up if others need the worker."""
+        others = (other.parts for other in self._jobs_of(worker).values())
+        if all(other is None or other.buffered_bytes > self.limit for other in others):
+            worker.pause()
+        elif parts.buffered_bytes > self.limit * _GIVE_UP_FACTOR:
+            logger.warning("Request %s is given up: its client reads too slowly", job.id)
+            self._cancel(job, Cause.cancelled)
+
+    def caught_up(self, job: Job) -> None:
+        """Let the worker of a job send again, because the job's reader has caught up or needs it no more."""
+        if (worker := self._workers.get(job.worker_id)) is not None and worker.paused:
+            worker.resume()

@@ -1,0 +1,271 @@
+"""The one way from a job to its answer, whatever API the client speaks.
+
+    door ──InferenceRequest──▶ Serving ──Parts──▶ Exchange ──▶ Dialect ──▶ client
+
+An `Exchange` holds what is the same for every API: the answer to a job is its first part, or a stream that begins with
+it, or a failure, before or after the first byte. A `Dialect` is what differs: how a failure looks, how a whole answer
+looks, how the parts of a stream are framed. An exchange is made of a submitted request: its maker hands in the `Parts`
+that `Serving.submit` has returned. TorchServe's dialect is here; those of other APIs are in their features.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from torchserve_py.doors.failures import DoorError, Failure, failure_of, failure_of_job, handler_failure
+from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent, Answer, Headers, Responses, failure_body
+from torchserve_py.jobs.inference_request import SequenceRequest
+from torchserve_py.jobs.parts import JobFailed, Part, Parts
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.serving.serving import ServedModel
+from torchserve_py.transport.http1.errors import ReaderStalled
+from torchserve_py.transport.http1.request import STREAMING, Request
+from ts.protocol.messages import REQUEST_ID
+
+#: Parts that have piled up are written together, up to this many bytes; the rest stays where it is counted and bounded.
+_WRITE_SIZE: Final = 16 * 1024
+_STREAM_HEADER: Final = ("ts_stream_next", "true")
+
+
+class Dialect:
+    """The part of an API's dialect that is the same for HTTP and gRPC."""
+
+    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
+        """Return the failure for a job that ended without (the rest of) an answer."""
+        failure = failure_of_job(cause, exchange.name, exchange.version, exchange.parts.sequence_id, exchange.model)
+        if cause is not Cause.outcome_unknown:
+            return failure
+        # The id by which the client can ask what has become of the step.
+        sent = () if exchange.sequence is None else exchange.sequence.headers
+        return failure._replace(more_headers=((REQUEST_ID, dict(sent).get(REQUEST_ID, exchange.parts.job_id)),))
+
+
+class HttpDialect(Dialect, ABC):
+    """How one API speaks over HTTP.
+
+    Unless a class says otherwise, the handler's answer goes out as it came, each part of a stream is a chunk, and a
+    stream whose job fails breaks off: HTTP has no way to say "an error" once a response has begun.
+    """
+
+    @abstractmethod
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+        """Return the answer to a failure; without ``exchange``, to a request that has not become a job."""
+
+    def refusal(self, error: Exception) -> Failure:
+        """Return the failure for an exception that was raised before the request became a job."""
+        return failure_of(error)
+
+    def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
+        """Return the whole answer that begins with ``part``, or a coroutine that does so where that takes time.
+
+        Raises DoorError: the response cannot be one answer; awaiting the coroutine may raise it, too.
+        """
+        return Answer(part.status, part.body, part.headers, part.reason)
+
+    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
+        """Return the coroutine that sends a stream from ``first`` on; None if the answer is a whole one."""
+        return exchange.stream(first) if first.more else None
+
+    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
+        """Return the head of a stream."""
+        return Answer(first.status, b"", first.headers, first.reason)
+
+    def frame(self, body: bytes | bytearray) -> Sequence[bytes | bytearray]:
+        """Return the pieces that make up a part of a stream on the wire."""
+        return (body,)
+
+    def last_frame(self, failure: Failure) -> Sequence[bytes | bytearray]:
+        """Return the frame for a failure at the end of a stream; empty if the stream breaks off instead."""
+        return ()
+
+
+def failure_answer(dialect: HttpDialect, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+    """Return the dialect's answer to a failure, with the headers that are the same in every API."""
+    answer = dialect.failure(failure, exchange)
+    return answer._replace(headers=(*failure.headers, *answer.headers))
+
+
+@dataclass(slots=True, eq=False)
+class Exchange(ABC):
+    """A request that has become a job; ``model`` is None for a workflow, ``version`` the one that the client named.
+
+    It does not hold the request: the body belongs to the job, and goes with it.
+    """
+
+    dialect: Dialect
+    model: ServedModel | None
+    name: str
+    sequence: SequenceRequest | None
+    parts: Parts
+    version: str | None
+
+    async def next(self) -> Part:
+        """Wait for the next part. Raises DoorError: the job ended without a further part, or the part is an error."""
+        try:
+            return self.usable(await self.parts.next())
+        except JobFailed as failed:
+            raise DoorError(self.dialect.ended(self, failed.cause)) from None
+
+    def usable(self, outcome: Part | Cause) -> Part:
+        """Return the outcome if it is a part without an error.
+
+        Raises DoorError: the outcome is a cause, or a part with an error.
+        """
+        if not isinstance(outcome, Part):
+            raise DoorError(self.dialect.ended(self, outcome))
+        if outcome.error is not None:
+            kind, details = outcome.reason, outcome.body
+            raise DoorError(handler_failure(outcome.status, outcome.error, outcome.headers, details, kind))
+        return outcome
+
+    async def relay(self, first: Part) -> None:
+        """Write ``first`` and every part that follows it.
+
+        Raises DoorError: the job failed; the parts before its failure have been written.
+        """
+        await self.write((first,))
+        part = first
+        while part.more:
+            arrived = [await self.next(), *self.parts.take_arrived(_WRITE_SIZE)]
+            part = arrived[-1]
+            if part.error is not None:
+                if len(arrived) > 1:
+                    await self.write(arrived[:-1])
+                self.usable(part)
+            await self.write(arrived)
+
+    @abstractmethod
+    async def write(self, parts: Sequence[Part]) -> None:
+        """Send parts that have arrived. Waits for a client that reads slowly, so that the client sets the pace."""
+
+    @property
+    def log_fields(self) -> dict[str, str | None]:
+        """What lines of the access log name, besides the id of the request."""
+        version = None if self.model is None else self.model.version
+        named = {"sequence_id": self.parts.sequence_id, "model": self.name, "model_version": version}
+        return named if self.parts.trace_id is None else {**named, "trace_id": self.parts.trace_id}
+
+    def cancel(self) -> None:
+        """Cancel the job, because its client has left or wants no more; do nothing if the job has ended."""
+        self.parts.cancel()
+
+
+class ClientCall(Protocol):
+    """A call of a client, over HTTP or gRPC, that an exchange answers. Neither method raises anything."""
+
+    def follow(self, reply: Any) -> None:
+        """Answer with a reply, or with what it comes to."""
+
+    def raised(self, error: Exception) -> None:
+        """Answer with a failure, or end an answer that has begun with it."""
+
+
+class CallExchange(Exchange):
+    """An exchange that answers a call, with one answer or a stream."""
+
+    __slots__ = ()
+
+    def answer(self, call: ClientCall) -> None:
+        """Have the call answered, without a task, as soon as the first part or a failure is known."""
+
+        def answer_with(outcome: Part | Cause) -> None:
+            """Answer the call. Raises nothing: the dispatcher calls this while it works."""
+            try:
+                reply = self.reply(self.usable(outcome))
+            except Exception as error:
+                call.raised(error)
+            else:
+                call.follow(reply)
+
+        self.parts.when_first(answer_with)
+
+    @abstractmethod
+    def reply(self, first: Part) -> Any:
+        """Return what the call is answered with: the whole answer, or a coroutine for one or for a stream.
+
+        Raises DoorError: the response cannot be one answer; awaiting the coroutine may raise it, too.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class HttpExchange(CallExchange):
+    """An exchange with an HTTP client."""
+
+    dialect: HttpDialect
+    request: Request
+    responses: Responses
+
+    def reply(self, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
+        """Return the answer that begins with the first part, or a coroutine that gives or sends it."""
+        stream = self.dialect.stream(self, first)
+        return self.dialect.answer(self, first) if stream is None else stream
+
+    async def stream(self, first: Part) -> AlreadySent:
+        """Send ``first`` and every part that follows it.
+
+        Waits for the client after each write, so that a slow reader slows the stream down and fills no memory. A client
+        that reads nothing for too long is dropped. Raises DoorError: the job failed; BadResponse: HTTP does not allow
+        the head that the handler has set.
+        """
+        try:
+            self.responses.start_stream(self.request, self.dialect.opening(self, first), self.parts.job_id)
+            if self.request.stage is STREAMING:  # else nothing but the head was asked for
+                await self.relay(first)
+        except ReaderStalled:
+            pass  # its connection is gone, and was logged
+        finally:
+            self.cancel()
+        return ALREADY_SENT
+
+    async def write(self, parts: Sequence[Part]) -> None:
+        """Send parts; while more are to come, wait for a client that reads slowly.
+
+        Raises ReaderStalled: the client has read nothing for too long.
+        """
+        frame, more = self.dialect.frame, parts[-1].more
+        self.request.send([frame(part.body) for part in parts], last=not more)
+        pace = self.request.connection.pace
+        if more and pace.is_reader_slow:
+            await pace.drained()
+
+
+class TorchServeDialect(HttpDialect):
+    """TorchServe's REST API as a dialect; KServe v1 and SageMaker's paths speak it as well.
+
+    Failures are TorchServe's JSON. Answers name the sequence in a header: the server may have chosen the id.
+    """
+
+    def __init__(self, sequence_header: str = "") -> None:
+        self._sequence_header = sequence_header
+
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+        body, headers = failure_body(failure)
+        return Answer(failure.status, body, headers if exchange is None else self._named(headers, exchange))
+
+    def answer(self, exchange: HttpExchange, part: Part) -> Answer:
+        headers = part.headers if exchange.sequence is None else self._named(part.headers, exchange)
+        return Answer(part.status, part.body, headers, part.reason)
+
+    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
+        headers = self._named(first.headers, exchange)
+        if not _has(headers, _STREAM_HEADER[0]):
+            headers = (*headers, _STREAM_HEADER)
+        return Answer(first.status, b"", headers, first.reason)
+
+    def _named(self, headers: Headers, exchange: HttpExchange) -> Headers:
+        """Add the header that names the sequence, unless the handler has set it."""
+        sequence = exchange.sequence
+        if sequence is None or _has(headers, self._sequence_header):
+            return headers
+        return (*headers, (self._sequence_header, sequence.id))
+
+
+def _has(headers: Headers, name: str) -> bool:
+    return name.lower() in [each.lower() for each, _ in headers]
+
+
+#: The dialect of routes that name no other.
+TORCHSERVE_DIALECT: Final = TorchServeDialect()

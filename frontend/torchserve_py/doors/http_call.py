@@ -1,0 +1,282 @@
+"""A request over HTTP: which route replies, how the reply becomes an answer, and what is logged and counted.
+
+A route's handler returns a `Reply`. If that is an answer, or one answer of one job, `HttpCall` needs no task: it
+continues in the callback of the read that completes the request's body, and in the callback of the job's result.
+Everything else runs in a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, Final
+
+from torchserve_py.doors.browser_guard import BrowserGuard
+from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpExchange, failure_answer
+from torchserve_py.doors.failures import EXPECTED_ERRORS, method_not_allowed, not_found, unreadable_request
+from torchserve_py.doors.responses import ALREADY_SENT, Answer, allows_other_origins
+from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Match, Reply, Route, Router
+from torchserve_py.logs import access_log
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.http_connection import HttpConnection
+from torchserve_py.transport.http1.parser import Head
+from torchserve_py.transport.http1.request import OVER, STREAMING, WAITING, Request
+from ts.protocol.messages import STATUS_CANCELLED
+from ts.protocol.request_names import REQUEST_NAME, trace_of, usable_name
+
+logger = logging.getLogger(__name__)
+
+_PREFLIGHT_HEADER: Final = "Access-Control-Request-Method"
+#: All methods that no route has are counted under one name, as clients may make them up.
+_OTHER: Final = "other"
+#: The status of an accepted WebSocket, whose client may leave at any time.
+_SWITCHING_PROTOCOLS: Final = 101
+
+
+class Application:
+    """Answers the requests of one listener; also what browsers ask for pages of other origins, where those may call."""
+
+    def __init__(self, context: DoorContext, routes: Sequence[Route], guard: BrowserGuard | None = None) -> None:
+        self.responses = context.responses
+        self.tokens = context.tokens
+        self.guard = guard
+        self.find = Router(routes).find
+        self.preflight = allows_other_origins(context.settings)
+        self.is_logged = context.settings.access_log
+        self.max_body = context.settings.max_request_size
+        self.count = context.metrics.count_http_request
+
+    def call(self, head: Head, connection: HttpConnection) -> HttpCall:
+        """Return the request with this head."""
+        return HttpCall(head, connection, self)
+
+    def is_preflight(self, request: Request) -> bool:
+        """Whether a browser asks, before it sends a request, whether its page may."""
+        if not self.preflight or request.method != "OPTIONS" or _PREFLIGHT_HEADER not in request.headers:
+            return False
+        matches = self.find(request.target.partition("?")[0])
+        return bool(matches) and matches[0][0].path != ANY_PATH  # they are sorted
+
+    def refusal(self, status: int, message: str, peer: Any) -> bytes:
+        """Return the response to bytes that never became a request."""
+        if self.is_logged:
+            access_log.note(peer, "UNKNOWN", "/", "HTTP/1.0", status, 0.0)
+        return self.responses.whole_failure(unreadable_request(status, message))
+
+
+class HttpCall(Request):
+    """One request, from its head to its answer.
+
+    `Request.stage` says how far its answer has got. Until that is over, the call waits for one thing at a time: its
+    turn on the connection, its body (`_after_body`), its job (`_exchange`), or a coroutine (`_task`) that answers
+    without a job, or sends the job's stream.
+    """
+
+    __slots__ = (
+        *("_after_body", "_allowed", "_application", "_declined", "_exchange", "_matches", "_read_body", "_route"),
+        "_task",
+    )
+
+    def __init__(self, head: Head, connection: HttpConnection, application: Application) -> None:
+        super().__init__(head, connection)
+        self._application = application
+        #: The routes of the path that were not asked yet.
+        self._matches: Iterator[Match] = iter(())
+        #: The route whose handler is called now, or has replied.
+        self._route: Route | None = None
+        #: The route whose dialect words the refusal if no route replies, and the methods of routes that lack this one.
+        self._declined: Route | None = None
+        self._allowed: tuple[str, ...] = ()
+        #: The reply that waits for the body; the body, once a handler that had it has passed the request on.
+        self._after_body: AfterBody | None = None
+        self._read_body: bytes | None = None
+        #: The job, if the request has become one.
+        self._exchange: HttpExchange | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._matches = iter(self._application.find(self.target.partition("?")[0]))
+        self._try_routes()
+
+    def _try_routes(self) -> None:
+        """Call the handlers of the path's (further) routes until one replies, and follow the reply."""
+        try:
+            reply = self._reply()
+        except Exception as error:
+            self.raised(error)
+        else:
+            self.follow(reply)
+
+    def _reply(self) -> Reply:
+        """Return the reply of the next route that has one.
+
+        Raises DoorError: no further route replies: 405 if routes of the path have only other methods, else 404.
+        """
+        tokens = self._application.tokens
+        if self._application.preflight and self._application.is_preflight(self):
+            return Answer(200)
+        if (guard := self._application.guard) is not None and self._route is None:
+            guard.check(self)
+        for route, values in self._matches:
+            if route.path == ANY_PATH and self._allowed:
+                break
+            self._route = route
+            if route.applies is not None and not route.applies(self, values):
+                continue
+            if tokens is not None and route.token is not None:
+                tokens.check(route.token, self.headers.get("Authorization"))
+            if self.method in route.methods:
+                reply = route.handler(self, values)
+                if reply is not None:
+                    return reply
+                self._declined = self._declined or route
+            elif route.applies is not None:
+                raise method_not_allowed(", ".join(route.methods))
+            else:
+                if not self._allowed:
+                    self._declined = route
+                self._allowed += route.methods
+        self._route = self._declined
+        raise method_not_allowed(", ".join(dict.fromkeys(self._allowed))) if self._allowed else not_found()
+
+    def follow(self, reply: Reply | None) -> None:
+        """Answer with a reply, or with what it comes to; None passes the request on to further routes."""
+        try:
+            if isinstance(reply, HttpExchange):
+                self._exchange = reply
+                self.log_fields = reply.log_fields
+                reply.answer(self)
+            elif isinstance(reply, Answer):
+                self._send(reply)
+            elif reply is ALREADY_SENT:
+                self._end()
+            elif reply is None:
+                self._try_routes()
+            elif callable(reply):
+                self._after_body = reply
+                if self._read_body is None:
+                    self.when_read(self._application.max_body, self._has_body)
+                else:
+                    self._has_body(self._read_body)
+            else:
+                self._run(reply)
+        except Exception as error:
+            self.raised(error)
+
+    def _has_body(self, body: bytes | Exception) -> None:
+        after_body, self._after_body = self._after_body, None
+        assert after_body is not None, "its body is here"
+        try:
+            if isinstance(body, Exception):
+                raise body
+            reply = after_body(body)
+        except Exception as error:
+            self.raised(error)
+        else:
+            if reply is None:
+                self._read_body = body  # for the next route
+            self.follow(reply)
+
+    def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._wait(coroutine))
+        self._task.add_done_callback(lambda _: coroutine.close())  # it may not have begun when the client left
+
+    async def _wait(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
+        try:
+            reply = await coroutine
+        except Exception as error:
+            if isinstance(error, ConnectionError) and not self.connection.is_connected:
+                logger.debug("The client left before it was answered")
+                self.finish()
+            else:
+                self.raised(error)
+        else:
+            self.follow(reply)
+
+    def raised(self, error: Exception) -> None:
+        """Answer with an exception that a door or an exchange raised; if the answer has begun, end it with that."""
+        is_expected = isinstance(error, EXPECTED_ERRORS)
+        try:
+            if self.stage is WAITING:
+                if not is_expected:
+                    logger.error("%s %s failed.", self.method, ascii(self.target), exc_info=error)
+                self._send(self._failure(error))
+                return
+            if is_expected and (exchange := self._exchange) is not None:
+                failure = exchange.dialect.refusal(error)
+                self.cause = failure.cause
+                if frame := exchange.dialect.last_frame(failure):
+                    self.send((frame,), last=True)
+            elif not is_expected or self.stage is not OVER:
+                about = {**self.log_fields, "request_id": self.id}
+                logger.error("Request %s failed within its answer.", self.id, exc_info=error, extra=about)
+            if self.stage is STREAMING:
+                self.break_off()
+            self._end()
+        except Exception:
+            logger.exception("An answer could not be written")
+            self.finish()
+
+    def _failure(self, error: Exception) -> Answer:
+        """Return the answer to an exception, in the dialect of the job, else of the route."""
+        exchange, dialect = self._exchange, TORCHSERVE_DIALECT if self._route is None else self._route.dialect
+        if exchange is not None:
+            dialect = exchange.dialect
+        failure = dialect.refusal(error)
+        self.cause = failure.cause
+        return failure_answer(dialect, failure, exchange)
+
+    def _send(self, answer: Answer) -> None:
+        if self.stage is not OVER:
+            exchange = self._exchange
+            self._application.responses.send(self, answer, "" if exchange is None else exchange.parts.job_id)
+        self._end()
+
+    def _end(self) -> None:
+        """Finish the request, whose answer was sent or broken off, and cancel a job that is not needed any more."""
+        if (exchange := self._exchange) is not None and not exchange.parts.ended:
+            # In a later turn: the dispatcher may be calling this.
+            asyncio.get_running_loop().call_soon(exchange.cancel)
+        self._record(self.status)
+        self.finish()
+
+    def _record(self, status: int) -> None:
+        """Count the request, and note it in the access log, unless that was done."""
+        if self.stage is OVER:
+            return
+        route = self._route
+        path = "" if route is None else route.path
+        method = self.method if self.method in ANY_METHOD else _OTHER
+        self._application.count(method, path, status)
+        if self._application.is_logged and (route is None or not route.is_quiet or 400 <= status < 500):
+            access_log.note(
+                self.connection.peer,
+                self.method,
+                self.target,
+                "HTTP/1.1" if self.version == (1, 1) else "HTTP/1.0",
+                status,
+                self.connection.loop.time() - self.arrived,
+                self._logged_fields(),
+                path,
+            )
+
+    def _logged_fields(self) -> dict[str, str | None]:
+        """Return what else a line in JSON has: what the answer or the request said, then what the job knows."""
+        return {
+            "request_id": self.id or usable_name(self.headers.get(REQUEST_NAME)),
+            "trace_id": trace_of(self.headers.get("traceparent")),
+            "cause": self.cause,
+            **self.log_fields,
+        }
+
+    def left(self) -> None:
+        """Give up: the client has disconnected."""
+        self.cause = Cause.cancelled.value
+        if self._exchange is not None:
+            self.id = self.id or usable_name(self.headers.get(REQUEST_NAME)) or self._exchange.parts.job_id
+            self._exchange.cancel()
+        task, self._task = self._task, None  # a cancelled task refers to this
+        if task is not None:
+            task.cancel()
+        self._record(self.status if self.status == _SWITCHING_PROTOCOLS else STATUS_CANCELLED)

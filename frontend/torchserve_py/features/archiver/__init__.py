@@ -1,0 +1,1 @@
+"""`torch-model-archiver`, and TorchServe's Python API for it, `model_archiver`: models into archives."""

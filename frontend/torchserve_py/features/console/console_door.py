@@ -1,0 +1,144 @@
+"""The door of the console: the page, what it shows live, and requests to models that the page sends.
+
+All but the page need the management key. The page changes models over the management API.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from torchserve_py.doors.failures import bad_request, not_found
+from torchserve_py.doors.predictions import InferenceDoor
+from torchserve_py.doors.responses import Answer, json_answer
+from torchserve_py.doors.routing import READING, Door, DoorContext, PathValues, Reply, Route
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.console.console_settings import ConsoleSettings
+from torchserve_py.features.console.live_views import API, LiveViews
+from torchserve_py.features.console.sampler import Sampler
+from torchserve_py.features.live.live_session_door import LiveSessionDoor
+from torchserve_py.logs.worker_tails import WorkerTails
+from torchserve_py.serving.model_activity import SequenceOrder
+from torchserve_py.serving.serving import ServedModel
+from torchserve_py.transport.http1.request import Request
+
+_VERSION: Final = "{model_name}/{model_version}"
+_MANAGEMENT: Final = TokenType.management
+_PREDICT: Final = (("url_path", ""), ("explain", "False"))
+#: The most sequences in one answer.
+_MOST_SEQUENCES: Final = 200
+#: The most locations that are proposed for a registration.
+_MOST_LOCATIONS: Final = 500
+_FOLDER: Final = Path(__file__).parent / "page"
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+#: Files of the page that lie elsewhere in the package, by the name under which the page has them.
+_FOREIGN: Final = {"live-session.js": Path(__file__).parents[2] / "client" / "live-session.js"}
+_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "worker-src 'self'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob:",
+        "media-src blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+#: What the browser may do with the page: nothing from elsewhere, no inline code, no frame around it.
+HEADERS: Final = (
+    ("content-security-policy", _POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("permissions-policy", "microphone=(self), camera=(), geolocation=()"),
+)
+
+
+class ConsoleDoor(Door):
+    """Shows the page and feeds it."""
+
+    def __init__(self, context: DoorContext) -> None:
+        super().__init__(context)
+        if not self.settings.of(ConsoleSettings).enable_console:
+            return
+        self._files = page_files()
+        sampler, tails = Sampler(context.serving), WorkerTails()
+        tails.attach()
+        self._views = LiveViews(context, sampler, tails)
+        self._inference = InferenceDoor(context)
+        self._live = LiveSessionDoor(context)
+        context.on_close += [sampler.close, tails.detach]
+
+    def routes(self) -> Iterator[Route]:
+        if not self.settings.of(ConsoleSettings).enable_console:
+            return
+        yield Route("/console", self._page, READING, token=None)
+        yield Route("/console/{file:path}", self._page, READING, token=None)
+        yield from self._views.routes()
+        yield Route(f"{API}/store", self._store, ("GET",), _MANAGEMENT)
+        yield Route(f"{API}/sequences/{_VERSION}", self._sequences, ("GET",), _MANAGEMENT, is_quiet=True)
+        yield Route(f"{API}/sequences/{_VERSION}", self._end_sequence, ("DELETE",), _MANAGEMENT)
+        yield Route(f"/console/predictions/{_VERSION}", self._predict, ("POST",), _MANAGEMENT)
+        yield Route(f"/console/sequences/{_VERSION}", self._open_session, ("GET",), token=None)
+
+    def _page(self, request: Request, values: PathValues) -> Answer:
+        path = request.target.partition("?")[0]
+        if "file" not in values and not path.endswith("/"):  # relative links start from the folder
+            return Answer(307, b"", (("location", "console/"),))
+        found = self._files.get(values.get("file", "index.html"))
+        if found is None:
+            raise not_found()
+        return found
+
+    async def _store(self, request: Request, values: PathValues) -> Answer:
+        stored = await self.serving.stored()
+        locations = sorted(location for every in stored.values() for location in every)
+        return json_answer(locations[:_MOST_LOCATIONS])
+
+    async def _sequences(self, request: Request, values: PathValues) -> Answer:
+        """Show the sequences whose ids hold ``text``, in the order ``order``, ``limit`` of them at most."""
+        model = self._model_of(values)
+        order, limit = request.parameter("order") or SequenceOrder.oldest, request.parameter("limit") or "100"
+        if order not in SequenceOrder.__members__:
+            raise bad_request(f"Parameter order: {order!a} is none of {', '.join(SequenceOrder)}.")
+        if not limit.isdecimal() or not 1 <= int(limit) <= _MOST_SEQUENCES:
+            raise bad_request(f"Parameter limit: {limit!a} is no number between 1 and {_MOST_SEQUENCES}.")
+        text = request.parameter("text") or ""
+        page = await self.serving.sequences(model, text, SequenceOrder(order), int(limit))
+        answer = {**page._asdict(), "sequences": [each._asdict() for each in page.sequences]}
+        return json_answer(answer)
+
+    def _end_sequence(self, request: Request, values: PathValues) -> Answer:
+        model = self._model_of(values)
+        sequence_id = request.parameter("id")
+        if not sequence_id:
+            raise bad_request("Parameter id is required: the sequence to end.")
+        self.serving.end_sequence(model, sequence_id)
+        return json_answer({"status": f'Sequence "{sequence_id}" ends'})
+
+    def _predict(self, request: Request, values: PathValues) -> Reply:
+        return self._inference.infer(request, values["model_name"], values["model_version"], _PREDICT)
+
+    def _open_session(self, request: Request, values: PathValues) -> Reply:
+        return self._live.open(request, values, _MANAGEMENT)
+
+    def _model_of(self, values: PathValues) -> ServedModel:
+        return self.serving.get(values["model_name"], values["model_version"])
+
+
+def page_files() -> dict[str, Answer]:
+    """Return the answers to requests for the files of the page. These hold no data, so that they need no key."""
+    found = {str(path.relative_to(_FOLDER)): path for path in _FOLDER.rglob("*") if path.suffix in _TYPES}
+    return {
+        name: Answer(200, path.read_bytes(), (("content-type", _TYPES[path.suffix]), *HEADERS))
+        for name, path in {**found, **_FOREIGN}.items()
+    }

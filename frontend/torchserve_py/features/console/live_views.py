@@ -1,0 +1,172 @@
+"""What the page shows live: streams of events about all models, about one model, and of a worker's log."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from torchserve_py.doors.failures import DoorError
+from torchserve_py.doors.responses import ALREADY_SENT, EVENTS_TYPE, AlreadySent, Answer, json_answer
+from torchserve_py.doors.routing import Door, DoorContext, PathValues, Route
+from torchserve_py.doors.server_doors import SHUTTING_DOWN, not_loaded
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.console.history import COLUMNS
+from torchserve_py.features.console.sampler import Sampler, about
+from torchserve_py.logs.worker_tails import WorkerTails
+from torchserve_py.metrics.catalog import BATCH_BOUNDS
+from torchserve_py.serving.errors import ModelError
+from torchserve_py.serving.serving import ServedConfig, ServedModel, WorkerStatus
+from torchserve_py.transport.http1.errors import ReaderStalled
+from torchserve_py.transport.http1.request import Request
+from torchserve_py.version import __version__
+
+API: Final = "/console/api"
+#: Seconds between two looks for new lines, and looks without a line before the connection is kept alive.
+_LOOK: Final = 0.25
+_QUIET_LOOKS: Final = 60
+_EVENT_HEADERS: Final = (EVENTS_TYPE, ("x-accel-buffering", "no"))
+
+#: The name of an event, and its data; None keeps the connection alive.
+Event = tuple[str, Any] | None
+
+
+class LiveViews(Door):
+    """Sends the page what it shows."""
+
+    def __init__(self, context: DoorContext, sampler: Sampler, tails: WorkerTails) -> None:
+        super().__init__(context)
+        self._sampler = sampler
+        self._tails = tails
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(f"{API}/server", self._server, ("GET",), TokenType.management)
+        for path, events in (
+            (f"{API}/overview", self._overview),
+            (f"{API}/models/{{model_name}}/{{model_version}}", self._model),
+            (f"{API}/logs/{{worker_id}}", self._log),
+        ):
+            yield Route(path, partial(self._send, events), ("GET",), TokenType.management, is_quiet=True)
+
+    def _server(self, request: Request, values: PathValues) -> Answer:
+        """Show what does not change while the server runs."""
+        settings = self.settings
+        return json_answer(
+            {
+                "version": __version__,
+                "inference": str(settings.inference_address),
+                "needs_key": self.context.tokens is not None,
+                "model_api": settings.enable_model_api,
+                "max_request_size": settings.max_request_size,
+                "sequence_header": settings.ts_header_key_sequence_id,
+                "columns": COLUMNS,
+                "batch_bounds": BATCH_BOUNDS,
+            }
+        )
+
+    async def _send(
+        self, show: Callable[[PathValues], AsyncGenerator[Event, None]], request: Request, values: PathValues
+    ) -> AlreadySent:
+        """Answer with events, until the page leaves, its key expires, or the server closes its doors."""
+        events = show(values)
+        self.context.responses.start_stream(request, Answer(200, b"", _EVENT_HEADERS))
+        async with contextlib.aclosing(events):
+            with contextlib.suppress(ReaderStalled):
+                async for event in events:
+                    if not self._may_go_on(request):
+                        request.send([_encoded(("expired", None))], last=True)
+                        return ALREADY_SENT
+                    request.send([_encoded(event)])
+                    await request.connection.pace.drained()
+                request.send((), last=True)
+        return ALREADY_SENT
+
+    def _may_go_on(self, request: Request) -> bool:
+        try:
+            if self.context.tokens is not None:
+                self.context.tokens.check(TokenType.management, request.headers.get("Authorization"))
+        except DoorError:
+            return False
+        return True
+
+    async def _overview(self, values: PathValues) -> AsyncGenerator[Event, None]:
+        """Yield all models with the history of their sums, and each second what has changed."""
+        sampler = self._sampler
+        sent, tick = sampler.ids(), sampler.tick
+        whole = {"models": sampler.rows(), "sparks": sampler.sparks(), "history": sampler.totals.as_json()}
+        yield "overview", {**self._second(), **whole}
+        while await sampler.next():
+            now = sampler.ids()
+            yield "second", {**self._second(), "models": sampler.rows(tick), "gone": list(sent - now)}
+            sent, tick = now, sampler.tick
+
+    def _second(self) -> dict[str, Any]:
+        problems = [*not_loaded(self.serving), *([SHUTTING_DOWN] if self.context.is_leaving else [])]
+        return {**self._sampler.totals.second(self._sampler.tick), "problems": problems}
+
+    def _model(self, values: PathValues) -> AsyncGenerator[Event, None]:
+        return self._events_of(self.serving.get(values["model_name"], values["model_version"]))
+
+    async def _events_of(self, model: ServedModel) -> AsyncGenerator[Event, None]:
+        """Yield a model version with its history, and each second what it does; end once it is unregistered."""
+        history = self._sampler.histories.get(model.id)
+        values = {each.name: getattr(model.config, each.name) for each in fields(ServedConfig)}
+        config = {name: value for name, value in values.items() if value not in (None, "")}
+        whole: dict[str, Any] = {
+            **about(model),
+            "url": model.url,
+            "config": config,
+            "history": None if history is None else history.as_json(),
+        }
+        try:
+            yield "model", {**whole, **self._second_of(model)}
+            while await self._sampler.next():
+                yield "second", self._second_of(model)
+        except ModelError:
+            yield "gone", None
+
+    def _second_of(self, model: ServedModel) -> dict[str, Any]:
+        history, status = self._sampler.histories.get(model.id), self.serving.status(model)
+        activity = self.serving.activity(model)
+        return {
+            **({"point": None} if history is None else history.second(self._sampler.tick)),
+            "versions": [each.version for each in self.serving.versions(model.name)],
+            "default": self.serving.get(model.name).version,
+            "workers": [_worker(each) for each in status.workers],
+            "min_workers": status.min_workers,
+            "max_workers": status.max_workers,
+            "queued": status.queue_pending,
+            "free": status.queue_remaining,
+            "running": activity.running,
+            "sequences": activity.sequences,
+            "succeeded": activity.succeeded,
+            "failed": activity.failed,
+            "failures": activity.failures if history is None else history.failures,
+            "batches": activity.batches if history is None else history.batches,
+        }
+
+    async def _log(self, values: PathValues) -> AsyncGenerator[Event, None]:
+        """Yield the last lines of a worker, and further ones as they come."""
+        number, quiet = -1, 0
+        while self._sampler.is_open:
+            lines = self._tails.since(values["worker_id"], number)
+            if lines or number < 0:
+                number, quiet = lines[-1].number if lines else 0, 0
+                yield "lines", [each._asdict() for each in lines]
+            elif (quiet := quiet + 1) % _QUIET_LOOKS == 0:
+                yield None
+            await asyncio.sleep(_LOOK)
+
+
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
+    return {**asdict(worker), "launched_at": (worker.launched_at or worker.started_at).timestamp()}
+
+
+def _encoded(event: Event) -> tuple[bytes, ...]:
+    if event is None:
+        return (b":\n\n",)
+    name, data = event
+    return (b"event: ", name.encode(), b"\ndata: ", orjson.dumps(data, default=str), b"\n\n")

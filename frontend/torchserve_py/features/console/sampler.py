@@ -1,0 +1,136 @@
+"""Looks at every model once a second, and keeps its history. Requests pay nothing: the sampler reads their counters."""
+
+import asyncio
+import logging
+import time
+from typing import Any, Final
+
+from torchserve_py.background_tasks import in_background
+from torchserve_py.features.console.history import COARSE, History, ModelHistory, ends_coarse, short, sum_of
+from torchserve_py.serving.errors import ModelError
+from torchserve_py.serving.serving import ServedModel, Serving
+
+logger = logging.getLogger(__name__)
+
+#: Model versions with a history; each takes 33 kB, a busy one 75 kB.
+MOST_HISTORIES: Final = 500
+#: Models that are looked at in one turn of the event loop.
+_AT_ONCE: Final = 25
+#: Seconds of the small chart in the table of models.
+_SPARK: Final = 60
+
+Row = dict[str, Any]
+
+
+def about(model: ServedModel) -> Row:
+    """Return what does not change of a model version."""
+    return {
+        "id": model.id,
+        "name": model.name,
+        "version": model.version,
+        "contract": model.contract.name,
+        "stateful": model.is_stateful,
+        "durable": model.is_durable,
+    }
+
+
+class Sampler:
+    """The histories of all model versions, and the rows of the table of models."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        #: All models together.
+        self.totals = History()
+        #: Seconds on a steady clock; each has one sample.
+        self.tick = int(time.monotonic())
+        self.histories: dict[int, ModelHistory] = {}
+        self._rows: dict[int, Row] = {}
+        self._changed: dict[int, int] = {}
+        self._ticked = asyncio.Event()
+        #: Whether samples are taken.
+        self.is_open = True
+        self._task = in_background(self._run(), "sampling for the console")
+
+    async def next(self) -> bool:
+        """Wait for the next sample; return False if the server closes its doors instead."""
+        if self.is_open:
+            await self._ticked.wait()
+        return self.is_open
+
+    def close(self) -> None:
+        """Take no more samples, and let nobody wait for one."""
+        self.is_open = False
+        self._task.cancel()
+        self._wake()
+
+    def rows(self, since: int = -1) -> list[Row]:
+        """Return the rows that have changed after a tick."""
+        return [self._rows[key] for key, tick in self._changed.items() if tick > since]
+
+    def ids(self) -> set[int]:
+        """Return the ids of the models with a row."""
+        return set(self._rows)
+
+    def sparks(self) -> dict[str, list[float | None]]:
+        """Return the answers per second of each model in the last minute, by id."""
+        return {str(key): short(each.seconds.latest("answers", _SPARK)) for key, each in self.histories.items()}
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(1.0 - time.monotonic() % 1.0)
+            tick = int(time.monotonic())
+            if tick == self.tick:
+                continue
+            try:
+                await self._sample(tick)
+            except Exception:
+                logger.exception("The console could not look at the models this time")
+            self.tick = tick
+            self._wake()
+
+    def _wake(self) -> None:
+        self._ticked.set()
+        self._ticked.clear()
+
+    async def _sample(self, tick: int) -> None:
+        serving, seen = self._serving, set()
+        every = [(model, model is each) for each in serving.models() for model in serving.versions(each.name)]
+        for number, (model, is_default) in enumerate(every):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            try:
+                self._look_at(model, tick, is_default=is_default)
+            except ModelError:  # it was unregistered meanwhile
+                continue
+            seen.add(model.id)
+        for key in self._rows.keys() - seen:
+            del self._rows[key], self._changed[key]
+            self.histories.pop(key, None)
+        self.totals.seconds.add(tick, sum_of(each.seconds.last for each in self.histories.values()))
+        if ends_coarse(tick):
+            self.totals.coarse.add(tick // COARSE, sum_of(each.coarse.last for each in self.histories.values()))
+
+    def _look_at(self, model: ServedModel, tick: int, *, is_default: bool) -> None:
+        activity, at = self._serving.activity(model), time.monotonic()
+        history = self.histories.get(model.id)
+        if history is not None:
+            history.sample(tick, activity, at)
+        elif len(self.histories) < MOST_HISTORIES:
+            history = self.histories[model.id] = ModelHistory(tick, activity, at)
+        row: Row = {
+            **about(model),
+            "default": is_default,
+            "workers": activity.workers,
+            "wanted": activity.workers_wanted,
+            "failing": self._serving.fails_to_load(model),
+            "queued": activity.queued,
+            "running": activity.running,
+            "sequences": activity.sequences,
+            "memory": activity.memory,
+            "succeeded": activity.succeeded,
+            "failed": activity.failed,
+            "last": None if history is None else short(history.seconds.last),
+        }
+        if row != self._rows.get(model.id):
+            self._rows[model.id] = row
+            self._changed[model.id] = tick

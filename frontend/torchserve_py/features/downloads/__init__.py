@@ -1,0 +1,1 @@
+"""Archives are downloaded, from the URLs and the networks that the operator allows."""

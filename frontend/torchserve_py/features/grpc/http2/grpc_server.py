@@ -1,0 +1,106 @@
+"""The gRPC server: its methods, its listeners, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from torchserve_py.features.grpc.http2.call import Limits, Method
+from torchserve_py.features.grpc.http2.http2_connection import Http2Connection
+from torchserve_py.transport.acceptor import Acceptor, listening_sockets
+from torchserve_py.transport.admission import Admission, ConnectionBudget
+from torchserve_py.transport.decompression import Decompressor
+from torchserve_py.transport.request_budget import RequestBudget
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 1024
+#: How long handlers that were cancelled may take to end (seconds).
+_CANCEL_LIMIT: Final = 5.0
+#: The jitter of a connection's age, so that clients do not all reconnect at once.
+_AGE_JITTER: Final = 0.1
+
+
+class GrpcServer:
+    """Serves methods, by path (``/package.Service/Method``).
+
+    Without ``admission`` the limit of the process limits connections; without ``budget`` the server has one of its own.
+    """
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        limits: Limits,
+        admission: Admission | None = None,
+        budget: RequestBudget | None = None,
+    ) -> None:
+        self.methods = methods
+        self.limits = limits
+        self.budget = budget or RequestBudget()
+        self.unread = self.budget.unread
+        self.decompressor = Decompressor()
+        #: The open connections, each with the timer of its age, if that is limited.
+        self._connections: dict[Http2Connection, asyncio.TimerHandle | None] = {}
+        self._admission = admission or Admission(ConnectionBudget.of_process(), sys.maxsize)
+        self._acceptors: list[Acceptor] = []
+        self._all_closed: asyncio.Future[None] | None = None
+
+    async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
+        """Accept connections at every address of ``host``, and return the port, which port 0 leaves open.
+
+        Raises OSError: one of the addresses cannot be used.
+        """
+        if context is not None:
+            context.set_alpn_protocols(["h2"])
+        sockets = await listening_sockets(host, port, _BACKLOG)
+        connect = partial(Http2Connection, self)
+        self._acceptors = [Acceptor(listening, self._admission, connect, context=context) for listening in sockets]
+        number: int = sockets[0].getsockname()[1]
+        return number
+
+    async def stop(self, grace: float) -> None:
+        """Accept nothing more; end the calls that are left after ``grace`` seconds.
+
+        A handler that goes on although it was cancelled is left behind after some more seconds.
+        """
+        for acceptor in self._acceptors:
+            acceptor.close()
+        if self._connections:
+            await self._end_connections(grace)
+        self.decompressor.close()
+
+    async def _end_connections(self, grace: float) -> None:
+        self._all_closed = asyncio.get_running_loop().create_future()
+        for connection in tuple(self._connections):
+            connection.finish()
+        await asyncio.wait([self._all_closed], timeout=grace)
+        for connection in tuple(self._connections):
+            connection.abort()
+        await asyncio.wait([self._all_closed], timeout=_CANCEL_LIMIT)
+        if self._connections:
+            logger.warning("gRPC calls of %d connections do not end although cancelled.", len(self._connections))
+
+    def opened(self, connection: Http2Connection) -> None:
+        self._connections[connection] = None
+        if self.limits.age is not None:
+            delay = self.limits.age * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)  # noqa: S311 (no secret)
+            self._connections[connection] = asyncio.get_running_loop().call_later(delay, self._retire, connection)
+
+    def _retire(self, connection: Http2Connection) -> None:
+        connection.finish()
+        if self.limits.grace is not None:
+            loop = asyncio.get_running_loop()
+            self._connections[connection] = loop.call_later(self.limits.grace, connection.abort)
+
+    def closed(self, connection: Http2Connection) -> None:
+        timer = self._connections.pop(connection)
+        if timer is not None:
+            timer.cancel()
+        if self._all_closed is not None and not self._connections and not self._all_closed.done():
+            self._all_closed.set_result(None)

@@ -1,0 +1,136 @@
+"""The methods of gRPC services as tables of `GrpcMethod`, from which the methods of the transport are made."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc import StatusCode
+
+from torchserve_py.doors.failures import CAUSE_HEADER, EXPECTED_ERRORS, DoorError
+from torchserve_py.doors.routing import DoorContext
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.grpc.grpc_exchange import GrpcDialect
+from torchserve_py.features.grpc.http2.call import Call, Denied, Method
+from torchserve_py.features.grpc.http2.grpc_messages import MessageLimit
+from torchserve_py.features.grpc.http2.request_head import Metadata
+from torchserve_py.logs import access_log as access
+from torchserve_py.scheduling.effects import Cause
+from ts.protocol.request_names import REQUEST_NAME, name_among, trace_of
+
+logger = logging.getLogger(__name__)
+
+_AUTHORIZATION: Final = "authorization"
+_TRACEPARENT: Final = "traceparent"
+
+
+class GrpcMethod(NamedTuple):
+    """How the calls of one method are answered.
+
+    ``serve`` gets the request and the call; it returns the response (a message, or its JSON), a `LaterReply`, or a
+    coroutine that runs in a task. For a two-way call the coroutine reads requests from the call and writes responses.
+    """
+
+    serve: Callable[[Any, Any], Any]
+    dialect: GrpcDialect
+    token: TokenType
+    #: Makes a request of a message; None for the message class of the definition.
+    read: Callable[[bytes], Any] | None = None
+    #: Whether requests and responses are passed as the bytes that they are on the wire.
+    is_raw: bool = False
+
+
+def methods_of(
+    service: ServiceDescriptor, table: Mapping[str, GrpcMethod], context: DoorContext, raw_limit: MessageLimit
+) -> dict[str, Method]:
+    """Return the methods of a service by path; ``raw_limit`` is the size limit of the messages of raw methods."""
+    limit = MessageLimit(context.settings.max_request_size, "max_request_size sets")
+    methods = {}
+    for each in service.methods:
+        row = table[each.name]
+        served = _Served(f"{service.full_name}/{each.name}", row, context)
+        admit = None if context.tokens is None else served.admit
+        method = Method(
+            row.serve,
+            raw_limit if row.is_raw else limit,
+            takes_stream=each.client_streaming,
+            admit=admit,
+            opened=served.opened,
+            refuse=served.refuse,
+        )
+        if not row.is_raw:
+            read = row.read or GetMessageClass(each.input_type).FromString
+            write = functools.partial(_serialized, GetMessageClass(each.output_type))
+            method = method._replace(read=read, write=write)
+        methods[f"/{served.name}"] = method
+    return methods
+
+
+class _Served:
+    """A method of a server: checks keys, words failures, and writes the access log."""
+
+    def __init__(self, name: str, row: GrpcMethod, context: DoorContext) -> None:
+        self.name = name
+        self._row = row
+        self._tokens = context.tokens
+        self._is_logged = context.settings.access_log
+
+    def admit(self, metadata: Metadata, peer: str) -> Denied | None:
+        """Check the key of a call; return the status of one that is refused."""
+        assert self._tokens is not None, "token authorization is on"
+        given = next((value for key, value in metadata if key == _AUTHORIZATION), None)
+        try:
+            self._tokens.check(self._row.token, given if isinstance(given, str) else None)
+        except DoorError as error:
+            denied = self.refuse(error)
+            name = name_among(metadata)
+            if self._is_logged:
+                self._note(peer, denied.code, 0.0, {"request_id": name})
+            return denied if name is None else denied._replace(metadata=(*denied.metadata, (REQUEST_NAME, name)))
+        return None
+
+    def refuse(self, error: Exception) -> Denied:
+        """Return the status of a call that fails with an exception."""
+        if not isinstance(error, EXPECTED_ERRORS):
+            logger.error("%s failed.", self.name, exc_info=error)
+        refusal = self._row.dialect.refusal(error)
+        return Denied(refusal.code, refusal.description, refusal.metadata)
+
+    def opened(self, call: Call) -> None:
+        """Give a call the id that its client has given it, and note its end, however that comes."""
+        if (name := name_among(call.metadata)) is not None:
+            call.always_sent = ((REQUEST_NAME, name),)
+        if self._is_logged:
+            call.on_end.append(functools.partial(self._log, time.monotonic()))
+
+    def _log(self, started: float, call: Call) -> None:
+        code = call.code or StatusCode.OK
+        cause = next((value for key, value in call.trailing_metadata if key == CAUSE_HEADER), None)
+        if cause is None and code is StatusCode.CANCELLED:
+            cause = Cause.cancelled.value
+        traceparent = next((value for key, value in call.metadata if key == _TRACEPARENT), None)
+        fields = {
+            "trace_id": trace_of(traceparent if isinstance(traceparent, str) else None),
+            "cause": cause if isinstance(cause, str) else None,
+            **call.log_fields,
+        }
+        if (name := name_among(call.metadata)) is not None:
+            fields["request_id"] = name
+        self._note(call.peer, code, time.monotonic() - started, fields)
+
+    def _note(self, peer: str, code: StatusCode, seconds: float, fields: Mapping[str, str | None]) -> None:
+        """``/<ip>:<port> "gRPC <full.method/Name> HTTP/2.0" <grpc code> <ms>``; ``peer`` is ``ipv4:<ip>:<port>``."""
+        client = unquote(peer.partition(":")[2])
+        access.note(client, "gRPC", self.name, "HTTP/2.0", code.value[0], seconds, fields)
+
+
+def _serialized(kind: type[Message], response: Any) -> bytes:
+    return (ParseDict(response, kind()) if isinstance(response, dict) else response).SerializeToString()

@@ -1,0 +1,125 @@
+"""One live session: the client numbers the steps of a sequence, and may come back to it.
+
+A client resumes a session of a stored sequence at any server that uses the same store. The id of the sequence is a
+digest of its resume token, so a server finds the sequence of a token without storing resume tokens; what names the
+sequence to the store is another digest. Steps have the numbers that the client gives them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NoReturn
+
+from torchserve_py.doors.failures import DoorError, Failure, failure_of_job
+from torchserve_py.doors.sequences import LIVE_ID_PREFIX
+from torchserve_py.features.live.live_steps import StepExchange, StepTemplate
+from torchserve_py.features.live.message_forms import LAST_STEP, Form, Resume, Step, read_message
+from torchserve_py.features.live.session_ends import ENDED, GONE, POLICY_VIOLATION, SessionOver, check_can_resume
+from torchserve_py.features.live.socket_session import StepSession
+from torchserve_py.features.live.websocket import Message, WebSocket
+from torchserve_py.jobs.parts import Part
+from torchserve_py.metrics.model_metrics import HANDLER_ERROR
+from torchserve_py.scheduling.effects import Cause
+
+_TOKEN_BYTES: Final = 24
+
+
+class LiveSession(StepSession):
+    """A session, from the upgrade to the close.
+
+    ``adopted`` is called when the session has taken over a sequence, with the id of its previous one.
+    """
+
+    def __init__(
+        self, socket: WebSocket, template: StepTemplate, form: Form, adopted: Callable[[LiveSession, str], None]
+    ) -> None:
+        super().__init__(socket, template, is_text=form.is_text)
+        self._form = form
+        self._adopted = adopted
+        self._resume_token = ""
+        self._adopt(secrets.token_urlsafe(_TOKEN_BYTES))
+
+    def _adopt(self, token: str) -> None:
+        """Take over the sequence that belongs to a resume token, which its id and token do not tell."""
+        before = self.sequence_id
+        self._resume_token, self.sequence_id = (
+            token,
+            f"{LIVE_ID_PREFIX}{hashlib.sha256(token.encode()).hexdigest()[:40]}",
+        )
+        self.token = hashlib.sha256(f"steps of {token}".encode()).hexdigest()[:40]
+        self._adopted(self, before)
+
+    async def greet(self) -> None:
+        token = self._resume_token if self.template.model.is_durable else None
+        told = {"sequence": self.sequence_id, "resume": token, "last": self.last}
+        template = {"window": self.template.window, "max_message_size": self.template.max_message_size}
+        await self.send(self._form.session({**told, **template}))
+
+    async def take(self, message: Message) -> None:
+        read = read_message(self._form, message)
+        if not isinstance(read, Step):
+            await self._resume(read)
+            return
+        await self.wait_for_room()
+        if self.applied < read.number <= self.last:
+            await self.wait_for_answers()  # it was sent before, and may have failed, or one before it
+        number = read.number or self.last + 1
+        if number > LAST_STEP:
+            raise SessionOver(POLICY_VIOLATION, f"Step {self.last} was the last one; a session has no more numbers.")
+        self.put_next(read._replace(number=number), partial(self._send_part, number))
+
+    def _ask(self, number: int) -> StepExchange:
+        """Ask for the answer to a step that an earlier connection has sent."""
+        send = partial(self._send_part, number)
+        return self.template.submit(self.sequence_id, Step(number, b""), send, token=self.token, only_ask=True)
+
+    async def _send_part(self, number: int, part: Part) -> None:
+        for message in self._form.part(number, part):
+            await self.send(message)
+
+    async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
+        await self.send(self._form.failure(step.number, failure))
+
+    async def _resume(self, asked: Resume) -> None:
+        """Continue an earlier session, and send the answers that its client has missed."""
+        if self.last:
+            raise SessionOver(POLICY_VIOLATION, "A session is resumed before its first step.")
+        if len(asked.unanswered) > self.template.window:
+            raise SessionOver(POLICY_VIOLATION, f"unanswered: up to {self.template.window} steps.")
+        if not self.template.model.is_durable:
+            await self._tell_lost()
+        self._adopt(asked.resume)
+        applied: StepExchange | None = None
+        for number in sorted({asked.after, *asked.unanswered} - {0}):
+            self.current = step = self._ask(number)
+            try:
+                first = await step.next()
+                applied, self.last = step, number
+                if number != asked.after:
+                    await step.relay(first)
+            except DoorError as error:
+                failure = error.failure
+                # The step was applied, and its answer was too large to be kept, or is too old.
+                if failure.cause in (HANDLER_ERROR, Cause.step_applied):
+                    applied, self.last = step, number
+                elif failure.cause in (Cause.not_applied, Cause.sequence_unknown):
+                    if number == asked.after:
+                        await self._tell_lost()
+                    continue
+                await self.tell_failure(step, failure)
+                if applied is not step:
+                    check_can_resume(failure)
+        self.current = None
+        self.applied = self.last
+        self.active_at = self.clock.now()
+        await self.greet()
+        if applied is not None and applied.ends:
+            raise SessionOver(*ENDED)
+
+    async def _tell_lost(self) -> NoReturn:
+        lost = failure_of_job(Cause.sequence_lost, self.template.model.name, self.template.version, self.sequence_id)
+        await self.send(self._form.failure(0, lost))
+        raise SessionOver(GONE, lost.cause)

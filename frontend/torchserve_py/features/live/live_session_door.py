@@ -1,0 +1,106 @@
+"""The door for live sessions: a WebSocket whose messages are the steps of one sequence.
+
+    GET /sequences/{model}      GET /sequences/{model}/{version}
+
+A step is what a ``POST /predictions/{model}`` with the sequence's headers would be. Everything that can be refused is
+refused before the upgrade.
+"""
+
+import contextlib
+from collections.abc import Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from torchserve_py.background_tasks import in_background
+from torchserve_py.doors.responses import AlreadySent
+from torchserve_py.doors.routing import DoorContext, PathValues, Route
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.live.live_session import LiveSession
+from torchserve_py.features.live.live_steps import StepExchange
+from torchserve_py.features.live.message_forms import FORMS
+from torchserve_py.features.live.session_door import SUBPROTOCOL, SessionDoor, first_known
+from torchserve_py.features.live.session_ends import REPLACED
+from torchserve_py.features.live.socket_session import SocketSession
+from torchserve_py.jobs.parts import JobFailed
+from torchserve_py.transport.http1.request import Request
+
+#: The live session that owns a sequence, by the model and the sequence's id.
+_Owners = dict[tuple[str, str], LiveSession]
+
+
+def _owners(context: DoorContext) -> _Owners:
+    return {}
+
+
+class LiveSessionDoor(SessionDoor):
+    """Opens live sessions; a session of a stored sequence may be resumed over another connection."""
+
+    def __init__(self, context: DoorContext) -> None:
+        super().__init__(context)
+        self._owners = context.shared(_owners)
+        # While the server drains, sequences that no other server can continue go on.
+        context.on_drain.append(lambda: self.close_sessions(lambda session: session.template.model.is_durable))
+
+    def routes(self) -> Iterator[Route]:
+        for path in ("/sequences/{model_name}", "/sequences/{model_name}/{model_version}"):
+            yield Route(path, self.open, ("GET",), token=None)
+
+    def open(
+        self, request: Request, values: PathValues, token: TokenType = TokenType.inference
+    ) -> Coroutine[Any, Any, AlreadySent]:
+        """Open a session for a client that has the key for ``token``.
+
+        Raises DoorError: the key is wrong, the request is no handshake, the model keeps no sequences, …
+        """
+        offered = self.admit(request, token)
+        version = values.get("model_version")
+        model = self.serving.get(values["model_name"], version)
+        form = FORMS[first_known(offered, tuple(FORMS))]
+
+        def adopted(session: LiveSession, before: str) -> None:
+            request.log_fields = {**request.log_fields, "sequence_id": session.sequence_id}
+            self._adopted(session, before)
+
+        headers = [(SUBPROTOCOL, form.name)] if offered else []
+        return self.serve(request, model, partial(LiveSession, form=form, adopted=adopted), version, headers)
+
+    # Which session owns a sequence.
+
+    def _adopted(self, session: LiveSession, before: str) -> None:
+        """Note which sequence a session owns; close the session that owned it before, whose client must have left."""
+        self._disown(session, before)
+        key = session.template.model.name, session.sequence_id
+        if (other := self._owners.get(key)) is not None:
+            other.close_with(*REPLACED)
+        self._owners[key] = session
+
+    def _disown(self, session: SocketSession, sequence_id: str) -> None:
+        """Note that a session owns a sequence no more; do nothing if another session has taken it over."""
+        key = session.template.model.name, sequence_id
+        if self._owners.get(key) is session:
+            del self._owners[key]
+
+    def leave(self, session: SocketSession) -> None:
+        """Clean up after a session. Steps of stored sequences go on, as clients can ask for their answers later."""
+        self._disown(session, session.sequence_id)
+        steps = session.take_unanswered()
+        if session.template.model.is_durable and steps:
+            in_background(self._finish(session, steps), "reading the answers of a live session")
+            return
+        for step in steps:
+            step.cancel()
+        self._release(session)
+
+    async def _finish(self, session: SocketSession, steps: Sequence[StepExchange]) -> None:
+        """Read and drop the answers to steps whose client has left, so that their worker need not wait for a reader."""
+        for step in steps:
+            with contextlib.suppress(JobFailed):
+                while not step.parts.ended:
+                    await step.parts.next()
+        self._release(session)
+
+    def _release(self, session: SocketSession) -> None:
+        """Close the sequence of a session that is over, unless another session owns it."""
+        model = session.template.model
+        if (model.name, session.sequence_id) not in self._owners:
+            self.serving.release_sequence(model, session.sequence_id)

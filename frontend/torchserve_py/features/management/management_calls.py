@@ -1,0 +1,212 @@
+"""The calls of the management API, for HTTP and gRPC: from plain values to the text of the answer.
+
+A change continues if its caller disconnects: half a registration is of no use.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC
+from typing import Any, Final, NamedTuple, Self
+
+from torchserve_py.doors.failures import DoorError, bad_request, method_not_allowed
+from torchserve_py.doors.routing import DoorContext
+from torchserve_py.serving.changes import Changes
+from torchserve_py.serving.serving import ModelStatus, RegisterRequest, ServedModel, Serving, WorkerStatus
+from torchserve_py.settings.schemas.versions import SavedModel
+from torchserve_py.settings.table import Settings
+
+_PAGE: Final = 100
+_ALL_VERSIONS: Final = "all"
+_PENDING: Final = "Processing worker updates..."
+_PARTIAL: Final = "Workers scaling in progress..."
+
+
+class Done(NamedTuple):
+    """The result of a change: an HTTP status (200, 202 or 206) and TorchServe's text."""
+
+    status: int
+    text: str
+
+
+class ModelApiDisabledError(DoorError):
+    """Registering and unregistering are switched off (``enable_model_api``); only ``GET`` is allowed."""
+
+    def __init__(self) -> None:
+        super().__init__(method_not_allowed("GET").failure._replace(cause="model_api_disabled"))
+
+
+class ManagementCalls:
+    """Carries out the calls of the management API.
+
+    Methods raise the errors of `Serving`, and those that they name. `register`, `load`, `unload` and `unregister` raise
+    ModelApiDisabledError if the model API is off.
+    """
+
+    @classmethod
+    def of(cls, context: DoorContext) -> Self:
+        """Return those of a server."""
+        return cls(context.settings, context.serving)
+
+    def __init__(self, settings: Settings, serving: Serving) -> None:
+        self._serving = serving
+        self._model_api = settings.enable_model_api
+        self._changes = Changes()
+
+    def page(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of the default versions, sorted by name; functions of workflows are not among them."""
+        models = [model for model in self._serving.models() if not model.is_function]
+        entries = [{"modelName": model.name, "modelUrl": model.url} for model in models]
+        return page_of("models", entries, given)
+
+    async def describe(self, name: str, version: str | None, *, customized: bool) -> list[dict[str, Any]]:
+        """Describe one version (default if None) or ``all``; ``customized`` adds the handler's own description."""
+        if version == _ALL_VERSIONS:
+            return [_describe(model, self._serving.status(model)) for model in self._serving.versions(name)]
+        model = self._serving.get(name, version)
+        description = _describe(model, self._serving.status(model))
+        if customized:
+            metadata = await self._serving.describe_custom(model)
+            description["customizedMetadata"] = metadata if isinstance(metadata, dict) else {}
+        return [description]
+
+    async def register(self, given: Mapping[str, Any]) -> Done:
+        """Register a model as the given parameters say. Raises DoorError: they do not name the archive."""
+        self.check_model_api()
+        if "url" not in given:
+            raise bad_request("Parameter url is required.")
+        result = await self._changes.complete(self._serving.register(RegisterRequest(**given)))
+        registered = f'Model "{result.model_name}" Version: {result.model_version} registered with'
+        if result.workers_wanted == 0:
+            advice = "Use scale workers API to add workers for the model."
+            if result.loads_on_demand:
+                advice = "The first request starts one."
+            return Done(200, f"{registered} 0 initial workers. {advice}")
+        if result.pending:
+            return Done(202, _PENDING)
+        if result.workers_started < result.workers_wanted:
+            return Done(206, _PARTIAL)
+        return Done(200, f"{registered} {result.workers_wanted} initial workers")
+
+    async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
+        """Serve a model, or serve it again, with `Serving.load`."""
+        self.check_model_api()
+        return await self._changes.complete(self._serving.load(model))
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version of a model, or all versions, after its accepted requests are answered."""
+        self.check_model_api()
+        await self._changes.complete(self._serving.unload(name, version))
+
+    async def scale(self, name: str, version: str | None, given: Mapping[str, Any]) -> Done:
+        """Change the number of workers of a version, the default one if None, as the given parameters say.
+
+        Raises DoorError: the numbers are invalid, or contradict each other.
+        """
+        min_workers = _count(given, "min_worker", 1)
+        max_workers = _count(given, "max_worker", min_workers)
+        synchronous = given.get("synchronous", False)
+        self._serving.get(name, version)
+        if max_workers < min_workers:
+            raise bad_request("max_worker cannot be less than min_worker.")
+        scaling = self._serving.scale(name, version, min_workers, max_workers, synchronous=synchronous)
+        ready = await self._changes.complete(scaling)
+        if ready is None:
+            return Done(202, _PENDING)
+        if ready < min_workers:
+            return Done(206, _PARTIAL)
+        text = f"Workers scaled to {min_workers} for model: {name}"
+        return Done(200, text if version is None else f"{text}, version: {version}")
+
+    async def unregister(self, name: str, version: str | None) -> Done:
+        """Unregister a version, the default one if None."""
+        self.check_model_api()
+        await self._changes.complete(self._serving.unregister(name, version))
+        return Done(200, f'Model "{name}" unregistered')
+
+    def set_default(self, name: str, version: str) -> Done:
+        """Let a version serve requests that name no version."""
+        self._serving.set_default(name, version)
+        return Done(200, f'Default version successfully updated for model "{name}" to "{version}"')
+
+    def check_model_api(self) -> None:
+        """Check that models may be registered and unregistered. Raises ModelApiDisabledError: the model API is off."""
+        if not self._model_api:
+            raise ModelApiDisabledError
+
+
+def page_of(name: str, entries: Sequence[dict[str, str]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the page of entries that ``limit`` and ``next_page_token`` name, as TorchServe answers a list.
+
+    A page that ends exactly at the last entry still names a next one, which is empty, as in TorchServe.
+    """
+    limit, start = given.get("limit", _PAGE), _count(given, "next_page_token", 0)
+    if not 0 <= limit <= _PAGE:
+        limit = _PAGE
+    page: dict[str, Any] = {}
+    if start + limit <= len(entries):
+        page["nextPageToken"] = str(start + limit)
+    page[name] = entries[start : start + limit]
+    return page
+
+
+def _count(given: Mapping[str, Any], name: str, default: int) -> int:
+    value: int = given.get(name, default)
+    if value < 0:
+        raise bad_request(f"Parameter {name}: '{value}' is not an integer of at least 0.")
+    return value
+
+
+def _describe(model: ServedModel, status: ModelStatus) -> dict[str, Any]:
+    """Return what ``GET /models/{model}`` shows of one version: TorchServe's fields, in its order, and two of ours.
+
+    Times are UTC. ``openSequences`` is there if the model keeps sequences, ``unregistering`` if it runs only those.
+    """
+    config = model.config
+    return {
+        "modelName": model.name,
+        "modelVersion": model.version,
+        "modelUrl": model.url,
+        "runtime": config.runtime,
+        "minWorkers": status.min_workers,
+        "maxWorkers": status.max_workers,
+        "batchSize": config.batch_size,
+        "maxBatchDelay": config.max_batch_delay_ms,
+        "responseTimeout": config.response_timeout,
+        "startupTimeout": config.startup_timeout,
+        "maxRetryTimeoutInSec": config.max_retry_timeout,
+        "clientTimeoutInMills": config.client_timeout_ms,
+        "parallelType": config.parallel_type,
+        "parallelLevel": config.parallel_level,
+        "deviceType": config.device_type,
+        **({} if config.device_ids is None else {"deviceIds": list(config.device_ids)}),
+        "continuousBatching": config.continuous,
+        "useJobTicket": config.use_job_ticket,
+        "useVenv": config.use_venv,
+        "stateful": config.stateful,
+        "sequenceMaxIdleMSec": config.sequence_max_idle_ms,
+        "sequenceTimeoutMSec": config.sequence_timeout_ms,
+        "maxNumSequence": config.max_num_sequence,
+        "maxSequenceJobQueueSize": config.max_sequence_job_queue_size,
+        **({"openSequences": status.open_sequences} if config.stateful else {}),
+        **({"unregistering": True} if status.is_leaving else {}),
+        "loadedAtStartup": model.loaded_at_startup,
+        "workers": [_worker(worker) for worker in status.workers],
+        "jobQueueStatus": {"remainingCapacity": status.queue_remaining, "pendingRequests": status.queue_pending},
+    }
+
+
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
+    started = worker.started_at.astimezone(UTC).isoformat(timespec="milliseconds")
+    description = {
+        "id": worker.id,
+        "startTime": started.replace("+00:00", "Z"),
+        "status": "READY" if worker.ready else "WAITING" if worker.waits else "UNLOADING",
+        "memoryUsage": worker.memory,
+        "pid": worker.pid,
+        "gpu": worker.gpu,
+        "gpuUsage": worker.gpu_usage,
+    }
+    if worker.gpu_memory is not None:
+        description["gpuMemoryUsage"] = worker.gpu_memory
+    if worker.failure:
+        description["failure"] = worker.failure
+    return description

@@ -1,0 +1,14 @@
+"""The management API over HTTP."""
+
+from collections.abc import Iterable
+
+from torchserve_py.plugin_api import DoorOffer, Plugin
+
+
+def _doors() -> Iterable[DoorOffer]:
+    from torchserve_py.features.management.management_door import ManagementDoor
+
+    return [DoorOffer("management_address", ManagementDoor)]
+
+
+PLUGIN = Plugin(name="management", doors=_doors)

@@ -1,0 +1,105 @@
+"""The door for OpenAI's interface: chat, completions and embeddings of models that declare ``openai: true``.
+
+    POST /v1/chat/completions   /v1/completions   /v1/embeddings
+
+The body's ``model`` names the model. The handler gets the body, and in the request header ``url_path`` the path, as
+under ``/predictions/{model}/{version}/v1/chat/completions``; so `ts.torch_handler.vllm_handler` serves both. It answers
+as OpenAI does; a stream is made of server-sent events, which the handler writes. The list of models is KServe's, too:
+`features.kserve` has it.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from torchserve_py.doors.exchange import HttpDialect, HttpExchange
+from torchserve_py.doors.failures import DoorError, Failure
+from torchserve_py.doors.model_index import ModelIndex
+from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation
+from torchserve_py.doors.requests import inference_of, model_in, split_path
+from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE, Answer
+from torchserve_py.doors.routing import AfterBody, Door, DoorContext, PathValues, Route
+from torchserve_py.features.openai.openai_keys import answers_openai
+from torchserve_py.jobs.parts import Part
+from torchserve_py.serving.serving import ServedModel
+from torchserve_py.transport.http1.request import Request
+
+_NO_MODELS: Final = "No model declares OpenAI's interface (openai: true in its model-config.yaml)."
+#: A Truss, which has the same paths, says in a text what is wrong.
+_ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": {}}}
+_OPERATIONS: Final = {
+    path: Operation(
+        f"openai_{name}",
+        f"{description} of a model that declares OpenAI's interface; the body names it as its model",
+        (200, "default"),
+        takes={JSON: OBJECT},
+        gives={JSON: OBJECT, EVENTS: {"type": "string"}},
+        error=_ERROR,
+        needs_body=True,
+    )
+    for path, name, description in (
+        ("/v1/chat/completions", "chat_completions", "A chat completion"),
+        ("/v1/completions", "completions", "A completion"),
+        ("/v1/embeddings", "embeddings", "Embeddings"),
+    )
+}
+PATHS: Final = tuple(_OPERATIONS)
+
+
+class OpenAIDialect(HttpDialect):
+    """Errors are ``{"error": {…}}``; within a stream, an event of that shape, which OpenAI's clients raise."""
+
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+        return Answer(failure.status, _error(failure), (JSON_TYPE,))
+
+    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
+        # The content type is that of events unless the handler set one.
+        headers = first.headers
+        if not any(name.lower() == "content-type" for name, _ in headers):
+            headers = [*headers, list(EVENTS_TYPE)]
+        return Answer(first.status, b"", headers, first.reason)
+
+    def last_frame(self, failure: Failure) -> Sequence[bytes]:
+        return (b"data: ", _error(failure), b"\n\n")
+
+
+DIALECT: Final = OpenAIDialect()
+
+
+class OpenAIDoor(Door):
+    """Runs the requests of OpenAI's clients."""
+
+    def __init__(self, context: DoorContext) -> None:
+        super().__init__(context)
+        self._models = ModelIndex(self.serving, _of_this_interface)
+
+    def routes(self) -> Iterator[Route]:
+        for path, operation in _OPERATIONS.items():
+            yield Route(path, self._run, ("POST",), dialect=DIALECT, operations=(operation,))
+
+    def _run(self, request: Request, values: PathValues) -> AfterBody:
+        return lambda body: self._submit(request, body)
+
+    def _submit(self, request: Request, body: bytes) -> HttpExchange:
+        """Run a request on the model that its body names, or on the only model of this interface."""
+        models = self._models.get()
+        name = model_in(body) or ""
+        model = models.get(name)
+        if model is None:
+            if len(models) != 1:
+                known = f"Models of OpenAI's interface: {', '.join(models)}." if models else _NO_MODELS
+                message = f"The model {name!r} does not exist. {known}"
+                raise DoorError(Failure(404, "ModelNotFoundException", message, "model_not_found"))
+            (model,) = models.values()  # the name may be one that the handler knows, such as an adapter's
+        headers = (("url_path", "/".join(split_path(request.target))), ("explain", "False"))
+        return self.context.submit(request, DIALECT, model, inference_of(request, body, headers))
+
+
+def _of_this_interface(models: Sequence[ServedModel]) -> dict[str, ServedModel]:
+    return {model.name: model for model in models if answers_openai(model)}
+
+
+def _error(failure: Failure) -> bytes:
+    kind = "invalid_request_error" if failure.status < 500 else "server_error"
+    error = {"message": failure.message, "type": kind, "param": None, "code": failure.cause or None}
+    return json.dumps({"error": error}).encode()

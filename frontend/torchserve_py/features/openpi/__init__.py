@@ -1,0 +1,1 @@
+"""Policies of robots, as clients of openpi call them: episodes over WebSockets."""

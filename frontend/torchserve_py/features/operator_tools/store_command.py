@@ -1,0 +1,162 @@
+"""`torchserve-py store`: finds what is damaged in a store of sequences, sets it right, and moves sequences."""
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from torchserve_py.plugins import stores
+from ts.features.sequence_steps.record import Damaged
+from ts.features.sequence_steps.stores.maintenance import Maintenance, StoredSequence
+from ts.features.sequence_steps.stores.portable import read_sequences, write_sequences
+from ts.features.sequence_steps.stores.store import StoreError
+
+_DAMAGE: Final = 1
+_FAILED: Final = 2
+_STREAM: Final = "-"
+_EPILOG: Final = """\
+check    lists what is damaged; the exit status is 1 if anything is
+repair   drops what cannot be read and keeps the rest; a sequence without a readable head is over
+export   writes all sequences that can be read to FILE ("-" for the standard output)
+import   adds the sequences in FILE to the store, which may be of another kind
+
+All of it works while servers use the store. Move a sequence that a server holds after that server has stopped."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="torchserve-py store",
+        description="Check, repair, export or import the sequences in a store.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("act", choices=tuple(_ACTS), help="what to do")
+    parser.add_argument("store", metavar="STORE", help="the file of a file store, or the URL of a Redis")
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the file to export to or to import from")
+    parser.add_argument("--model", help="export only the sequences of this model")
+    parser.add_argument(
+        "--replace", action="store_true", help="let an import overwrite sequences that are in the store"
+    )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    arguments = parser()
+    given = arguments.parse_args(argv)
+    if (given.file is None) == (given.act in {"export", "import"}):
+        arguments.error(f"{given.act} takes {'a' if given.file is None else 'no'} FILE")
+    try:
+        with contextlib.closing(_opened(given.store, create=given.act == "import")) as store:
+            return _ACTS[given.act](store, given)
+    except (StoreError, Damaged, OSError) as error:
+        _tell(f"torchserve-py store {given.act}: {error}")
+        return _FAILED
+
+
+def _opened(place: str, *, create: bool) -> Maintenance:
+    """Return the store at a path or a URL. Raises StoreError: it cannot be used."""
+    for offer in stores().values():
+        module = importlib.import_module(offer.module)
+        if module.keeps(place):
+            store: Maintenance = module.open_maintenance(place, create=create)
+            return store
+    raise StoreError(f"{place!r} is no path or URL of a store")
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _check(store: Maintenance, _: argparse.Namespace) -> int:
+    is_open = is_over = damaged = 0
+    for model, sequence_id, problems, sequence in store.examine():
+        for problem in problems:
+            print(f"{model} {sequence_id!r}: {problem}")
+        damaged += bool(problems)
+        if sequence is not None:
+            is_open += not sequence.closed
+            is_over += bool(sequence.closed)
+    others = store.other_problems()
+    for problem in others:
+        print(problem)
+    print(f"sequences: {is_open} open, {is_over} over; damaged: {damaged}; other problems: {len(others)}")
+    return _DAMAGE if damaged or others else 0
+
+
+def _repair(store: Maintenance, _: argparse.Namespace) -> int:
+    count = 0
+    for model, sequence_id, what in store.repair():
+        print(f"{model} {sequence_id!r}: {what}")
+        count += 1
+    print(f"repaired: {count}")
+    return 0
+
+
+def _export(store: Maintenance, given: argparse.Namespace) -> int:
+    unreadable = 0
+
+    def readable() -> Iterator[StoredSequence]:
+        nonlocal unreadable
+        for model, sequence_id, problems, sequence in store.examine():
+            if given.model not in {None, model}:
+                continue
+            for problem in problems:
+                _tell(f"{model} {sequence_id!r}: {problem}")
+            if sequence is None:
+                unreadable += 1
+            else:
+                yield sequence
+
+    with _new_file(given.file) as out:
+        count = write_sequences(readable(), out)
+    _tell(f"exported: {count}; not exported, since they cannot be read: {unreadable}")
+    return _DAMAGE if unreadable else 0
+
+
+@contextlib.contextmanager
+def _new_file(name: str) -> Iterator[BinaryIO]:
+    """Open a file that does not exist yet, which is there when all of it has been written."""
+    if name == _STREAM:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path, part = Path(name), Path(f"{name}.part")
+    if path.exists():
+        raise FileExistsError(f"{name} exists; name a file that does not")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            yield out
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _import(store: Maintenance, given: argparse.Namespace) -> int:
+    imported = refused = 0
+    with contextlib.ExitStack() as stack:
+        file = sys.stdin.buffer if given.file == _STREAM else stack.enter_context(Path(given.file).open("rb"))
+        for sequence in read_sequences(file):
+            if isinstance(sequence, Damaged):
+                _tell(str(sequence))
+                refused += 1
+            elif store.write(sequence, replace=given.replace):
+                imported += 1
+            else:
+                _tell(f"{sequence.model} {sequence.sequence_id!r} is in the store; --replace overwrites it")
+                refused += 1
+    print(f"imported: {imported}; not imported: {refused}")
+    return _DAMAGE if refused else 0
+
+
+_ACTS: Final[dict[str, Callable[[Maintenance, argparse.Namespace], int]]] = {
+    "check": _check,
+    "repair": _repair,
+    "export": _export,
+    "import": _import,
+}

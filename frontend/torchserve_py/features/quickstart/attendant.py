@@ -1,0 +1,168 @@
+"""What `torchserve-py serve` does beside serving: wait until models are loaded, introduce them, reload what changes."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tqdm import tqdm
+
+from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.doors.token_authorization import KEY_FILE, TokenType, read_key
+from torchserve_py.features.console.console_settings import ConsoleSettings
+from torchserve_py.features.quickstart.introduction import introduction
+from torchserve_py.features.quickstart.served_path import ServedPath, Stamps
+from torchserve_py.server import Server, Unservable
+from torchserve_py.serving.errors import ModelError
+from torchserve_py.serving.serving import RegisterRequest, ServedModel, Serving
+from torchserve_py.settings.addresses import Address
+from torchserve_py.settings.table import Settings
+
+_INTERVAL: Final = 0.1
+#: How often files are looked at, and how long they must rest after a change before they are read (seconds).
+_WATCH_INTERVAL: Final = 0.3
+
+
+class Attendant:
+    """Attends to a server that serves some paths; with ``watch`` a model whose files change is loaded again."""
+
+    def __init__(self, paths: Sequence[ServedPath], settings: Settings, *, watch: bool) -> None:
+        self._paths = paths
+        self._watch = watch
+        self._workers = settings.default_workers_per_model
+        self._has_tokens = not settings.disable_token_authorization
+        self._has_console = settings.of(ConsoleSettings).enable_console
+        self._base = ""
+        #: The model at each path, by location; absent while it cannot be loaded.
+        self._served: dict[str, ServedModel] = {}
+        #: The state of the files of each path when they were loaded, and when they were looked at last, by location.
+        self._loaded: dict[str, Stamps] = {}
+        self._seen: dict[str, Stamps] = {}
+
+    async def attend(self, server: Server) -> None:
+        """Attend until the server stops.
+
+        Raises Unservable: a model cannot be loaded, and no change of its files will be noticed.
+        """
+        serving = server.serving
+        self._base = _url(server.addresses["inference_address"])
+        self._loaded = {each.spec.location: await self._stamps(each) for each in self._paths}
+        self._seen = self._loaded.copy()
+        bar: tqdm[Any] = tqdm(
+            total=len(self._paths), bar_format="{desc} {elapsed}", leave=False, disable=not sys.stderr.isatty()
+        )
+        with bar:
+            for served in self._paths:
+                bar.set_description_str(f"Loading {served.path.name}")
+                await self._wait_for(served, serving, bar)
+        for served in self._paths:
+            self._introduce(served, serving)
+        self._say_where(server)
+        try:
+            while self._watch:
+                for served in self._paths:
+                    await self._follow(served, serving)
+                await asyncio.sleep(_WATCH_INTERVAL)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:  # a signal
+            _say("", "Ending, once accepted requests are answered. Ctrl-C again ends at once.")
+            raise
+
+    # Loading
+
+    async def _wait_for(self, served: ServedPath, serving: Serving, bar: "tqdm[Any]") -> None:
+        """Wait until a model that the server loads at its start is ready, or has failed."""
+        location = served.spec.location
+        while True:
+            versions = (each for model in serving.models() for each in serving.versions(model.name))
+            model = next((each for each in versions if each.url == location), None)
+            status = None if model is None else serving.status(model)
+            failures = [] if status is None else [each.failure for each in status.workers if each.failure]
+            if failures or model is None:  # every model has been registered before the addresses were opened
+                why = f": {failures[0]}" if failures else "; the line above tells why"
+                if not self._watch:
+                    raise Unservable(f"{served.path} cannot be loaded{why}")
+                if model is not None:
+                    await serving.unload(model.name, model.version)
+                _say(f"{served.path} cannot be loaded{why}. It is tried again when its files change.")
+                return
+            if status is not None and status.ready:
+                self._served[location] = model
+                return
+            bar.refresh()
+            await asyncio.sleep(_INTERVAL)
+
+    # Changes
+
+    async def _follow(self, served: ServedPath, serving: Serving) -> None:
+        """Load a model again if its files have changed, and have rested since the last look."""
+        location = served.spec.location
+        before, now = self._seen[location], await self._stamps(served)
+        self._seen[location] = now
+        if now == before and now != self._loaded[location]:
+            self._loaded[location] = now
+            await self._reload(served, serving)
+
+    async def _stamps(self, served: ServedPath) -> Stamps:
+        """Return the state of the files of a path, without those of models that lie beside or below it."""
+        others = frozenset(each.path for each in self._paths if each is not served)
+        return await asyncio.to_thread(served.stamps, others)
+
+    async def _reload(self, served: ServedPath, serving: Serving) -> None:
+        before = self._served.get(served.spec.location)
+        started = time.monotonic()
+        try:
+            model = await serving.load(RegisterRequest(url=served.spec.location, initial_workers=self._workers))
+            if before is not None and (before.name, before.version) != (model.name, model.version):
+                if before.name == model.name:
+                    serving.set_default(model.name, model.version)
+                await serving.unload(before.name, before.version)
+        except (ArchiveError, ModelError) as error:
+            goes_on = "" if before is None else " The previous version is still serving."
+            why = f"has changed and cannot be loaded: {error}" if served.path.exists() else "is gone"
+            _say(f"{served.path} {why}.{goes_on}")
+            return
+        self._served[served.spec.location] = model
+        _say(f"{model.name} is reloaded in {time.monotonic() - started:.1f} s: {served.path.name} has changed.")
+        if before is None or before.name != model.name:
+            self._introduce(served, serving)
+
+    # What the user reads
+
+    def _introduce(self, served: ServedPath, serving: Serving) -> None:
+        model = self._served.get(served.spec.location)
+        if model is not None:
+            folder = served.path if served.path.is_dir() else served.path.parent
+            lines = introduction(model, serving.declared(model), folder, self._base, self._key())
+            _say("", *lines)
+
+    def _key(self) -> str | None:
+        """Return the inference key for the curl of a person; a log gets the name of a variable instead."""
+        if not self._has_tokens:
+            return None
+        return read_key(TokenType.inference, Path(KEY_FILE)) if sys.stdout.isatty() else "$KEY"
+
+    def _say_where(self, server: Server) -> None:
+        grpc = server.addresses.get("grpc_inference_port")  # the feature may be absent
+        called = "" if grpc is None else f" (gRPC {_url(grpc).partition('//')[2]})"
+        keys = f", with the inference key in {Path(KEY_FILE).absolute()}" if self._has_tokens else ""
+        watched = " Changes of files are loaded." if self._watch else ""
+        if self._has_console:
+            _say("", f"In the browser: {_url(server.addresses['management_address'])}/console")
+        _say(f"Serving at {self._base}{called}{keys}.{watched} Ctrl-C ends it.")
+
+
+def _url(address: Address) -> str:
+    """Return the URL of a listener for a client on this machine."""
+    if address.is_unix:
+        return str(address)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104 - nothing is bound
+    return f"{address.scheme}://{f'[{host}]' if ':' in host else host}:{address.port}"
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        tqdm.write(line, file=sys.stdout)
+    sys.stdout.flush()

@@ -1,0 +1,189 @@
+"""What `torchserve-py serve` tells of a model that is ready: where it answers, what it takes, and a curl that works."""
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from torchserve_py.archive.contract import TORCHSERVE
+from torchserve_py.serving.serving import ServedModel
+
+_JSON: Final = "application/json"
+_TEXT: Final = "text/plain"
+_BYTES: Final = "application/octet-stream"
+#: The body where nothing is known of what a model takes.
+_BODY: Final = "hello"
+_SIMPLE: Final = {"string": _BODY, "integer": 1, "number": 0.5, "boolean": True, "null": None}
+_MAX_DEPTH: Final = 8
+#: More values than this are no example that a person would read.
+_MAX_ELEMENTS: Final = 64
+_SAMPLES: Final = ("sample", "samples", "examples")
+_MEDIA_TYPES: Final = {".json": _JSON, ".txt": _TEXT, ".jpg": "image/jpeg", ".png": "image/png", ".wav": "audio/wav"}
+
+
+class _Manner(NamedTuple):
+    """How models of a contract are introduced."""
+
+    kind: str | None  # what they are called; None for the usual ones
+    path: str  # of their requests
+    takes: str  # if they do not declare it
+    try_path: str  # of a request to try then
+    try_body: Sequence[str]  # curl's options for its body
+
+
+def _body(media_type: str, body: str) -> list[str]:
+    is_file = body.startswith("@")
+    return ["-H", f"content-type: {media_type}", "--data-binary" if is_file else "-d", body]
+
+
+_MANNERS: Final = {
+    TORCHSERVE: _Manner(
+        None, "/predictions/{}", "what its handler takes; this is a guess", "/predictions/{}", _body(_TEXT, _BODY)
+    ),
+    "truss": _Manner(
+        "Truss", "/v1/models/{}:predict", "JSON, which its predict gets", "/v1/models/{}:predict", _body(_JSON, "{}")
+    ),
+    "mlserver": _Manner(
+        "MLServer",
+        "/v2/models/{}/infer",
+        "tensors that it does not declare; this shows its metadata",
+        "/v2/models/{}",
+        (),
+    ),
+}
+
+
+def introduction(
+    model: ServedModel, declared: Mapping[str, Any], folder: Path, base: str, key: str | None
+) -> Iterator[str]:
+    """Yield the lines about one model, whose files lie in a folder.
+
+    ``declared``: see `ts.protocol.messages.Loaded`. ``base``: the URL of the inference API. ``key``: the token that
+    requests must carry, if any.
+    """
+    takes, path, data = _request(model, declared, folder)
+    streams = bool((declared.get("function") or {}).get("streams"))
+    kinds = [
+        _MANNERS[model.contract.name].kind,
+        "stateful" if model.is_stateful else None,
+        "streams" if streams else None,
+    ]
+    about = ", ".join(each for each in kinds if each)
+    yield f"{model.name} ({about})  takes {takes}" if about else f"{model.name}  takes {takes}"
+    options = ["-N"] if streams else []
+    options += ["-H", f"Authorization: Bearer {key}"] if key is not None else []
+    options += ["-H", "ts_request_sequence_id: demo"] if model.is_stateful else []
+    yield f"  curl {shlex.join([f'{base}{path}', *options, *data])}"
+
+
+def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> tuple[str, str, list[str]]:
+    """Return what a model takes in words, the path of its requests, and curl's options for a body."""
+    if (function := declared.get("function")) is not None:
+        schema = function["request"]
+        example = example_of(schema)
+        media_type = function["takes"]
+        if media_type == _BYTES:
+            sample = _sample(folder)
+            body = f"@{_short(sample)}" if sample else _BODY
+            return f"bytes ({media_type})", f"/predictions/{model.name}", _body(media_type, body)
+        body = example if media_type == _TEXT and isinstance(example, str) else json.dumps(example)
+        return f"{_in_words(schema)} ({media_type})", f"/predictions/{model.name}", _body(media_type, body)
+    manner = _MANNERS[model.contract.name]
+    path = manner.path.format(model.name)
+    if (sample := _sample(folder)) is not None:
+        content_type = _MEDIA_TYPES.get(sample.suffix, _BYTES)
+        return f"{content_type}, such as {_short(sample)}", path, _body(content_type, f"@{_short(sample)}")
+    if inputs := declared.get("inputs"):
+        words = ", ".join(f"{each['name']} {each['datatype']}{list(each['shape'])}" for each in inputs)
+        example = tensors_of(inputs)
+        if example is not None:
+            return words, f"/v2/models/{model.name}/infer", _body(_JSON, json.dumps(example))
+        return words, f"/v2/models/{model.name}", []
+    if schema := (declared.get("schema") or {}).get("input_schema"):
+        return _in_words(schema), path, _body(_JSON, json.dumps(example_of(schema)))
+    return manner.takes, manner.try_path.format(model.name), list(manner.try_body)
+
+
+def _in_words(schema: Mapping[str, Any]) -> str:
+    """Return a JSON Schema in a few words: the members of an object, and their types."""
+    if "$ref" in schema:
+        schema = _definition(schema, schema)
+    members = schema.get("properties")
+    if not members:
+        return str(schema.get("type") or "any JSON")
+    types = {name: each.get("type") or _definition(schema, each).get("type", "any") for name, each in members.items()}
+    return "{" + ", ".join(f"{name}: {kind}" for name, kind in types.items()) + "}"
+
+
+def _definition(whole: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema that a part of another one names; an empty one if it names none."""
+    found: Mapping[str, Any] = whole.get("$defs", {}).get(str(part.get("$ref")).rpartition("/")[2], {})
+    return found
+
+
+def _sample(folder: Path) -> Path | None:
+    """Return the first file of the folder with samples that may lie beside a model."""
+    places = [folder / name for name in _SAMPLES if (folder / name).is_dir()]
+    files = sorted(file for place in places for file in place.iterdir() if file.is_file() and file.suffix != ".md")
+    return files[0] if files else None
+
+
+def _short(file: Path) -> str:
+    here = Path.cwd()
+    return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
+
+
+def example_of(schema: Mapping[str, Any], whole: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
+    """Return a value that a JSON Schema of pydantic's allows; members with a default are left out.
+
+    ``whole`` is the schema with the definitions, and `schema` lies in ``depth`` others.
+    """
+    whole = schema if whole is None else whole
+    for key in ("examples", "enum"):
+        if schema.get(key):
+            return schema[key][0]
+    for key in ("default", "const"):
+        if key in schema:
+            return schema[key]
+    if depth > _MAX_DEPTH:
+        return None
+    if "$ref" in schema:
+        return example_of(_definition(whole, schema), whole, depth + 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if schema.get(key):
+            return example_of(schema[key][0], whole, depth + 1)
+    if schema.get("type") == "array":
+        item = example_of(schema.get("items") or {}, whole, depth + 1)
+        return [item] * max(1, schema.get("minItems", 1))
+    if schema.get("type") == "object":
+        needed, members = schema.get("required", ()), schema.get("properties", {})
+        return {name: example_of(members.get(name, {}), whole, depth + 1) for name in needed}
+    if schema.get("type") in ("integer", "number") and "minimum" in schema:
+        return schema["minimum"]
+    return _SIMPLE.get(str(schema.get("type")), _BODY)
+
+
+def tensors_of(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return an Open Inference request with the declared inputs; None if it would be too long to read."""
+    shapes = [[size if size > 0 else 1 for size in each.get("shape") or (1,)] for each in inputs]
+    if not inputs or sum(math.prod(shape) for shape in shapes) > _MAX_ELEMENTS:
+        return None
+    return {
+        "inputs": [
+            {
+                "name": each["name"],
+                "shape": shape,
+                "datatype": each["datatype"],
+                "data": [_element(str(each["datatype"]))] * math.prod(shape),
+            }
+            for each, shape in zip(inputs, shapes, strict=True)
+        ]
+    }
+
+
+def _element(datatype: str) -> Any:
+    if datatype in ("BYTES", "BOOL"):
+        return _BODY if datatype == "BYTES" else True
+    return 0.5 if datatype.startswith(("FP", "BF")) else 1

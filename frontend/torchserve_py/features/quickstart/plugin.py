@@ -1,0 +1,13 @@
+"""The first minute: a model is written and served by one command each."""
+
+from torchserve_py.plugin_api import Plugin
+
+PLUGIN = Plugin(
+    name="quickstart",
+    needs=("console",),
+    commands={
+        "serve": "torchserve_py.features.quickstart.serve_command",
+        "init": "torchserve_py.features.quickstart.init_command",
+        "completion": "torchserve_py.features.quickstart.completion_command",
+    },
+)

@@ -1,0 +1,133 @@
+"""`torchserve-py serve PATH ...`: serves Python files, folders and archives with defaults for a first minute.
+
+It is the server with its usual settings (config.properties, environment), but for what the user has not set: one
+address for all of HTTP, one worker for each model, no token on loopback, and a terminal that shows less.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from torchserve_py.server_process import become, hold_end_signals
+
+#: How long Ctrl-C waits for open requests and sequences.
+_DRAIN_SECONDS: Final = 3
+_MODULE: Final = "torchserve_py.features.quickstart.serve_command"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="torchserve-py serve",
+        description="Serve models with defaults, in the foreground. Settings are read from config.properties and the"
+        " environment as by the server itself.",
+    )
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a Python file, a folder (handler, Truss, MLServer model), or a .mar"
+    )
+    parser.add_argument("--watch", action="store_true", help="load a model again when its files change")
+    parser.add_argument("--host", help="host to listen at, 127.0.0.1 by default; any other needs tokens")
+    parser.add_argument("--port", type=_number(0, 65535), help="port to listen at, 8080 by default; 0 takes a free one")
+    parser.add_argument("--workers", type=_number(1, 1000), default=1, help="workers of each model, 1 by default")
+    return parser
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not (text.isdecimal() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text} is to be a number from {least} to {most}")
+        return int(text)
+
+    return number
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; this process becomes the server."""
+    parser().parse_args(argv)
+    become(_MODULE, argv)
+
+
+def _serve(argv: Sequence[str]) -> int:
+    arguments = parser().parse_args(argv)
+    folder = Path(tempfile.mkdtemp(prefix="torchserve-py-"))
+    try:
+        return _serve_from(folder, arguments)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
+    from torchserve_py.features.quickstart.attendant import Attendant
+    from torchserve_py.features.quickstart.served_path import NoModel, ServedPath
+    from torchserve_py.features.quickstart.terminal_log import show_less
+    from torchserve_py.logs.setup import configure_logging
+    from torchserve_py.orphans import orphans_adopted
+    from torchserve_py.server import run
+    from torchserve_py.settings.log_config import LogConfigError
+    from torchserve_py.settings.resolution import SettingsError
+
+    try:
+        paths = [ServedPath.of(path, store) for path in arguments.paths]
+        settings = _settings(arguments, store, tuple(path.spec for path in paths))
+    except (NoModel, SettingsError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    try:
+        configure_logging(settings)
+    except LogConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        where = "serve from a folder that you may write to, or set LOG_LOCATION and METRICS_LOCATION"
+        print(f"No logs can be written: {error.filename}: {error.strerror}; {where}", file=sys.stderr)
+        return 1
+    if settings.log_config is None:
+        show_less()
+    if arguments.watch:  # what is compiled may be older than a change of the same second that leaves the size as it is
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    with orphans_adopted():
+        return run(settings, Attendant(paths, settings, watch=arguments.watch).attend)
+
+
+def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]) -> Any:
+    from torchserve_py.settings.addresses import Address
+    from torchserve_py.settings.flags import parse_flags
+    from torchserve_py.settings.resolution import Resolution
+    from torchserve_py.settings.table import DEFAULT_ORIGIN, Effective
+
+    resolution = Resolution(parse_flags(["--ncs", "--model-store", str(store)]), os.environ, Path.cwd())
+    resolution.settings()  # raises what is wrong
+    effective = resolution.effective
+
+    address: Address = effective["inference_address"].value
+    if arguments.host is not None or arguments.port is not None:
+        port = address.port if arguments.port is None else arguments.port
+        address = Address("http", arguments.host or address.host, port)
+        effective["inference_address"] = Effective(address, "serve")
+    is_local = address.is_loopback
+    defaults = {
+        "management_address": address if is_local else Address("http", "127.0.0.1", 0),
+        "metrics_address": address,
+        "grpc_inference_address": address.host or "127.0.0.1",
+        "grpc_inference_port": 0,
+        "grpc_management_port": 0,
+        "disable_token_authorization": is_local,
+        "default_workers_per_model": arguments.workers,
+        "metrics_mode": "prometheus",
+        "drain_timeout": _DRAIN_SECONDS,
+    }
+    for name, value in defaults.items():
+        if name in effective and effective[name].origin == DEFAULT_ORIGIN:  # a feature may be absent
+            effective[name] = Effective(value, "serve")
+    effective["load_models"] = Effective(specs, "serve")
+    return resolution.settings()
+
+
+if __name__ == "__main__":
+    hold_end_signals()
+    sys.exit(_serve(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""What `torchserve-py serve` shows of the logs: what models print, requests, what goes wrong. The files have all."""
+
+import logging
+import sys
+from typing import Final
+
+from tqdm import tqdm
+
+from torchserve_py.logs import access_log
+from torchserve_py.logs.formatters import LineFormatter
+from torchserve_py.logs.handlers import Console, InThread
+from torchserve_py.logs.setup import MODEL_LOGGER
+
+_MODEL_LINES: Final = "%(message)s"
+_OTHER_LINES: Final = "%(level)s %(message)s"
+_ACCESS_LINES: Final = "%(asctime)s %(message)s"
+
+
+class _Terminal(logging.Handler):
+    """Writes records to standard output, above a progress bar if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._model_lines = LineFormatter(_MODEL_LINES)
+        self.setFormatter(LineFormatter(_OTHER_LINES))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record; what models print stands alone."""
+        return self._model_lines.format(record) if record.name == MODEL_LOGGER else super().format(record)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        try:
+            tqdm.write(self.format(record), file=sys.stdout)
+        except Exception:
+            self.handleError(record)
+
+
+def show_less() -> None:
+    """Replace what the built-in logging writes to standard output."""
+    terminal = _Terminal()
+    terminal.addFilter(lambda record: record.name == MODEL_LOGGER or record.levelno >= logging.WARNING)
+    root = logging.getLogger()
+    for handler in root.handlers:
+        if isinstance(handler, InThread):
+            handler.handlers = [terminal, *(each for each in handler.handlers if not isinstance(each, Console))]
+    for handler in logging.getLogger(access_log.LOGGER_NAME).handlers:
+        if isinstance(handler, Console):
+            handler.setFormatter(LineFormatter(_ACCESS_LINES))

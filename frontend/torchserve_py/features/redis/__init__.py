@@ -1,0 +1,1 @@
+"""States of sequences in Redis, for the servers of a fleet."""

@@ -1,0 +1,1 @@
+"""What Amazon SageMaker calls in a container: invocations, sessions, and bidirectional streams."""

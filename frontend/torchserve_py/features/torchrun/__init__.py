@@ -1,0 +1,1 @@
+"""torchrun, which starts the processes of parallel workers."""

@@ -1,0 +1,1 @@
+"""OpenTelemetry traces of jobs, from their admission to their last byte."""

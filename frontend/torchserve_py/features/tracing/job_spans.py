@@ -1,0 +1,71 @@
+"""OpenTelemetry traces of the frontend: a span for each job, from its admission to its last byte.
+
+It is a child of the client's span, if the request has a ``traceparent`` header (W3C), and the parent of the worker's
+(`ts.features.tracing.handler_spans`), which gets the header with the span's own id. Without the setting nothing here is
+imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.job_observer import ObservedJob
+from torchserve_py.plugin_api import FeatureUnavailable
+from ts.features.tracing.span_export import HEADERS, OTLP, provider_of
+from ts.protocol.request_names import name_among
+
+
+class JobSpans:
+    """Makes spans, which go where the setting says: to a collector (``otlp``), or to the file of that path.
+
+    Raises FeatureUnavailable: OpenTelemetry's packages are not installed, or the file cannot be written.
+    """
+
+    def __init__(self, traces: str) -> None:
+        destination = traces if traces == OTLP else str(Path(traces).absolute())
+        try:
+            provider = provider_of(destination, "torchserve-py")
+        except (ModuleNotFoundError, OSError) as error:
+            raise FeatureUnavailable(f"traces = {destination}: {error}") from error
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self.in_workers = "ts.features.tracing.handler_spans", destination
+        self._tracer = provider.get_tracer("torchserve_py")
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob:
+        """Begin the span of a job."""
+        from opentelemetry.context import Context
+        from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
+
+        headers = tuple(request.headers)
+        request_id = name_among(headers)
+        context = self._propagator.extract(_carrier(headers), Context())
+        attributes = {"model.name": model, "model.version": version}
+        if request.sequence is not None:
+            attributes["sequence.id"] = request.sequence.id
+        span = self._tracer.start_span(f"inference {model}", context, SpanKind.SERVER, attributes)
+        own: dict[str, str] = {}
+        self._propagator.inject(own, set_span_in_context(span, context))
+
+        def end(job_id: str, failed: bool) -> None:
+            span.set_attribute("request.id", request_id or job_id)
+            if failed:
+                span.set_status(StatusCode.ERROR)
+            span.end()
+
+        sent = (*headers, *((name.encode(), value.encode()) for name, value in own.items()))
+        return ObservedJob(sent, f"{span.get_span_context().trace_id:032x}", end)
+
+
+def _carrier(pairs: Iterable[tuple[Any, Any]]) -> dict[str, str]:
+    """The headers of a trace among those of a request."""
+    carrier = {}
+    for name, value in pairs:
+        lowered = (name.decode("latin-1") if isinstance(name, bytes) else name).lower()
+        if lowered in HEADERS:
+            carrier[lowered] = value.decode("latin-1") if isinstance(value, bytes) else value
+    return carrier

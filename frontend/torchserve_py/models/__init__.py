@@ -1,0 +1,1 @@
+"""What is served: registered models, their versions, and how these are built."""

@@ -1,0 +1,239 @@
+"""Builds a model from a registration: obtains its files, settles its configuration, wires dispatcher and workers."""
+
+import asyncio
+import importlib
+import itertools
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torchserve_py.archive.cancellation import run_in_daemon_thread
+from torchserve_py.archive.downloads import DownloadPolicy
+from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.archive.obtain import obtain
+from torchserve_py.dispatch.autoscaler import Autoscaler
+from torchserve_py.dispatch.dispatcher import Dispatcher
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.models.dependencies import install_dependencies
+from torchserve_py.models.model import Model
+from torchserve_py.models.model_launch import launch_of, load_message, sends_ahead, shared_imports
+from torchserve_py.nvidia_smi import list_gpus
+from torchserve_py.plans.contracts import Configured, configuration_of
+from torchserve_py.plans.effective_config import EffectiveConfig
+from torchserve_py.plans.plan import Plan, plan_of
+from torchserve_py.plans.sequence_storage import make_folder
+from torchserve_py.plugins import contracts, launchers, plugins
+from torchserve_py.scheduling.closed import Over
+from torchserve_py.serving.errors import BadParameter
+from torchserve_py.serving.serving import RegisterRequest
+from torchserve_py.serving.usage import Usage
+from torchserve_py.settings.table import Settings
+from torchserve_py.workers.confinement import Confinement
+from torchserve_py.workers.devices import Assignment as DeviceAssignment
+from torchserve_py.workers.devices import Devices, visible_devices
+from torchserve_py.workers.forking import Forking, can_fork
+from torchserve_py.workers.launch_command import Launch
+from torchserve_py.workers.lifecycle import WorkerLimits
+from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.local_launcher import DebugLauncher, LocalLauncher
+from torchserve_py.workers.pool import Place, WorkerPool
+from torchserve_py.workers.process import NO_LIMIT
+from torchserve_py.workers.worker import Worker
+from torchserve_py.workers.worker_launcher import Launcher
+
+logger = logging.getLogger(__name__)
+
+#: Most warnings logged for one registration; a configuration file may hold thousands of unknown keys.
+_MAX_WARNINGS = 20
+#: Time limit from the launch of a worker to its connection: for importing the worker, not the model (seconds).
+_CONNECT_LIMIT = 120.0
+#: Time limit from the stop message to the exit of an idle worker (seconds).
+_STOP_LIMIT = 10.0
+
+
+class Assembly:
+    """Wires models to the server's settings, sockets, devices and metrics.
+
+    Raises FeatureUnavailable: a feature cannot work in this installation, or not as the settings say.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        listener: WorkerListener,
+        metrics: ServerMetrics,
+        usage: Usage,
+        confinement: Confinement,
+    ) -> None:
+        self._settings = settings
+        self._confinement = confinement
+        found = [plugin.observer(settings) for plugin in plugins()]
+        self._observers = [observer for observer in found if observer is not None]
+        self._listener = listener
+        self._metrics = metrics
+        self._usage = usage
+        #: The warnings about files that several models share that have been logged.
+        self._told: set[str] = set()
+        gpus = list_gpus()
+        visible = visible_devices(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu)
+        self._devices = Devices(visible, hide_others=bool(gpus))
+        self._worker_numbers = itertools.count(settings.initial_worker_port)
+        self._next_distribution_number = settings.initial_distribution_port
+        hidden = settings.blacklist_env_vars
+        hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
+        is_local = settings.worker_launcher not in launchers()
+        #: Whether workers are forked where they can be.
+        self._forks = settings.fork_workers and is_local and not settings.debug and can_fork()
+        self._launcher = self._launcher_of(settings, hidden_variables)
+        #: How the workers of all models are launched; what is a model's own is added.
+        self._launch = Launch(Path("/"), hidden_variables=hidden_variables, confinement=confinement)
+
+    def _launcher_of(self, settings: Settings, hidden_variables: frozenset[str]) -> Launcher:
+        offer = launchers().get(settings.worker_launcher)
+        if offer is not None:
+            launcher: Launcher = importlib.import_module(offer.module).launcher(settings, self._listener)
+            return launcher
+        if settings.debug:
+            return DebugLauncher()
+        return LocalLauncher(Forking(self._confinement, hidden_variables) if self._forks else None)
+
+    async def start(self) -> None:
+        """Get ready to start workers. Raises OSError: that is not possible here."""
+        await self._launcher.open()
+
+    async def prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
+        """Obtain the model's files, settle its configuration and install its dependencies; this may take long.
+
+        Raises ArchiveError: the archive could not be fetched or read; ModelError: it cannot be served as it is
+        configured.
+        """
+        if request.s3_sse_kms:
+            raise BadParameter("Parameter s3_sse_kms is not supported yet. A presigned URL needs no signature of ours.")
+        settings = self._settings
+
+        def get() -> tuple[ModelFiles, Configured]:
+            files = obtain(
+                request.url,
+                model_store=settings.model_store,
+                temp_dir=settings.temp_dir,
+                policy=DownloadPolicy(settings.allowed_urls, settings.allowed_url_networks),
+                handler=request.handler,
+                reuse=at_startup,
+            )
+            try:  # in this thread, because reading a file of a megabyte takes a second
+                return files, configuration_of(files, settings.model_store)
+            except BaseException:
+                files.remove(downloaded=True)
+                raise
+
+        files, configured = await run_in_daemon_thread(get, lambda unwanted: unwanted[0].remove(downloaded=True))
+        try:
+            plan = self._plan(request, files, configured, at_startup=at_startup)
+            files = await install_dependencies(
+                files,
+                plan.name,
+                settings.temp_dir,
+                use_venv=plan.config.use_venv,
+                requirements=settings.install_py_dep_per_model,
+                runtime=plan.config.runtime,
+                listed=plan.requirements,
+                file=plan.requirements_file,
+            )
+            await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
+            await asyncio.to_thread(make_folder, plan.config.cache, settings.log_location, self._confinement)
+            imports: Sequence[str] = ()
+            if self._forks:
+                imports = await asyncio.to_thread(shared_imports, files.model_dir, plan.handler)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))  # the files may be many
+            raise
+        return replace(plan, files=files, imports=imports)
+
+    async def close(self) -> None:
+        """Give up what workers were started with, once all of them have ended."""
+        await self._launcher.close()
+
+    def _plan(self, request: RegisterRequest, files: ModelFiles, configured: Configured, *, at_startup: bool) -> Plan:
+        for warning in configured.config.warnings[:_MAX_WARNINGS]:
+            logger.warning("%s: %s", request.model_name or configured.name or files.name, warning)
+        for warning in configured.shared_warnings[:_MAX_WARNINGS]:
+            if warning not in self._told:
+                self._told.add(warning)
+                logger.warning("%s", warning)
+        plan = plan_of(request, files, configured, self._settings, self._devices, at_startup=at_startup)
+        if (configured.requirements or configured.requirements_file) and not self._settings.install_py_dep_per_model:
+            text = "%s: its requirements are not installed, because install_py_dep_per_model is not true"
+            logger.info(text, plan.name)
+        return plan
+
+    def build(self, plan: Plan, over: Over | None = None) -> Model:
+        """Wire the model; its pool has no workers yet. ``over`` is what its versions share, if it keeps sequences."""
+        settings, config = self._settings, plan.config
+        offer = contracts().get(plan.files.contract)
+        metrics = self._metrics.model(plan.name, plan.version, "" if offer is None else offer.metrics)
+        dispatcher = Dispatcher(
+            config.policy(ahead=sends_ahead(config, settings)),
+            metrics,
+            stream_buffer_size=settings.stream_buffer_size,
+            record_model_metrics=lambda entries: self._metrics.record_model_metrics(plan.name, entries),
+            client_timeout=config.client_timeout_ms / 1000 or None,
+            over=over,
+        )
+        limits = self._limits(config)
+
+        devices: dict[str, DeviceAssignment] = {}
+        declared = self._metrics.declared_model_metrics
+
+        def new_place(place: Place) -> Callable[[], Worker]:
+            # It belongs to the place: a worker that replaces a dead one gets the same device.
+            device = devices[place.worker_id] = plan.devices.next()
+            label = f"W-{place.worker_id}-{plan.name}_{plan.version}"
+            launch = launch_of(self._launch, plan, device, place, settings)
+            load = load_message(plan, device, place, settings, declared, self._observers)
+            return lambda: Worker(
+                place.worker_id, label, self._launcher, launch, load, limits, self._listener, dispatcher
+            )
+
+        def end_place(worker_id: str) -> None:
+            plan.devices.give_back(devices.pop(worker_id))
+            self._launcher.forget_place(worker_id)
+            if not devices:
+                self._launcher.forget_files(plan.files.model_dir)
+
+        pool = WorkerPool(
+            new_place,
+            end_place,
+            lambda: self._new_worker_id(config),
+            dispatcher,
+            metrics,
+            max_retry=config.max_retry_timeout,
+            stop_limit=settings.unregister_model_timeout,
+            renew_to_scale=settings.cpu_launcher_enable,
+            on_demand=config.scaling is not None,
+        )
+        autoscaler = None
+        if config.scaling is not None:
+            label = f"Model {plan.name} version {plan.version}"
+            autoscaler = Autoscaler(label, config.scaling, pool, dispatcher, metrics)
+        return Model(plan, dispatcher, pool, self._usage, self._observers, autoscaler)
+
+    def _limits(self, config: EffectiveConfig) -> WorkerLimits:
+        limits = WorkerLimits(
+            connect=_CONNECT_LIMIT,
+            load=config.startup_timeout,
+            response=config.response_timeout,
+            stop=_STOP_LIMIT,
+            heartbeat=self._settings.worker_heartbeat_timeout,
+        )
+        if self._settings.debug:
+            return replace(limits, connect=NO_LIMIT, load=NO_LIMIT, response=NO_LIMIT, heartbeat=NO_LIMIT)
+        return limits
+
+    def _new_worker_id(self, config: EffectiveConfig) -> str:
+        if not config.ranks:
+            return str(next(self._worker_numbers))
+        number = self._next_distribution_number
+        self._next_distribution_number += config.ranks
+        return str(number)

@@ -1,0 +1,265 @@
+"""One registered model version: its files, its configuration, its jobs and its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchserve_py.archive.contracts import known_contracts
+from torchserve_py.dispatch.autoscaler import Autoscaler
+from torchserve_py.dispatch.dispatcher import Dispatcher
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.job_observer import JobObserver
+from torchserve_py.jobs.parts import JobFailed, Parts
+from torchserve_py.metrics.exposition import merged
+from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.plans.plan import Plan
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.serving.errors import NoDescribeWorker
+from torchserve_py.serving.model_activity import Activity, Timing
+from torchserve_py.serving.serving import ModelStatus, ServedModel, WorkerStatus
+from torchserve_py.serving.usage import Usage
+from torchserve_py.workers.pool import WorkerPool
+from torchserve_py.workers.supervisor import Supervisor
+from torchserve_py.workers.worker import Worker
+
+#: Largest description by a handler (bytes); decoding a longer one would block the event loop.
+_MAX_DESCRIPTION = 256 * 1024
+_DESCRIBE_HEADERS = (("describe", "True"),)
+_ids = itertools.count()
+_NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
+
+
+class Model:
+    """A registered model version; `ModelRegistry` starts and ends it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        dispatcher: Dispatcher,
+        pool: WorkerPool,
+        usage: Usage,
+        observers: Sequence[JobObserver],
+        autoscaler: Autoscaler | None,
+    ) -> None:
+        self.name = plan.name
+        self.version = plan.version
+        self.files = plan.files
+        self.handler = plan.handler
+        self.config = config = plan.config
+        self.in_workflow = plan.in_workflow
+        self.pool = pool
+        self.dispatcher = dispatcher
+        #: What doors know of the model.
+        self.served = ServedModel(
+            id=next(_ids),
+            name=plan.name,
+            version=plan.version,
+            url=plan.url,
+            contract=known_contracts()[plan.files.contract],
+            config=config,
+            is_stateful=config.stateful,
+            is_durable=config.stateful and config.cache.durable,
+            loaded_at_startup=plan.at_startup,
+            lacks_memory=lambda: any(supervisor.lacks_memory for supervisor in pool.supervisors),
+            is_function=plan.is_function,
+        )
+        self._usage = usage
+        self._autoscaler = autoscaler
+        #: Admits one inference request; a refusal is raised by the first `Parts.next` of the response.
+        self.submit: Callable[[InferenceRequest], Parts] = dispatcher.submit
+        if observers:
+            self.submit = lambda request: self._submit_observed(request, observers)
+
+    def _submit_observed(self, request: InferenceRequest, observers: Sequence[JobObserver]) -> Parts:
+        """Admit a request, and tell observers of its begin and end."""
+        observed = []
+        for observer in observers:
+            observed.append(observer.begin(request, self.name, self.version))
+            request = replace(request, headers=observed[-1].headers)
+
+        def end(job_id: str, failed: bool) -> None:
+            for each in observed:
+                each.end(job_id, failed)
+
+        parts = self.dispatcher.submit(request, end)
+        parts.trace_id = next((each.trace_id for each in observed if each.trace_id is not None), None)
+        return parts
+
+    def shares_states_with(self, other: Model) -> bool:
+        """Whether stored sequences of the two versions continue with either, see `stateVersion`."""
+        mine, its = self.config.cache, other.config.cache
+        return (
+            self.served.is_durable
+            and other.served.is_durable
+            and mine.state_version is not None
+            and (mine.state_version, mine.store, mine.path, mine.url)
+            == (its.state_version, its.store, its.path, its.url)
+        )
+
+    @property
+    def _ready_workers(self) -> list[Worker]:
+        """The workers that take jobs, oldest first."""
+        return [each.worker for each in self.pool.supervisors if each.worker is not None and each.ready]
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """What the model declares, see `ts.protocol.messages.Loaded`; empty while no worker is ready."""
+        return next((worker.declares for worker in reversed(self._ready_workers)), {})
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a worker has loaded it, or will as soon as there is a request."""
+        return self.pool.ready_count > 0 or self.pool.loads_on_demand
+
+    async def start_workers(self, count: int) -> None:
+        """Start so many workers, which are the minimum unless they follow the load, and wait for them.
+
+        Raises WorkerFailed: a worker failed to get ready.
+        """
+        least = count if self.config.scaling is None else self.config.min_workers
+        await self.scale(least, max(self.config.max_workers, count), count)
+
+    async def scale(self, min_workers: int, max_workers: int, count: int | None = None) -> None:
+        """See `WorkerPool.scale`. Between the two numbers the workers follow the load, if they are to."""
+        if self._autoscaler is not None:
+            self._autoscaler.start()
+        await self.pool.scale(min_workers, max_workers, count)
+
+    async def check_health(self, limit: float) -> bool:
+        """Return whether the model in every worker says within ``limit`` seconds that it is healthy."""
+        workers = self._ready_workers
+        if not self.served.contract.own_health or not workers:
+            return self.is_loaded
+        return all(await asyncio.gather(*(worker.check_health(limit) for worker in workers)))
+
+    async def expose_metrics(self, limit: float) -> str | None:
+        """Return the metrics of the model's own code in Prometheus' text format; None if a worker exceeds ``limit``.
+
+        If the model may have several workers, each series has a label that names its worker.
+        """
+        workers = self._ready_workers
+        texts = await asyncio.gather(*(worker.expose_metrics(limit) for worker in workers))
+        told = {}
+        for worker, text in zip(workers, texts, strict=True):
+            if text is not None:
+                told[worker.id] = text.decode()
+            elif worker.ready:  # otherwise the worker has ended meanwhile
+                return None
+        return merged(told) if self.pool.max_workers > 1 else "".join(told.values())
+
+    async def describe_custom(self) -> Any:
+        """Ask the handler to describe the model, and return its answer decoded from JSON.
+
+        Models of other contracts have no handler; they are described by their declarations. The description is empty if
+        the answer is not JSON or has more than `_MAX_DESCRIPTION` bytes. Raises NoDescribeWorker: no worker answered.
+        """
+        if not self.pool.ready_count:
+            raise NoDescribeWorker(self.name)
+        if not self.served.contract.handlers:
+            return dict(self.declared)
+        parts = self.submit(InferenceRequest(_DESCRIBE_HEADERS, [], unbatched=True, via="server"))
+        try:
+            async with asyncio.timeout(self.config.response_timeout):
+                part = await parts.next()
+        except (TimeoutError, JobFailed) as error:
+            raise NoDescribeWorker(self.name) from error
+        finally:
+            parts.cancel()
+        if part.error is not None:
+            raise NoDescribeWorker(self.name)
+        try:
+            return json.loads(part.body) if len(part.body) <= _MAX_DESCRIPTION else {}
+        except (ValueError, RecursionError):
+            return {}
+
+    def status(self) -> ModelStatus:
+        """Return the workers and the queue as they are now."""
+        return ModelStatus(
+            min_workers=self.pool.min_workers,
+            max_workers=self.pool.max_workers,
+            workers=[self._status_of(supervisor) for supervisor in self.pool.supervisors],
+            queue_remaining=self.dispatcher.scheduler.remaining_capacity,
+            queue_pending=self.dispatcher.scheduler.queued,
+            loads_on_demand=self.pool.loads_on_demand,
+            open_sequences=self.dispatcher.scheduler.open_sequences,
+            is_leaving=self.dispatcher.scheduler.runs_out,
+        )
+
+    def _status_of(self, supervisor: Supervisor) -> WorkerStatus:
+        gpu, pid, usage = supervisor.gpu_index, supervisor.pid, self._usage
+        return WorkerStatus(
+            id=supervisor.id,
+            started_at=supervisor.started_at,
+            ready=supervisor.ready,
+            memory=usage.worker_memory.get(pid, 0),
+            pid=pid,
+            gpu=supervisor.has_gpu,
+            gpu_usage="N/A" if gpu is None else usage.gpus.get(gpu, _NO_GPU_USAGE),
+            gpu_memory=usage.worker_gpu_memory.get(pid),
+            failure=supervisor.failure,
+            gave_up=supervisor.gave_up,
+            waits=supervisor.waits,
+            state=supervisor.condition,
+            device=f"gpu {gpu}" if gpu is not None else "gpu of its node" if supervisor.has_gpu else "cpu",
+            restarts=supervisor.restarts,
+            last_end=supervisor.last_end,
+            running=0 if supervisor.worker is None else len(supervisor.worker.in_flight),
+            launched_at=None if supervisor.worker is None else supervisor.worker.started_at,
+        )
+
+    def activity(self) -> Activity:
+        """Return what the jobs did so far, and their state now."""
+        metrics, pool = self.dispatcher.metrics, self.pool
+        return activity_of(
+            metrics,
+            running=self.dispatcher.scheduler.in_flight,
+            workers=pool.ready_count,
+            workers_wanted=pool.counts.wanted,
+            memory=sum(self._usage.worker_memory.get(supervisor.pid, 0) for supervisor in pool.supervisors),
+        )
+
+    def record_gpu_memory(self) -> None:
+        """Show in the metrics what the workers have on GPUs."""
+        for worker in [each.worker for each in self.pool.supervisors if each.worker is not None]:
+            if (size := self._usage.worker_gpu_memory.get(worker.pid)) is not None:
+                self.dispatcher.metrics.worker_gpu_memory(worker.label, size)
+
+    async def end(self, cause: Cause, limit: float) -> bool:
+        """Answer every job with ``cause``, end every sequence, and stop the workers within ``limit`` seconds.
+
+        Return whether all workers are gone; False if one survives even SIGKILL.
+        """
+        if self._autoscaler is not None:
+            self._autoscaler.close()
+        await self.dispatcher.close(cause)
+        return not await self.pool.stop(limit)
+
+
+def activity_of(metrics: ModelMetrics, *, running: int, workers: int, workers_wanted: int, memory: int) -> Activity:
+    """Return what a model's metrics have counted, and the state that is given."""
+    batches, queue, handler = metrics.batch_size, metrics.queue_seconds, metrics.handler_seconds
+    outcomes = metrics.outcomes
+    return Activity(
+        succeeded=outcomes.succeeded,
+        succeeded_seconds=outcomes.succeeded_seconds,
+        running_seconds=outcomes.running_seconds,
+        failures=dict(outcomes.failures),
+        failed_seconds=outcomes.failed_seconds,
+        last_at=outcomes.last_at,
+        executions=dict(outcomes.executions),
+        batches=tuple(batches.counts),
+        batched=int(batches.sum),
+        waiting=Timing(tuple(queue.counts), queue.sum),
+        handler=Timing(tuple(handler.counts), handler.sum),
+        queued=int(metrics.queue_depth.read()),
+        running=running,
+        workers=workers,
+        workers_wanted=workers_wanted,
+        sequences=int(metrics.open_sequences.read()),
+        memory=memory,
+    )

@@ -1,0 +1,202 @@
+"""How the workers of a model are launched, what they are told to load, and which imports they share with others.
+
+A wrong guess of these imports costs time or memory, and changes nothing else: see `torchserve_py.workers.forking`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from torchserve_py.archive.built_in_handlers import BUILT_IN_HANDLERS
+from torchserve_py.jobs.job_observer import JobObserver
+from torchserve_py.models.dependencies import packages_dir, venv_python
+from torchserve_py.plans.effective_config import EffectiveConfig
+from torchserve_py.plans.plan import Plan
+from torchserve_py.plans.sequence_storage import cache_message, sequence_file
+from torchserve_py.plugins import contracts, protocols, ranks, steps
+from torchserve_py.settings.schemas.model_config import WarmupRequest
+from torchserve_py.settings.table import Settings
+from torchserve_py.version import __version__
+from torchserve_py.workers.devices import Assignment, available_processors
+from torchserve_py.workers.launch_command import CpuLauncher, Launch, RankGroup, RankLauncher
+from torchserve_py.workers.pool import Place
+from ts.protocol.log_records import FORMAT_VARIABLE
+from ts.protocol.messages import Load, Warmup
+
+logger = logging.getLogger(__name__)
+
+#: What is imported for a model whose files import one of these.
+_TORCH: Final = ("torch", "ts.torch_handler.base_handler")
+_IMPORTS_TORCH: Final = re.compile(
+    rb"^[ \t]*(?:import|from)[ \t].*\b(?:torch|torch_handler|torchvision|transformers)\b", re.MULTILINE
+)
+#: Variables that libraries read while torch is imported: a model that names one may set it before.
+_NAMES_READ_EARLY: Final = re.compile(
+    rb"""["'](ATEN|GOMP|KMP|MKL|NCCL|NUMEXPR|OMP|OPENBLAS|PYTORCH|TORCH)[A-Z]*_[A-Z]"""
+)
+#: Files of a model that are looked at, and bytes of each.
+_MOST_FILES: Final = 200
+_MOST_BYTES: Final = 1 << 20
+
+#: The module that runs asynchronous handlers of TorchServe's; others run without an event loop.
+_ASYNC_HANDLER: Final = "ts.runtime.async_handler"
+
+
+def launch_of(
+    general: Launch,
+    plan: Plan,
+    device: Assignment,
+    place: Place,
+    settings: Settings,
+) -> Launch:
+    """Return how the workers in a place of a model's pool are launched.
+
+    Args:
+        general: What holds for the workers of all models.
+    """
+    config = plan.config
+    environment = {**plan.environment, **_variables(settings), **device.environment}
+    group = None
+    if config.ranks and (offer := ranks()) is not None:
+        launcher: RankLauncher = importlib.import_module(offer.module).launcher(config.plugin_keys)
+        group = RankGroup(
+            config.ranks,
+            every_rank=config.parallel_type != "pp",
+            name=f"{plan.name}_{place.worker_id}",
+            log_dir=settings.log_location,
+            launcher=launcher,
+        )
+        environment |= launcher.environment
+    cpu_launcher = None
+    if settings.cpu_launcher_enable:
+        cpu_launcher = CpuLauncher(tuple((settings.cpu_launcher_args or "").split()), place.index, place.count)
+    installed, use_venv = plan.files.dependencies_dir, config.use_venv
+    return replace(
+        general,
+        working_dir=plan.files.model_dir,
+        runtime=config.runtime,
+        environment=environment,
+        gpu_index=device.devices[0].gpu_index if device.devices else None,
+        venv_python=venv_python(installed) if installed and use_venv else None,
+        packages_dir=packages_dir(installed) if installed and not use_venv else None,
+        ranks=group,
+        cpu_launcher=cpu_launcher,
+        ahead=sends_ahead(config, settings),
+        plugin_keys=config.plugin_keys,
+        imports=plan.imports,
+    )
+
+
+def _variables(settings: Settings) -> dict[str, str]:
+    """Return the variables that the workers of all models have."""
+    # TorchServe's workers read most of these names; a handler may as well.
+    variables = {
+        "TS_REQUEST_SEQUENCE_ID": settings.ts_header_key_sequence_id,
+        "TS_REQUEST_SEQUENCE_START": settings.ts_header_key_sequence_start,
+        "TS_REQUEST_SEQUENCE_END": settings.ts_header_key_sequence_end,
+        "TS_DECODE_INPUT_REQUEST": str(settings.decode_input_request).lower(),
+        "TS_IPEX_ENABLE": str(settings.ipex_enable).lower(),
+        "TS_IPEX_GPU_ENABLE": str(settings.ipex_gpu_enable).lower(),
+    }
+    if not settings.debug:  # else a person reads what workers write
+        variables[FORMAT_VARIABLE] = settings.log_format
+    return variables
+
+
+def sends_ahead(config: EffectiveConfig, settings: Settings) -> bool:
+    """Whether workers are sent batches ahead: they run batches, each in one process that the server itself starts."""
+    batches = not (config.continuous or config.async_communication)
+    one_process = not (config.ranks or settings.cpu_launcher_enable or settings.debug)
+    return batches and one_process and config.node is None
+
+
+def _runtime(contract: str) -> str:
+    """Return the module that runs the asynchronous code of a contract."""
+    offer = contracts().get(contract)
+    return _ASYNC_HANDLER if offer is None else offer.runtime
+
+
+def load_message(
+    plan: Plan,
+    device: Assignment,
+    place: Place,
+    settings: Settings,
+    metrics: list[list[Any]],
+    observers: Sequence[JobObserver],
+) -> Load:
+    """Return what a worker in this place is told to load."""
+    config, node = plan.config, plan.config.node
+    return Load(
+        contract=plan.files.contract,
+        runtime=_runtime(plan.files.contract),
+        protocols=dict(protocols()),
+        observers=dict(each.in_workers for each in observers),
+        model_name=plan.name,
+        model_version=plan.version,
+        model_dir=str(plan.files.model_dir) if node is None else "",
+        manifest=_plain(plan.files.manifest.raw),
+        handler=plan.handler,
+        gpu_id=device.gpu_id,
+        processors=max(1, available_processors() // place.count) if node is None else node.processors,
+        batch_size=config.batch_size,
+        continuous=config.continuous,
+        asynchronous=config.async_communication,
+        sequences=config.stateful,
+        steps=steps(),
+        envelope=settings.service_envelope,
+        decode_input_request=settings.decode_input_request,
+        limit_max_image_pixels=settings.limit_max_image_pixels,
+        server_version=__version__,
+        max_response_size=settings.max_response_size,
+        metrics=metrics,
+        header_keys=[
+            settings.ts_header_key_sequence_id,
+            settings.ts_header_key_sequence_start,
+            settings.ts_header_key_sequence_end,
+        ],
+        warmup=[_warmup(each, config.batch_size) for each in config.warmup],
+        cache=cache_message(config, sequence_file(settings.log_location, plan.name)),
+    )
+
+
+def _warmup(request: WarmupRequest, batch_size: int) -> Warmup:
+    inputs = [[each.name, each.datatype, list(each.shape)] for each in request.inputs or ()]
+    return Warmup(
+        file=request.file,
+        content_type=request.content_type,
+        inputs=inputs,
+        rows=request.rows or batch_size,
+        calls=request.calls,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a mapping as plain dictionaries, which msgpack can encode."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def shared_imports(model_dir: Path, handler: str) -> tuple[str, ...]:
+    """Return the modules that are worth importing for a model. Blocks."""
+    if importlib.util.find_spec("torch") is None:
+        return ()
+    uses_torch = handler.partition(":")[0] in BUILT_IN_HANDLERS
+    for _, file in zip(range(_MOST_FILES), model_dir.rglob("*.py"), strict=False):
+        try:
+            with file.open("rb") as opened:
+                source = opened.read(_MOST_BYTES)
+        except OSError as error:
+            logger.debug("%s is not looked at: %s", file, error)
+            continue
+        if _NAMES_READ_EARLY.search(source):
+            return ()
+        uses_torch = uses_torch or _IMPORTS_TORCH.search(source) is not None
+    return _TORCH if uses_torch else ()

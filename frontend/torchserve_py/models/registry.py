@@ -1,0 +1,396 @@
+"""The registry of models: it registers, scales and removes model versions, and is the `Serving` of the doors."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from functools import partial
+from typing import Any
+
+from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.dispatch.dispatcher import Dispatcher
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.models.assembly import Assembly
+from torchserve_py.models.model import Model
+from torchserve_py.models.over_of_models import OverOfModels
+from torchserve_py.models.served_models import ServedModels, Versions
+from torchserve_py.models.startup_models import StartupModel, remedy, restored, saved_model, startup_models
+from torchserve_py.models.stored_models import StoredModels
+from torchserve_py.plans.plan import Plan
+from torchserve_py.plans.precedence import check_worker_count
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.serving.changes import Changes
+from torchserve_py.serving.errors import (
+    DefaultVersionInUse,
+    DefaultVersionNotFound,
+    ModelError,
+    ModelNotFound,
+    ShuttingDown,
+    UnregisterTimeout,
+    VersionConflict,
+    WorkersFailed,
+)
+from torchserve_py.serving.serving import RegisterRequest, RegisterResult, ServedModel
+from torchserve_py.serving.usage import Usage
+from torchserve_py.settings.model_spec import ModelSpec
+from torchserve_py.settings.schemas.versions import SavedModel
+from torchserve_py.settings.table import Settings
+from torchserve_py.workers.confinement import Confinement
+from torchserve_py.workers.listener import WorkerListener
+from torchserve_py.workers.startup import WorkerFailed
+
+logger = logging.getLogger(__name__)
+
+#: Time limit for workers to finish their current work when the server stops after its drain (seconds).
+_CLOSE_LIMIT = 5.0
+
+
+class ModelRegistry(ServedModels):
+    """All registered models, and the operations that change them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        listener: WorkerListener,
+        metrics: ServerMetrics,
+        confinement: Confinement = Confinement(),  # noqa: B008 - it is frozen
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._metrics = metrics
+        self._changes = Changes()
+        #: Models whose workers are starting, before they are served; and removed models that finish accepted jobs.
+        self._unserved: set[Model] = set()
+        #: The sequences that are over, by the name of the model, which may have been unregistered since.
+        self._over = OverOfModels()
+        self._preparations: set[asyncio.Task[Plan]] = set()
+        self._closing = False
+        #: Called after each change of the served models, and of their numbers of workers.
+        self.on_change: Callable[[], None] = lambda: None
+        #: The usage of workers and GPUs that describe calls show; the server updates it with the system metrics.
+        self.usage = Usage()
+        self._stored = StoredModels(settings.model_store)
+        self._assembly = Assembly(settings, listener, metrics, self.usage, confinement)
+
+    # Changing.
+
+    async def load_startup_models(self) -> None:
+        """Register the models that the settings name; a model that cannot be registered is logged and skipped.
+
+        Raises OSError: workers are to run on other machines, and those cannot be reached.
+        """
+        await self._assembly.start()
+        wanted = list(startup_models(self._settings))
+        plans: list[asyncio.Task[Plan | None]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                plans += [group.create_task(self._prepare_at_startup(each)) for each in wanted]
+                for each in wanted:  # in this order: of two with the same name and version the first is served
+                    plan = await plans[0]
+                    del plans[0]
+                    self._add_at_startup(each, plan)
+        finally:  # prepared models that are not registered; downloads stay for the next start
+            for unused in plans:
+                if not unused.cancelled() and not unused.exception() and (plan := unused.result()) is not None:
+                    plan.files.remove()
+
+    def saved_models(self) -> list[SavedModel]:
+        return [
+            saved_model(model, versions)
+            for versions in self._names.values()
+            for model in versions.staying
+            if not model.in_workflow
+        ]
+
+    async def register(self, request: RegisterRequest) -> RegisterResult:
+        model = self._add(await self._prepare(request, at_startup=False))
+        self._not_loaded = [spec for spec in self._not_loaded if not _is_loaded_by(spec, model)]
+        wanted = model.config.initial_workers
+        scaling = model.start_workers(wanted)
+        if not request.synchronous and wanted:
+            self._changes.start(_unattended(scaling))
+            self.on_change()
+            return RegisterResult(model.name, model.version, 0, wanted, pending=True)
+        try:
+            await self._complete(scaling, model.name, model.version)
+        except WorkersFailed:
+            if model in self._all():  # another call may have unregistered it meanwhile
+                await self._remove(model)
+            raise
+        pool = model.pool
+        return RegisterResult(
+            model.name, model.version, pool.ready_count, wanted, pending=False, loads_on_demand=pool.loads_on_demand
+        )
+
+    async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
+        request, saved = (restored(model), model) if isinstance(model, SavedModel) else (model, None)
+        successor = self._build(await self._prepare(request, at_startup=False))
+        self._not_loaded = [spec for spec in self._not_loaded if not _is_loaded_by(spec, successor)]
+        await asyncio.shield(self._changes.start(self._take_over(successor, saved)))
+        return successor.served
+
+    async def stored(self, known: Collection[str] = ()) -> dict[str, list[str]]:
+        served = [model.served.url for model in self._all()]
+        return await asyncio.to_thread(self._stored.by_name, [*served, *known])
+
+    async def scale(
+        self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
+    ) -> int | None:
+        model = self.find(name, version)
+        check_worker_count(min_workers if model.config.scaling is None else max_workers)
+        scaling = model.scale(min_workers, max_workers)
+        if not synchronous:
+            self._changes.start(_unattended(scaling))
+            self.on_change()
+            return None
+        await self._complete(scaling, name, model.version)
+        return model.pool.ready_count
+
+    def set_default(self, name: str, version: str) -> None:
+        versions = self._names.get(name)
+        if versions is None:
+            raise ModelNotFound(name)
+        model = versions.models.get(version)
+        if model is None or model in versions.leaving:
+            raise DefaultVersionNotFound(name, version)
+        versions.choose(model)
+        self.on_change()
+
+    async def unregister(self, name: str, version: str | None = None) -> None:
+        model, versions = self.find(name, version), self._names[name]
+        others = [each for each in versions.staying if each is not model]
+        if versions.default is model and others:
+            raise DefaultVersionInUse(name)
+        if model in versions.leaving:
+            gone: Awaitable[bool] = versions.leaving[model]
+        elif others and not versions.default.shares_states_with(model) and model.dispatcher.scheduler.open_sequences:
+            gone = versions.leaving[model] = self._changes.start(self._leave(model))
+            self.on_change()
+        else:
+            gone = self._remove(model)
+        if not await asyncio.shield(gone):
+            raise UnregisterTimeout(name)
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        model = self.find(name, version)
+        models = [*self._names[name].models.values()] if version is None else [model]
+        limit = self._settings.unregister_model_timeout
+        if not all(await asyncio.gather(*[self._remove(model, finishes_in=limit) for model in models])):
+            raise UnregisterTimeout(name)
+
+    async def drain(self, limit: float) -> bool:
+        """Let every model finish its accepted jobs within ``limit`` seconds; return whether all have finished.
+
+        From now on registrations are refused.
+        """
+        self._closing = True
+        models = (*self._all(), *self._unserved)
+        return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in models)))
+
+    async def close(self) -> None:
+        """End every model; open jobs and later calls fail with the cause that the server is shutting down."""
+        self._closing = True
+        for preparation in self._preparations:
+            preparation.cancel()
+        if self._preparations:
+            await asyncio.wait(self._preparations, timeout=_CLOSE_LIMIT)
+        models = self._all()
+        await asyncio.gather(*(model.end(Cause.draining, _CLOSE_LIMIT) for model in (*models, *self._unserved)))
+        await self._changes.wait(_CLOSE_LIMIT)  # they end when the workers that they wait for have ended
+        await self._assembly.close()
+        for model in models:
+            model.files.remove()
+
+    # Implementation.
+
+    async def _prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
+        """Prepare a registration; fail if the server closes meanwhile."""
+        self._check_open()
+        preparation = asyncio.create_task(self._assembly.prepare(request, at_startup=at_startup))
+        self._preparations.add(preparation)
+        preparation.add_done_callback(self._preparations.discard)
+        try:
+            plan = await preparation
+            self._check_open()
+        except asyncio.CancelledError:
+            if preparation.cancelled():
+                self._check_open()
+            raise
+        except ShuttingDown:
+            preparation.result().files.remove(downloaded=True)
+            raise
+        return plan
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ShuttingDown
+
+    def _add(self, plan: Plan) -> Model:
+        versions = self._names.get(plan.name)
+        if versions is not None and plan.version in versions.models:
+            self._changes.start(asyncio.to_thread(plan.files.remove, downloaded=True))
+            raise VersionConflict(plan.name, plan.version)
+        model = self._build(plan)
+        if versions is None:
+            self._names[model.name] = Versions(model, self.forget_defaults)
+        else:
+            versions.models[model.version] = model
+        logger.info("Model %s version %s is registered", model.name, model.version)
+        return model
+
+    def _build(self, plan: Plan) -> Model:
+        try:
+            model = self._assembly.build(plan, self._over.of(plan, self._names))
+        except BaseException:
+            plan.files.remove(downloaded=True)
+            raise
+        model.dispatcher.of_version = partial(self._other_version, model)
+        self._live[model.served.id] = model
+        return model
+
+    def _other_version(self, model: Model, version: str) -> Dispatcher | None:
+        """Return the dispatcher of another version of a model, if that version is registered."""
+        versions = self._names.get(model.name)
+        other = None if versions is None else versions.models.get(version)
+        return None if other is None or other is model or not other.served.is_durable else other.dispatcher
+
+    async def _take_over(self, model: Model, saved: SavedModel | None) -> None:
+        """Start the workers of a model that is not served yet; then serve it in place of the one with its version.
+
+        ``saved``, which the model was loaded from, tells whether it becomes the default version.
+        """
+        self._unserved.add(model)
+        # Steps of stored sequences wait until the workers of the earlier model have given up its sequences.
+        model.pool.hold()
+        try:
+            await model.start_workers(max(1, model.config.initial_workers))
+        except WorkerFailed as failure:
+            await self._end_workers(model)
+            await asyncio.to_thread(model.files.remove)
+            raise WorkersFailed(model.name, model.version, failure.status) from failure
+        finally:
+            self._unserved.discard(model)
+        old = self._serve(model, saved)
+        if old is None or not model.served.is_durable:
+            model.pool.resume()
+        if old is None:
+            return
+        try:
+            await self._finish(old, self._settings.unregister_model_timeout)
+            await self._end_workers(old)
+        finally:
+            model.pool.resume()
+        await asyncio.to_thread(old.files.remove)
+
+    def _serve(self, model: Model, saved: SavedModel | None) -> Model | None:
+        """Serve a model from now on, and return the one that had its name and version, whose jobs come here too."""
+        versions = self._names.get(model.name)
+        if versions is None:
+            versions = self._names[model.name] = Versions(model, self.forget_defaults)
+        old = versions.models.get(model.version)
+        versions.models[model.version] = model
+        if old is not None:
+            versions.leaving.pop(old, None)
+        if (saved is not None and saved.default) or versions.default is old:
+            versions.default = model
+        versions.is_chosen |= saved is not None and saved.chosen
+        self.on_change()
+        if old is model:
+            return None
+        if old is not None:
+            if not (old.served.is_durable and model.served.is_durable):
+                old.dispatcher.lose_states()
+            self._live = {id_: model if each is old else each for id_, each in self._live.items()}
+        return old
+
+    def _remove(self, model: Model, *, finishes_in: float = 0.0) -> Awaitable[bool]:
+        """Take a model out of service at once, so that no other call removes it too; end it in the background.
+
+        Accepted jobs may finish within ``finishes_in`` seconds. Return an awaitable: whether the workers are gone.
+        """
+        versions = self._names[model.name]
+        if len(versions.models) == 1:
+            del self._names[model.name]
+            self.forget_defaults()
+        else:
+            versions.remove(model)
+        others = versions.staying
+        if not model.served.is_durable or (others and not any(each.served.is_durable for each in others)):
+            model.dispatcher.lose_states()
+        self.on_change()
+        return asyncio.shield(self._changes.start(self._end(model, finishes_in)))
+
+    async def _leave(self, model: Model) -> bool:
+        """Let a version run its open sequences for a while, then end it; return whether its workers are gone."""
+        await model.dispatcher.drain(self._settings.unregister_model_timeout, Cause.unregistered, runs_out=True)
+        versions = self._names.get(model.name)
+        if versions is None or versions.models.get(model.version) is not model:
+            return True  # it was unloaded or replaced meanwhile
+        return await self._remove(model)
+
+    async def _end(self, model: Model, finishes_in: float) -> bool:
+        if finishes_in:
+            await self._finish(model, finishes_in)
+        gone = await self._end_workers(model)
+        await asyncio.to_thread(model.files.remove, downloaded=True)  # in a thread: the files may be many and large
+        again = self._names.get(model.name)
+        if again is None or model.version not in again.models:
+            self._metrics.forget(model.name, model.version)
+        logger.info("Model %s version %s is unregistered", model.name, model.version)
+        return gone
+
+    async def _complete(self, scaling: Coroutine[Any, Any, None], name: str, version: str) -> None:
+        """Complete a scaling, with its caller or without. Raises WorkersFailed: a worker failed to get ready."""
+        try:
+            await asyncio.shield(self._changes.start(scaling))
+        except WorkerFailed as failure:
+            raise WorkersFailed(name, version, failure.status) from failure
+        finally:
+            self.on_change()
+
+    async def _end_workers(self, model: Model) -> bool:
+        """End what is left of a model that is not served; return whether all of its workers are gone."""
+        gone = await model.end(Cause.unregistered, self._settings.unregister_model_timeout)
+        self._live = {id_: each for id_, each in self._live.items() if each is not model}
+        return gone
+
+    async def _finish(self, model: Model, limit: float) -> None:
+        """Let a model that is no longer served answer its accepted jobs, unless the server ends meanwhile."""
+        self._unserved.add(model)
+        try:
+            await model.dispatcher.drain(limit, Cause.unregistered)
+        finally:
+            self._unserved.discard(model)
+
+    async def _prepare_at_startup(self, wanted: StartupModel) -> Plan | None:
+        try:
+            return await self._prepare(wanted.request, at_startup=True)
+        except (ArchiveError, ModelError, OSError) as error:
+            logger.warning("Model %s is not loaded: %s%s", wanted.spec, error, remedy(wanted.request.url))
+        except Exception:
+            logger.exception("Model %s is not loaded because of an error in the server", wanted.spec)
+        return None
+
+    def _add_at_startup(self, wanted: StartupModel, plan: Plan | None) -> None:
+        if plan is None:
+            self._not_loaded.append(wanted.spec)
+            return
+        try:
+            model = self._add(plan)
+        except VersionConflict as error:
+            logger.warning("Model %s is not loaded: %s", wanted.spec, error)
+            return
+        versions = self._names[model.name]
+        if wanted.default and (wanted.chosen or versions.default is not model):
+            versions.choose(model)
+        self._changes.start(_unattended(model.start_workers(model.config.initial_workers)))
+
+
+async def _unattended(scaling: Coroutine[Any, Any, None]) -> None:
+    """Await a scaling without a caller and drop its failure: the log already has why a worker failed."""
+    with contextlib.suppress(WorkerFailed):
+        await scaling
+
+
+def _is_loaded_by(spec: ModelSpec, model: Model) -> bool:
+    return spec.location == model.served.url if spec.name is None else spec.name == model.name

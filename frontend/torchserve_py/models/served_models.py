@@ -1,0 +1,253 @@
+"""The served models: look-up by name and version, and what doors may ask about them. Only `registry` changes them.
+
+A request without a version gets, in TorchServe's API, the default version: the first one, until an operator chooses
+another. In the Open Inference Protocol it gets the highest version, unless an operator has chosen the default; the
+choice holds for all APIs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from torchserve_py.jobs.inference_job import refused
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Parts
+from torchserve_py.models.model import Model
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.scheduling.sequence import IDLE
+from torchserve_py.serving.errors import ModelNotFound, ModelVersionNotFound
+from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage, page_of_sequences
+from torchserve_py.serving.serving import ModelStatus, ServedModel
+from torchserve_py.settings.model_spec import ModelSpec
+
+_MAX_DIGITS: Final = 18
+
+
+class Versions:
+    """The versions of one model name, at least one; ``changed`` is called whenever another one is the default."""
+
+    def __init__(self, first: Model, changed: Callable[[], None]) -> None:
+        self.models = {first.version: first}  # in the order of registration
+        self._changed = changed
+        self.default = first
+        self.is_chosen = False  # whether an operator has chosen the default version explicitly
+        #: Those that are being unregistered and still run their open sequences, each with what tells that it is gone.
+        self.leaving: dict[Model, asyncio.Future[bool]] = {}
+
+    @property
+    def default(self) -> Model:
+        """TorchServe's default version."""
+        return self._default
+
+    @default.setter
+    def default(self, model: Model) -> None:
+        self._default = model
+        self._changed()
+
+    @property
+    def staying(self) -> list[Model]:
+        """The versions that are not being unregistered."""
+        return [model for model in self.models.values() if model not in self.leaving]
+
+    def choose(self, model: Model) -> None:
+        """Make ``model`` the default version, as chosen by an operator."""
+        self.default = model
+        self.is_chosen = True
+
+    def remove(self, model: Model) -> None:
+        """Remove one of several versions."""
+        del self.models[model.version]
+        self.leaving.pop(model, None)
+        if self.default is model:
+            self.default = next(iter(self.staying or self.models.values()))
+            self.is_chosen = False
+
+    def latest(self) -> Model:
+        """Return the default version if it was chosen; otherwise the highest loaded version, or the highest of all.
+
+        Versions of integers separated by points are compared as numbers; if any version has another form, all are
+        compared as text.
+        """
+        if self.is_chosen or len(self.models) == 1:
+            return self.default
+        staying = self.staying or list(self.models.values())
+        candidates = [model for model in staying if model.is_loaded] or staying
+        numbers = [_numbers(model.version) for model in candidates]
+        if None in numbers:
+            return max(candidates, key=lambda model: model.version)
+        return max(candidates, key=lambda model: _numbers(model.version) or ())
+
+    def running(self, sequence_id: str) -> Model | None:
+        """Return the version that has a sequence open."""
+        for model in self.models.values():
+            if model.dispatcher.scheduler.sequence(sequence_id) is not None:
+                return model
+        return None
+
+    def choose_for(self, request: InferenceRequest, sequence_id: str, model: Model) -> Model | None:
+        """Return the version that runs a request of a sequence, which was meant for ``model``.
+
+        A sequence stays with the version that has it open, unless both versions read each other's states. None: the
+        request names another version.
+        """
+        owner = self.running(sequence_id)
+        if owner is None:
+            return self.default if request.by_default and model in self.leaving else model
+        if owner is model:
+            return model
+        sequence = owner.dispatcher.scheduler.sequence(sequence_id)
+        is_resting = sequence is not None and sequence.state is IDLE
+        if is_resting and model not in self.leaving and model.shares_states_with(owner):
+            owner.dispatcher.close_sequence(sequence_id, keep_stored=True)
+            return model
+        return owner if request.by_default else None
+
+
+def _numbers(version: str) -> tuple[int, ...] | None:
+    """Return ``1.10`` as (1, 10); None for a version of another form."""
+    parts = version.split(".")
+    if all(part.isascii() and part.isdecimal() and len(part) <= _MAX_DIGITS for part in parts):
+        return tuple(int(part) for part in parts)
+    return None
+
+
+class ServedModels:
+    """The half of `serving.serving.Serving` that changes nothing."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, Versions] = {}
+        self._defaults: Sequence[ServedModel] | None = None
+        #: Every model from its registration until its workers are gone, by the id of its `ServedModel`.
+        self._live: dict[int, Model] = {}
+        self._not_loaded: list[ModelSpec] = []
+
+    def find(self, name: str, version: str | None = None) -> Model:
+        """Return a version of a model, the default version when ``version`` is None.
+
+        Raises ModelNotFound: no such name; ModelVersionNotFound: no such version of it.
+        """
+        versions = self._names.get(name)
+        if versions is None:
+            raise ModelNotFound(name)
+        if version is None:
+            return versions.default
+        model = versions.models.get(version)
+        if model is None:
+            raise ModelVersionNotFound(name, version)
+        return model
+
+    # The interface of doors; its docstrings are those of `Serving`.
+
+    def get(self, name: str, version: str | None = None) -> ServedModel:
+        if version is None and (versions := self._names.get(name)) is not None:  # first, since most requests ask so
+            return versions.default.served
+        return self.find(name, version).served
+
+    def get_latest(self, name: str, version: str | None = None) -> ServedModel:
+        if version is None and (versions := self._names.get(name)) is not None:
+            return versions.latest().served
+        return self.find(name, version).served
+
+    def models(self) -> Sequence[ServedModel]:
+        if self._defaults is None:
+            self._defaults = tuple(versions.default.served for _, versions in sorted(self._names.items()))
+        return self._defaults
+
+    def forget_defaults(self) -> None:
+        """Note that `models` changes."""
+        self._defaults = None
+
+    def versions(self, name: str) -> list[ServedModel]:
+        if name not in self._names:
+            raise ModelNotFound(name)
+        return [model.served for model in self._names[name].models.values()]
+
+    def submit(self, model: ServedModel, request: InferenceRequest) -> Parts:
+        live = self._live.get(model.id)
+        if live is None:
+            return refused(Cause.unregistered)
+        if request.sequence is not None and (versions := self._names.get(model.name)) and len(versions.models) > 1:
+            live = versions.choose_for(request, request.sequence.id, live)
+            if live is None:
+                return refused(Cause.sequence_moved)
+        return live.submit(request)
+
+    def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
+        dispatcher = self._running(model, sequence_id, self._of(model)).dispatcher
+        return dispatcher.scheduler.knows_sequence(sequence_id, dispatcher.now())
+
+    def _running(self, model: ServedModel, sequence_id: str, otherwise: Model) -> Model:
+        """Return the version of a model that has a sequence open."""
+        versions = self._names.get(model.name)
+        return (None if versions is None else versions.running(sequence_id)) or otherwise
+
+    def release_sequence(self, model: ServedModel, sequence_id: str) -> None:
+        live = self._live.get(model.id)
+        if live is not None:
+            live = self._running(model, sequence_id, live)
+            live.dispatcher.close_sequence(sequence_id, keep_stored=True)
+
+    def declared(self, model: ServedModel) -> Mapping[str, Any]:
+        return self._of(model).declared
+
+    def is_loaded(self, model: ServedModel) -> bool:
+        return self._of(model).is_loaded
+
+    def fails_to_load(self, model: ServedModel) -> bool:
+        supervisors = self._of(model).pool.supervisors
+        return bool(supervisors) and all(supervisor.failure for supervisor in supervisors)
+
+    def status(self, model: ServedModel) -> ModelStatus:
+        return self._of(model).status()
+
+    def activity(self, model: ServedModel) -> Activity:
+        return self._of(model).activity()
+
+    async def sequences(self, model: ServedModel, text: str, order: SequenceOrder, limit: int) -> SequencePage:
+        dispatcher = self._of(model).dispatcher
+        return await page_of_sequences(dispatcher.scheduler.sequences(), text, order, limit, dispatcher.now)
+
+    def end_sequence(self, model: ServedModel, sequence_id: str) -> None:
+        self._of(model).dispatcher.close_sequence(sequence_id, keep_stored=False)
+
+    async def check_health(self, model: ServedModel, limit: float) -> bool:
+        return await self._of(model).check_health(limit)
+
+    async def expose_metrics(self, model: ServedModel, limit: float) -> str | None:
+        return await self._of(model).expose_metrics(limit)
+
+    async def describe_custom(self, model: ServedModel) -> Any:
+        return await self._of(model).describe_custom()
+
+    @property
+    def not_loaded(self) -> Sequence[ModelSpec]:
+        return self._not_loaded
+
+    def healthy(self) -> bool:
+        return all(versions.default.pool.healthy for versions in self._names.values())
+
+    def startup_ready(self) -> bool:
+        pools = (model.pool for model in self._all() if model.served.loaded_at_startup)
+        return not self._not_loaded and all(pool.ready_count >= pool.min_workers for pool in pools)
+
+    # For the rest of this room.
+
+    def worker_pids(self) -> list[int]:
+        """Return the process ids of all workers."""
+        return [worker.pid for model in self._all() for worker in model.pool.supervisors if worker.pid > 0]
+
+    def record_gpu_memory(self) -> None:
+        """Show in the metrics what the workers of all models have on GPUs."""
+        for model in self._all():
+            model.record_gpu_memory()
+
+    def _all(self) -> Sequence[Model]:
+        return [model for versions in self._names.values() for model in versions.models.values()]
+
+    def _of(self, model: ServedModel) -> Model:
+        live = self._live.get(model.id)
+        if live is None:
+            raise ModelVersionNotFound(model.name, model.version)
+        return live

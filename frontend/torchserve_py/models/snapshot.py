@@ -1,0 +1,148 @@
+"""Snapshots of a running server: when one is written, what is in it, and how many are kept.
+
+A snapshot is written after the start, after each change of the models, and before the server ends. Changes that come
+while one is being written share the next. The event loop only collects the values; a thread writes the file. A disk
+that hangs keeps neither the server's end nor the process waiting.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from torchserve_py.archive.cancellation import run_in_daemon_thread
+from torchserve_py.archive.downloads import file_name, split_checksum
+from torchserve_py.archive.errors import ArchiveNotFound
+from torchserve_py.archive.locate import locate
+from torchserve_py.background_tasks import in_background
+from torchserve_py.serving.serving import Serving
+from torchserve_py.settings.model_spec import ModelSpec, is_url
+from torchserve_py.settings.properties import properties_text, written
+from torchserve_py.settings.schemas.versions import SavedModel
+from torchserve_py.settings.server_settings import default_of, sources
+from torchserve_py.settings.snapshot_file import FOLDER, Snapshot, oldest_first
+from torchserve_py.settings.table import Settings
+from torchserve_py.version import __version__
+
+logger = logging.getLogger(__name__)
+
+#: How long a server that stops waits for its last snapshot (seconds).
+_LAST_LIMIT = 10.0
+
+Occasion: TypeAlias = Literal["startup", "snapshot", "shutdown"]
+
+
+class SnapshotWriter:
+    """Writes the snapshots of one server, unless they are switched off; a failure is logged and changes nothing else.
+
+    `Serving` is asked in the event loop, and only there.
+    """
+
+    def __init__(self, settings: Settings, serving: Serving) -> None:
+        self._settings = settings
+        self._serving = serving
+        self._folder = settings.log_location / FOLDER
+        self._enabled = not settings.no_config_snapshots
+        self._started = False
+        self._last_milliseconds = 0
+        self._changed = False
+        self._following: asyncio.Task[None] | None = None
+
+    async def started(self) -> None:
+        """Write the snapshot of a server that has started, and write one after each change from now on."""
+        if self._enabled:
+            await self._write("startup")
+            self._started = True
+
+    def changed(self) -> None:
+        """Schedule a snapshot, because the models have changed."""
+        if not self._started:
+            return
+        self._changed = True
+        if self._following is None or self._following.done():
+            self._following = in_background(self._follow(), "writing snapshots of the configuration")
+
+    async def stopping(self) -> None:
+        """Write the last snapshot if the server had started; ignore later changes."""
+        if not self._started:
+            return
+        self._started = False
+        try:
+            async with asyncio.timeout(_LAST_LIMIT):
+                if self._following is not None:
+                    await self._following
+                await self._write("shutdown")
+        except TimeoutError:
+            logger.warning("The last snapshot of the configuration was not written within %g seconds", _LAST_LIMIT)
+
+    async def _follow(self) -> None:
+        while self._changed:
+            self._changed = False
+            await self._write("snapshot")
+
+    async def _write(self, occasion: Occasion) -> None:
+        models, not_loaded = self._serving.saved_models(), tuple(self._serving.not_loaded)
+        try:
+            path = await run_in_daemon_thread(
+                lambda: self._write_file(occasion, models, not_loaded), discard=lambda _: None
+            )
+        except (OSError, ValueError) as error:
+            logger.warning("The snapshot of the configuration could not be written: %s", error)
+        else:
+            logger.debug("Wrote the snapshot %s", path)
+
+    # In a thread, one at a time.
+
+    def _write_file(self, occasion: Occasion, models: Sequence[SavedModel], not_loaded: Sequence[ModelSpec]) -> Path:
+        self._last_milliseconds = max(time.time_ns() // 1_000_000, self._last_milliseconds + 1)
+        when = datetime.fromtimestamp(self._last_milliseconds / 1000)
+        path = self._folder / f"{when:%Y%m%d%H%M%S}{self._last_milliseconds % 1000:03d}-{occasion}.cfg"
+        store = self._settings.model_store
+        locations = {model.location: _restorable(model.location, store) for model in models}
+        placed = tuple(model.model_copy(update={"location": locations[model.location]}) for model in models)
+        snapshot = Snapshot(path.name, self._last_milliseconds, placed, tuple(not_loaded))
+        comment = f"# Written by torchserve-py {__version__}: what differs from the defaults, and the models.\n"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        _write_atomically(path, comment + properties_text(_entries(self._settings, snapshot)))
+        for surplus in oldest_first(self._folder)[: -self._settings.snapshots_kept]:
+            surplus.unlink(missing_ok=True)
+        return path
+
+
+def _restorable(url: str, model_store: Path) -> str:
+    """Return the location from which a later server can load `url`: in the model store, or a folder's absolute path."""
+    if is_url(url):
+        return file_name(split_checksum(url)[0])
+    try:
+        path = locate(url, model_store).absolute()
+    except ArchiveNotFound:  # deleted while it is served
+        return url
+    store = model_store.absolute()
+    return str(path.relative_to(store) if path.is_relative_to(store) else path)
+
+
+def _entries(settings: Settings, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    for name, source in sources().items():
+        value = getattr(settings, name)
+        if source.in_file and name != "model_snapshot" and value != default_of(name, Path()):
+            yield name, written(value)
+    yield "model_snapshot", str(snapshot)
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    """Write a file that only its owner can read: it may hold the password of a key store, or URLs with a token."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except (OSError, ValueError):
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,76 @@
+"""Lists the models in the model store by the names under which they would be registered."""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from torchserve_py.archive.downloads import file_name, split_checksum
+from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.archive.model_files import outline
+from torchserve_py.plans.contracts import configuration_of
+from torchserve_py.serving.errors import ModelError
+from torchserve_py.settings.model_spec import ModelSpec, expand_model_specs, fallback_name, is_url
+
+_ALL: Final = ModelSpec(None, "all")
+#: An archive of this kind must be read completely to list its files.
+_COMPRESSED: Final = ".tar.gz"
+
+#: Names, times and sizes of an archive or of a folder's top level; a difference means that the model has changed.
+_Stamp = tuple[tuple[str, int, int], ...]
+
+
+class StoredModels:
+    """Lists the models in the model store; unchanged models are not read again."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._names: dict[Path, tuple[_Stamp, str]] = {}
+
+    def by_name(self, served: Collection[str]) -> dict[str, list[str]]:
+        """Return the locations of the models that were not registered as ``served``, by name. Blocks."""
+        try:
+            specs = expand_model_specs([_ALL], self._store)
+        except OSError:  # the store was removed, or is not readable
+            return {}
+        taken = {self._place(url) for url in served}
+        found: dict[str, list[str]] = {}
+        names: dict[Path, tuple[_Stamp, str]] = {}
+        for spec in specs:
+            path = self._place(spec.location)
+            if path in taken:
+                continue
+            stamp = _stamp_of(path)
+            known = self._names.get(path)
+            names[path] = known if known is not None and known[0] == stamp else (stamp, _name_of(path, spec.location))
+            found.setdefault(names[path][1], []).append(spec.location)
+        self._names = names
+        return found
+
+    def _place(self, url: str) -> Path:
+        """Return the path of a model that was registered with ``url``; a download is in the model store."""
+        try:
+            location = file_name(split_checksum(url)[0]) if is_url(url) else url
+        except ValueError:
+            location = url
+        return Path(os.path.normpath(self._store / location))
+
+
+def _name_of(path: Path, location: str) -> str:
+    """Return the name under which a model would be registered; if it cannot be read, the name of its file."""
+    if not location.endswith(_COMPRESSED):
+        try:
+            with outline(path, url=location) as files:
+                return configuration_of(files).name or files.name
+        except (ArchiveError, ModelError, OSError):
+            pass  # a call that loads the model gets the error
+    return fallback_name(location.removesuffix(_COMPRESSED))
+
+
+def _stamp_of(path: Path) -> _Stamp:
+    try:
+        entries = [path, *sorted(path.iterdir())] if path.is_dir() else [path]
+        stats = [(entry.name, entry.stat()) for entry in entries]
+    except OSError:
+        return ()
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)

@@ -1,0 +1,80 @@
+"""What the contracts other than TorchServe's say in their own files about how a model is to be served.
+
+Each module reads its contract's files: ``configure(model_dir, yaml, store)`` returns a `Configured`.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.plans.config import (
+    InvalidModelConfig,
+    ModelConfig,
+    parse_model_config,
+    read_mapping,
+    read_model_config,
+)
+from torchserve_py.plugins import contracts
+from torchserve_py.serving.errors import InvalidModel
+from torchserve_py.settings.schemas.yaml_mapping import YamlMapping
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A model's configuration with what its contract's files say; `model-config.yaml` wins where both say something.
+
+    ``name`` and ``version`` are what these files call the model, None where they do not. ``environment`` has variables
+    for its workers. ``requirements`` are lines as pip takes them, beside those in ``requirements_file`` (a path in the
+    folder, None for that of the manifest). ``shared_warnings`` are about a file that other models read as well.
+    """
+
+    config: ModelConfig
+    name: str | None = None
+    version: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    requirements: Sequence[str] = ()
+    requirements_file: str | None = None
+    shared_warnings: Sequence[str] = ()
+
+
+def configuration_of(files: ModelFiles, store: Path | None = None) -> Configured:
+    """Read all that files say about how a model is to be served; files of a megabyte may take a second.
+
+    Args:
+        files: The model's own files.
+        store: The model store, which may have a file for the models of a contract.
+
+    Raises:
+        InvalidModel: They cannot be used, or contradict each other.
+    """
+    try:
+        yaml = _model_config(files)
+        _check_samples(yaml, files.model_dir)
+        offer = contracts().get(files.contract)
+        if offer is None:
+            return Configured(yaml)
+        contract = importlib.import_module(offer.configure)
+        configured: Configured = contract.configure(files.model_dir, yaml, store)
+        return configured
+    except InvalidModelConfig as error:
+        raise InvalidModel(str(error)) from error
+
+
+def _model_config(files: ModelFiles) -> ModelConfig:
+    """Return what `model-config.yaml` says, and where it says nothing, what follows from a decorated function."""
+    file = files.config_file
+    if files.served is None:
+        return read_model_config(file, files.contract) if file else ModelConfig()
+    mapping = read_mapping(file) if file else YamlMapping({}, {})
+    values = {**files.served.config, **mapping.values}
+    return parse_model_config(replace(mapping, values=values), file.name if file else files.served.name)
+
+
+def _check_samples(yaml: ModelConfig, model_dir: Path) -> None:
+    """Refuse a warm-up with files that the model's folder does not hold."""
+    named = [each.file for each in yaml.warmup or () if each.file is not None]
+    missing = [file for file in named if not (model_dir / file).is_file()]
+    if missing:
+        raise InvalidModelConfig(yaml.source, [f"warmup names files that are not there: {', '.join(missing)}"])

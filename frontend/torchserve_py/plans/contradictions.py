@@ -1,0 +1,231 @@
+"""Settings of `model-config.yaml` that contradict each other, or that the contract of the model does not support.
+
+Without these checks such a setting would have no effect, or half of one: sequences without stored state, or batches
+that are never formed. `torchserve_py.archive.contract.Contract` says what each contract supports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from torchserve_py.archive.contract import Contract
+from torchserve_py.archive.contracts import known_contracts
+from torchserve_py.plugins import ranks, stores
+from torchserve_py.settings.schemas.cache import CacheConfig
+from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
+
+if TYPE_CHECKING:
+    from torchserve_py.plans.config import ModelConfig
+
+_PARALLEL: Final = "the code of the model runs in one process; parallelType: custom gives it several GPUs"
+_NO_STEPS: Final = "its code has no steps between which requests could join"
+_NO_CACHE: Final = "its code has no context.state that could be stored"
+_DECLARED_BY_CODE: Final = "the model's own files and code declare its inputs and outputs"
+
+_PLACE = "handler.cache."
+
+#: The keys that contradict each other, and what to tell.
+_Contradiction: TypeAlias = tuple[tuple[str, ...], str]
+
+
+def code_keys() -> frozenset[str]:
+    """Return the keys that only the code of a contract reads, never the server."""
+    return frozenset(name for each in known_contracts().values() for name in each.own_keys)
+
+
+def contradictions(config: ModelConfig, contract: Contract) -> Iterator[_Contradiction]:
+    """Yield the keys and the message for settings that contradict each other or that do not fit the contract."""
+    for name, value, why in _asked_in_vain(config, contract):
+        yield (name,), f"{name} is {value} but the model's contract is {contract.name}: {why}; leave {name} out"
+    yield from _worker_contradictions(config)
+    yield from _parallel_contradictions(config)
+    yield from _batching_contradictions(config)
+    yield from _computing_contradictions(config)
+    for keys in config.plugin_keys.values:
+        yield from keys.contradictions(config.raw)
+
+
+def _computing_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
+    """Yield the settings of `BaseHandler` and of the warm-up that cannot be obeyed."""
+    if config.autocast and config.compiled_ahead:
+        problem = "the model was compiled ahead of time and computes in the types that it was compiled with"
+        yield ("autocast",), f"autocast is {config.autocast} but pt2.export.aot_compile is true: {problem}"
+    for name, enabled, why in (
+        ("continuousBatching", config.continuous_batching, "a request runs over many steps"),
+        ("sequenceBatching", config.sequence_batching, "a request belongs to a sequence"),
+        ("parallelType: pp", config.parallel_type == "pp", "only rank 0 gets requests"),
+    ):
+        if config.warmup and enabled:
+            problem = f"warmup is set but so is {name}, where {why}; warm the model up in the handler's initialize"
+            yield ("warmup", name.partition(":")[0]), problem
+    for number, each in enumerate(config.warmup or ()):
+        place = f"warmup[{number}]"
+        if (each.file is None) == (each.inputs is None):
+            yield ("warmup",), f"{place} must have file or inputs, and not both"
+        elif each.content_type is not None and each.file is None:
+            yield ("warmup",), f"{place}.contentType has no meaning for inputs; leave it out"
+
+
+def _worker_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
+    low, high = config.min_workers, config.max_workers
+    if low == 0 and config.scaling is None:
+        yield (
+            ("minWorkers", "scaling"),
+            "minWorkers is 0 but scaling is not set; without it minWorkers must be at least 1",
+        )
+    elif low == 0 and not high:
+        yield ("minWorkers", "maxWorkers"), "minWorkers is 0 but maxWorkers is not set; it must be at least 1"
+    if config.scaling is not None and config.use_job_ticket:
+        yield (
+            ("scaling", "useJobTicket"),
+            "scaling is set but useJobTicket is true; then no request waits, and nothing tells how many workers are "
+            "needed, so keep one of the two",
+        )
+    if low and high and low > high:
+        yield (
+            ("minWorkers", "maxWorkers"),
+            f"minWorkers is {low} but maxWorkers is {high}; maxWorkers must be at least {low}",
+        )
+    if config.device_ids and config.device_type == "cpu":
+        ids = list(config.device_ids)
+        yield ("deviceIds", "deviceType"), f"deviceIds is {ids} but deviceType is cpu; say gpu or leave deviceIds out"
+
+
+def _parallel_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
+    offer, processes = ranks(), config.ranks_asked_for
+    key, count_key = ("", "") if offer is None else (offer.key, offer.count_key)
+    keys = ("parallelType", "parallelLevel", key, count_key, "deviceIds")
+    level = config.parallel_level or processes or 0
+    named = f"{'parallelLevel' if config.parallel_level else count_key} is {level}"
+    if processes and level != processes:
+        yield (
+            keys,
+            f"{named} but {count_key} is {processes}; they mean the same, so leave parallelLevel out",
+        )
+    if level > 1 and not config.parallel_type:
+        yield keys, f"{named} but parallelType is not set; it must be pp, tp, pptp or custom"
+    if config.parallel_type and not level:
+        yield (
+            keys,
+            f"parallelType is {config.parallel_type} but parallelLevel is not set; "
+            f"it must be the number of GPUs of one worker{f' (or {count_key} must)' if count_key else ''}",
+        )
+    if offer is None and config.parallel_type not in (None, "", "custom"):
+        problem = "nothing in this installation starts several processes for a worker; custom gives one several GPUs"
+        yield ("parallelType",), f"parallelType is {config.parallel_type} but {problem}"
+    yield from _step_contradictions(config, key)
+    ids = list(config.device_ids or ())
+    if config.parallel_type and len(set(ids)) < len(ids):
+        yield keys, f"deviceIds is {ids}; with parallelType each GPU may be named only once"
+    elif config.parallel_type and ids and level > len(ids):
+        yield keys, f"{named} but deviceIds names only {len(ids)} GPUs: {ids}; name at least {level}"
+
+
+def _step_contradictions(config: ModelConfig, key_of_ranks: str) -> Iterator[_Contradiction]:
+    """Yield the settings that break parallel processes: they need identical steps, which only whole batches provide."""
+    together = config.parallel_type in {"tp", "pptp"}
+    asked_for = f"parallelType is {config.parallel_type}"
+    if config.parallel_type == "custom" and config.ranks_asked_for is not None:
+        together, asked_for = not config.async_communication, f"{asked_for} with {key_of_ranks}"
+    for name, enabled in (
+        ("continuousBatching", config.continuous_batching),
+        ("asyncCommunication", config.async_communication),
+    ):
+        if together and enabled:
+            yield (
+                ("parallelType", key_of_ranks, name),
+                f"{asked_for} but {name} is true; its processes take part in every request and would run requests in "
+                f"an order of their own each, so leave {name} out (or use pp, where only rank 0 gets them)",
+            )
+
+
+def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
+    if config.sequence_batching and not config.sequence_max_idle_ms:
+        idle = "not set" if config.sequence_max_idle_ms is None else config.sequence_max_idle_ms
+        yield (
+            ("sequenceBatching", "sequenceMaxIdleMSec"),
+            f"sequenceBatching is true but sequenceMaxIdleMSec is {idle}; it must be the milliseconds after which a "
+            "sequence without requests is closed, for example 60000",
+        )
+    for name, enabled in (
+        ("continuousBatching", config.continuous_batching),
+        ("sequenceBatching", config.sequence_batching),
+    ):
+        if enabled and config.async_communication:
+            yield (
+                (name, "asyncCommunication"),
+                f"{name} and asyncCommunication are both true but each decides when requests are sent; keep one",
+            )
+    together = bool(config.parallel_type) or config.ranks_asked_for is not None
+    yield from _cache_contradictions(config.handler.cache, stateful=bool(config.sequence_batching), parallel=together)
+
+
+def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[str, object, str]]:
+    """Yield each unsupported key that is set, with its value and the reason."""
+    call = "each request is a call of its own"
+    state = "its code keeps no state between the requests of a sequence"
+    unsupported = (
+        ("batchSize", (config.batch_size or 1) > 1 and config.batch_size, call),
+        ("asyncCommunication", config.async_communication is False and "false", call),
+        ("continuousBatching", config.continuous_batching and "true", _NO_STEPS),
+        ("sequenceBatching", config.sequence_batching and "true", state),
+        ("handler.cache", config.handler.cache is not None and "set", _NO_CACHE),
+        ("parallelType", config.parallel_type != "custom" and config.parallel_type, _PARALLEL),
+        ("inputs", config.inputs and "set", _DECLARED_BY_CODE),
+        ("outputs", config.outputs and "set", _DECLARED_BY_CODE),
+        ("decoupled", config.decoupled and "set", _DECLARED_BY_CODE),
+        ("warmup", config.warmup and "set", "its code warms itself up when it loads"),
+        ("autocast", config.autocast, "only BaseHandler reads it"),
+        ("channelsLast", config.channels_last and "true", "only BaseHandler reads it"),
+    )
+    if not contract.handlers:
+        yield from (each for each in unsupported if each[1])
+        for keys in config.plugin_keys.values:
+            yield from _for_handlers_only(keys, config.raw)
+    cache = {"handler"} if config.handler.cache is not None else set()  # said above
+    for name in sorted(code_keys() - contract.own_keys - cache):
+        if name in config.raw:
+            owner = next(each.name for each in known_contracts().values() if name in each.own_keys)
+            yield name, "set", f"only code of the contract {owner} reads it"
+
+
+def _for_handlers_only(keys: ModelConfigKeys, given: Mapping[Any, Any]) -> Iterator[tuple[str, object, str]]:
+    """Yield each key of a plugin that is set in the file, and that only handlers may have."""
+    if keys.handlers_only:
+        for name, (key, value) in zip(keys.key_names(), keys, strict=True):
+            if name in given and key in keys.model_fields_set and value is not False:
+                shown = "true" if value is True else value if isinstance(value, str) else "set"
+                yield name, shown, keys.handlers_only
+
+
+def _store_problems(cache: CacheConfig) -> Iterator[_Contradiction]:
+    """Yield the keys and the message for each setting that the store does not use, or that it lacks."""
+    allowed = {"store", "capacity", *cache.keys_of_store}
+    for key in CacheConfig.key_names():
+        if key not in allowed and key in cache.model_fields_set:
+            problem = f"{_PLACE}{key} has no meaning for store: {cache.store}; leave it out or choose another store"
+            yield (f"{_PLACE}{key}",), problem
+    if cache.durable:
+        for key, problem in stores()[cache.store].problems(cache.model_dump(by_alias=True)):
+            yield (f"{_PLACE}{key}",), problem
+
+
+def _cache_contradictions(cache: CacheConfig | None, *, stateful: bool, parallel: bool) -> Iterator[_Contradiction]:
+    """Yield the keys and the message for each setting that contradicts a durable cache."""
+    if cache is None:
+        return
+    yield from _store_problems(cache)
+    if not cache.durable:
+        return
+    if not stateful:
+        yield (
+            ("handler.cache.store", "sequenceBatching"),
+            f"handler.cache.store is {cache.store} but sequenceBatching is not true; without it there are no sequences",
+        )
+    if parallel:
+        yield (
+            ("handler.cache.store", "parallelType"),
+            f"handler.cache.store is {cache.store} but the worker is several processes, each with a part of the state; "
+            "use store: memory",
+        )

@@ -1,0 +1,64 @@
+"""The effective configuration of a model version, see `plans.precedence` for the places that it comes from."""
+
+from dataclasses import dataclass, field
+
+from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.scheduling.scaling import ScalingPolicy
+from torchserve_py.serving.serving import ServedConfig
+from torchserve_py.settings.schemas.cache import DEFAULT_REMEMBERED, CacheConfig
+from torchserve_py.settings.schemas.model_config import WarmupRequest
+from torchserve_py.workers.worker_launcher import NodeShare
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveConfig(ServedConfig):
+    """The settings of one model version: those that doors see, and those that only the server itself needs."""
+
+    min_workers: int
+    max_workers: int
+    initial_workers: int
+    #: How the number of workers follows the load; None: it does not.
+    scaling: ScalingPolicy | None
+    #: Most concurrent requests of one worker, if each request is a separate call.
+    concurrency_target: int
+    #: Whether the model asks for several processes by a key of what starts them, see `plugin_api.RanksOffer`.
+    asks_for_ranks: bool
+    restart_expired_sequences: bool = False
+    require_start: bool = False
+    remember_ended: float = DEFAULT_REMEMBERED
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    warmup: tuple[WarmupRequest, ...] = ()
+    #: What a worker has of the other machine that it runs on; None: it runs on this one.
+    node: NodeShare | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Processes of one worker; 0 = the worker is one process, on all of its GPUs."""
+        alone = self.parallel_type == "custom" and (not self.asks_for_ranks or self.async_communication)
+        return 0 if alone else self.parallel_level
+
+    def policy(self, *, ahead: bool = False) -> Policy:
+        """Return the settings that the scheduler needs; ``ahead``: whether workers can be sent batches ahead."""
+        sequences = None
+        if self.stateful:
+            # Sequences that exceed the present workers' batches wait where that brings more workers.
+            most = 0 if self.scaling is None else self.max_workers * self.batch_size
+            sequences = SequencePolicy(
+                max_idle=self.sequence_max_idle_ms / 1000,
+                timeout=self.sequence_timeout_ms / 1000 or None,
+                queue_size=self.max_sequence_job_queue_size,
+                max_sequences=max(self.max_num_sequence, most),
+                restart_expired=self.restart_expired_sequences,
+                require_start=self.require_start,
+                remembered=self.remember_ended,
+                durable=self.cache.durable,
+            )
+        return Policy(
+            batch_size=self.concurrency_target if self.async_communication else self.batch_size,
+            max_batch_delay=self.max_batch_delay_ms / 1000,
+            queue_size=self.job_queue_size,
+            continuous=self.continuous or self.async_communication,
+            ahead=ahead,
+            job_ticket=self.use_job_ticket,
+            sequences=sequences,
+        )

@@ -1,0 +1,82 @@
+"""How the states of a model's sequences are kept: what its workers are told, and the default file of the file store.
+
+That file is in the folder `sequences` next to the logs and the snapshots, which outlive a restart as well. The versions
+of a model share it, since a sequence is the model's: it stays with the version that began it, and the others know that.
+Older servers had a file for each version, ``NAME@VERSION.db``; the file store imports those.
+"""
+
+import hashlib
+from pathlib import Path
+from urllib.parse import quote
+
+from torchserve_py.plans.effective_config import EffectiveConfig
+from torchserve_py.plugins import stores
+from torchserve_py.serving.errors import InvalidModel
+from torchserve_py.settings.schemas.cache import CacheConfig
+from torchserve_py.workers.confinement import Confinement
+from ts.protocol.messages import Cache
+from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
+from ts.protocol.server_identity import server_identity
+
+_FOLDER = "sequences"
+#: The longest file name, in bytes, that is not replaced by its hash: file systems allow 255, and five are added.
+_MAX_NAME = 240
+
+
+def sequence_file(log_location: Path, model_name: str) -> Path:
+    """Return the file of a model's sequences; two models never have the same."""
+    name = quote(model_name, safe="")
+    if len(name) > _MAX_NAME:
+        name = hashlib.sha256(name.encode()).hexdigest()
+    return log_location / _FOLDER / f"{name}.db"
+
+
+def make_folder(cache: CacheConfig, log_location: Path, confinement: Confinement) -> None:
+    """Make the state folder, if the model's sequences are kept in it; for its workers' user alone (0700). Blocks.
+
+    Raises InvalidModel: it cannot be made.
+    """
+    if "path" not in cache.keys_of_store or cache.path is not None:
+        return
+    folder = log_location / _FOLDER
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        confinement.give(folder)
+    except OSError as error:
+        raise InvalidModel(
+            f"handler.cache.path is not set, and the folder {folder}, which the file would be in, cannot be made:"
+            f" {error.strerror}; set handler.cache.path"
+        ) from error
+
+
+def cache_message(config: EffectiveConfig, default_file: Path) -> Cache | None:
+    """Return how the states of a model's sequences are kept; None for a stateless model.
+
+    A relative path starts at the server's working directory; `default_file` is the file store of a model that names no
+    file. Answers are kept for as many steps as a client can send before it gets an answer.
+    """
+    if not config.stateful:
+        return None
+    cache = config.cache
+    path = Path(cache.path) if cache.path else default_file
+    return Cache(
+        store=cache.store,
+        module=stores()[cache.store].module if cache.durable else "",
+        durable=cache.durable,
+        capacity=cache.capacity or max(config.max_num_sequence, config.max_workers * config.batch_size),
+        path=str(path.absolute()) if "path" in cache.keys_of_store else "",
+        fsync=cache.fsync,
+        url=cache.url or "",
+        replicas=cache.replicas,
+        owner=server_identity(),
+        lease=cache.lease,
+        lifetime=config.sequence_max_idle_ms / 1000,
+        kept=min(MOST_KEPT_ANSWERS, config.max_sequence_job_queue_size + 2),
+        remembered=config.remember_ended,
+        most_ids=cache.remember_ids,
+        most_state=cache.max_state_size,
+        state_version=cache.state_version or "",
+        require_start=config.require_start,
+        restart_expired=config.restart_expired_sequences,
+    )

@@ -1,0 +1,225 @@
+"""What a feature offers the server, its *plugin*.
+
+A feature is a folder with a module ``plugin`` that has a `Plugin` called ``PLUGIN``. It imports the kernel, and the
+features that it names as its ``needs``; the kernel imports no feature. `torchserve_py.plugins` finds the features that
+come with the server, and those of other packages.
+
+What a plugin offers is made by functions that import what they need when they are called: a command line that only
+prints its help must not wait for all doors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import socket
+
+    from torchserve_py.archive.contract import Contract
+    from torchserve_py.doors.routing import Door, DoorContext
+    from torchserve_py.jobs.job_observer import JobObserver
+    from torchserve_py.settings.addresses import Address
+    from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
+    from torchserve_py.settings.schemas.schema import Schema
+    from torchserve_py.settings.table import Settings, SettingsSection
+
+
+class FeatureUnavailable(Exception):
+    """A feature cannot work in this installation; the message says why, and what would help."""
+
+
+class DoorOffer(NamedTuple):
+    """A door, and the setting with the address of its listener, such as ``inference_address``."""
+
+    listener: str
+    make: Callable[[DoorContext], Door]
+
+
+class Listener(Protocol):
+    """Open ports of a feature's own, with a protocol that no door has."""
+
+    @property
+    def addresses(self) -> Mapping[str, Address]:
+        """The setting of each port to the address in use."""
+        ...
+
+    async def close(self) -> None:
+        """Accept no more, give answers that are being written a few seconds, and end the rest."""
+        ...
+
+
+#: Opens the ports. Raises ListenError: an address cannot be used; TlsError: the TLS files cannot be used.
+ListenerOffer = Callable[["DoorContext"], Awaitable[Listener]]
+
+
+class BackgroundOffer(NamedTuple):
+    """Work beside the requests, from the server's start until its stop cancels it; ``what`` it does is for messages."""
+
+    what: str
+    work: Callable[[DoorContext], Coroutine[None, None, None]]
+
+
+class SchemaOffer(NamedTuple):
+    """A file that users write: its name for people, and its schema."""
+
+    title: str
+    schema: type[Schema]
+
+
+class ContractOffer(NamedTuple):
+    """A kind of model code besides TorchServe's handlers.
+
+    Attributes:
+        contract: What its code can do, and the file by which a model of this kind is told.
+        configure: The name of a module with ``configure(model_dir, yaml, store)``, which reads what the model's own
+            files say; see `plans.contracts`.
+        runtime: The name of a module for workers with ``load(load, connection, runner)``; see
+            `ts.runtime.async_runtime`.
+        metrics: Empty, or the name of a module whose ``model_families()`` returns the
+            `metrics.server_metrics.ModelFamilies` that show models of this kind, too.
+    """
+
+    contract: Contract
+    configure: str
+    runtime: str
+    metrics: str = ""
+
+
+def _no_problems(cache: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    return ()
+
+
+class StoreOffer(NamedTuple):
+    """A store for the states of sequences.
+
+    Attributes:
+        module: The name of a module for workers with ``open_store(settings, cache)``; see
+            `ts.features.sequence_steps.stores.store`. For operators it has ``keeps(place)``, which tells whether it has
+            a store at a path or URL, and ``open_maintenance(place, create)``; see `maintenance` there.
+        keys: Which keys of ``handler.cache`` it reads. One with a ``path`` keeps states in a file, for which the server
+            has a default.
+        problems: Gets ``handler.cache`` with defaults. Yields what is wrong: the name of a key, and why.
+    """
+
+    module: str
+    keys: tuple[str, ...]
+    problems: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] = _no_problems
+
+
+class LauncherOffer(NamedTuple):
+    """What starts workers on other machines.
+
+    Attributes:
+        module: The name of a module with ``launcher(settings, listener)``, which returns the server's
+            `workers.worker_launcher.Launcher`; ``problems(config)``, which yields a line for each thing in a model's
+            configuration that this launcher cannot do; and ``share(keys)``, which returns the
+            `workers.worker_launcher.NodeShare` of a model's worker after what its configuration says.
+        where: Where workers run then, for the documentation of ``worker_launcher``.
+        key: The key of ``model-config.yaml`` that is for this launcher, and refused while another one is chosen.
+    """
+
+    module: str
+    where: str
+    key: str
+
+
+class ReportOffer(NamedTuple):
+    """A flag of ``torchserve-py`` that prints something about what is configured, and starts nothing.
+
+    Attributes:
+        help: What it prints.
+        module: The name of a module with ``print_report(flags)``, which returns the exit status. ``flags.given(flag)``
+            has the flag's value.
+        values: Returns the values that the flag takes; None: it takes none.
+        metavar: What stands for the value in the help.
+    """
+
+    help: str
+    module: str
+    values: Callable[[], Sequence[str]] | None = None
+    metavar: str = "NAME"
+
+
+class RanksOffer(NamedTuple):
+    """What starts a worker that is several processes, its ranks. One plugin has such an offer at most.
+
+    Attributes:
+        module: The name of a module with ``launcher(keys)``, which returns the `workers.launch.RankLauncher` of a
+            model with these `PluginKeys`, and ``processes(keys)``: how many processes they ask for; None if they do
+            not ask for several, 0 if ``parallelLevel`` is to say how many.
+        key: The key of ``model-config.yaml`` by which a model asks for it.
+        count_key: The key in it that says the same as ``parallelLevel``.
+    """
+
+    module: str
+    key: str
+    count_key: str
+
+
+def _none() -> tuple[()]:
+    return ()
+
+
+async def _opens(settings: Settings, held: list[socket.socket]) -> tuple[()]:
+    return ()
+
+
+def _no_observer(settings: Settings) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """What a feature has.
+
+    Attributes:
+        name: That of its folder.
+        needs: The names of features that it imports.
+        doors: Returns its doors. If two have the same path, the first gets the request. Raises FeatureUnavailable.
+        listeners: Returns what opens its ports. Raises FeatureUnavailable.
+        problems_of_opening: Opens what the settings name for its ports, and adds it to the list, whose sockets the
+            caller closes; returns what cannot be opened and why. The server asks before it loads models.
+        background: Returns what runs while the server does.
+        commands: The commands of ``torchserve-py``, each with the name of its module, which has ``main(argv)`` and
+            ``parser()``.
+        reports: The flags of ``torchserve-py`` that print something and start nothing.
+        schemas: What ``--schema`` prints, by the name that the flag takes.
+        contracts: The kinds of model code that it runs, by name.
+        stores: By what ``handler.cache.store`` says.
+        steps: The name of a module for workers whose ``open_steps(context, load)`` returns what counts the steps of a
+            model's sequences, a `ts.jobs.sequence_steps.Steps`; the first plugin that has one counts.
+        downloads: By the scheme of an archive's URL (http, https, file), the name of a module with
+            ``fetch(url, store, policy)``; see `archive.downloads.fetch`.
+        launchers: By what the setting ``worker_launcher`` says.
+        observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
+            jobs cost nothing more. Raises FeatureUnavailable.
+        ranks: What starts workers of several processes; without one in the server, a worker is one process.
+        protocols: The protocols that bodies of its requests are in, by the name that `InferRow` has for each, with the
+            name of the module for workers whose ``row_reader(context, declared, envelope)`` returns a function from an
+            `InferRow` to a `ts.jobs.row.Row`. It is for TorchServe's handlers.
+        settings: Returns the settings that only it reads. ``settings.of(schema)`` has their values.
+        model_config: Returns the schema of its keys in ``model-config.yaml``; ``plugin_keys.of(schema)`` of a model's
+            configuration has their values.
+    """
+
+    name: str
+    needs: tuple[str, ...] = ()
+    doors: Callable[[], Iterable[DoorOffer]] = _none
+    listeners: Callable[[], Iterable[ListenerOffer]] = _none
+    background: Callable[[], Iterable[BackgroundOffer]] = _none
+    problems_of_opening: Callable[[Settings, list[socket.socket]], Awaitable[Sequence[str]]] = _opens
+    commands: Mapping[str, str] = field(default_factory=dict)
+    reports: Mapping[str, ReportOffer] = field(default_factory=dict)
+    schemas: Mapping[str, Callable[[], SchemaOffer]] = field(default_factory=dict)
+    contracts: Mapping[str, ContractOffer] = field(default_factory=dict)
+    stores: Mapping[str, StoreOffer] = field(default_factory=dict)
+    steps: str = ""
+    downloads: Mapping[str, str] = field(default_factory=dict)
+    launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
+    observer: Callable[[Settings], JobObserver | None] = _no_observer
+    ranks: RanksOffer | None = None
+    protocols: Mapping[str, str] = field(default_factory=dict)
+    settings: Callable[[], type[SettingsSection]] | None = None
+    model_config: Callable[[], type[ModelConfigKeys]] | None = None

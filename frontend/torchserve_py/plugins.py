@@ -1,0 +1,140 @@
+"""Finds the features: those that come with the server, and those of other packages."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Final
+
+from torchserve_py.plugin_api import (
+    ContractOffer,
+    FeatureUnavailable,
+    LauncherOffer,
+    Plugin,
+    RanksOffer,
+    ReportOffer,
+    StoreOffer,
+)
+
+if TYPE_CHECKING:
+    from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
+    from torchserve_py.settings.table import SettingsSection
+
+#: The entry points by which other packages offer a `Plugin`.
+ENTRY_POINTS: Final = "torchserve_py.plugins"
+#: The folders in `torchserve_py.features`. If doors of two have the same path, the first gets the request.
+BUILT_IN: Final = (
+    "open_inference",
+    "truss",
+    "mlserver",
+    "openai",
+    "realtime",
+    "openpi",
+    "kserve",
+    "sagemaker",
+    "live",
+    "management",
+    "workflows",
+    "console",
+    "grpc",
+    "tracing",
+    "sequence_steps",
+    "sqlite",
+    "redis",
+    "torchrun",
+    "ray",
+    "system_metrics",
+    "quickstart",
+    "operator_tools",
+    "archiver",
+    "downloads",
+)
+
+
+@cache
+def plugins() -> Sequence[Plugin]:
+    """Return all plugins, those that come with the server first.
+
+    Raises FeatureUnavailable: a plugin of another package cannot be imported, has the name of another one, or needs a
+    feature that is not there.
+    """
+    found = [importlib.import_module(f"torchserve_py.features.{name}.plugin").PLUGIN for name in BUILT_IN]
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda each: each.name):
+        try:
+            plugin = entry.load()
+        except Exception as error:
+            text = f"The plugin {entry.name} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"
+            raise FeatureUnavailable(text) from error
+        if not isinstance(plugin, Plugin):
+            text = f"The plugin {entry.name} ({entry.value}) is a {type(plugin).__name__}; it must be a Plugin."
+            raise FeatureUnavailable(text)
+        found.append(plugin)
+    names = [plugin.name for plugin in found]
+    for plugin in found:
+        if names.count(plugin.name) > 1:
+            raise FeatureUnavailable(f"Two plugins are called {plugin.name!r}; uninstall or rename one.")
+        if missing := [need for need in plugin.needs if need not in names]:
+            raise FeatureUnavailable(f"The plugin {plugin.name} needs {missing[0]!r}; there is no plugin of that name.")
+    return found
+
+
+@cache
+def reports() -> Mapping[str, ReportOffer]:
+    """Return the flags of the command that print something and start nothing."""
+    return {flag: offer for plugin in plugins() for flag, offer in plugin.reports.items()}
+
+
+@cache
+def stores() -> Mapping[str, StoreOffer]:
+    """Return the stores for states of sequences, by their names in ``handler.cache.store``."""
+    return {name: offer for plugin in plugins() for name, offer in plugin.stores.items()}
+
+
+@cache
+def contracts() -> Mapping[str, ContractOffer]:
+    """Return the kinds of model code besides TorchServe's handlers, by name."""
+    return {name: offer for plugin in plugins() for name, offer in plugin.contracts.items()}
+
+
+@cache
+def steps() -> str:
+    """Return the module that counts the steps of sequences in workers; empty: steps are not counted."""
+    return next((plugin.steps for plugin in plugins() if plugin.steps), "")
+
+
+@cache
+def downloads() -> Mapping[str, str]:
+    """Return the modules that download archives, by the schemes of their URLs."""
+    return {scheme: module for plugin in plugins() for scheme, module in plugin.downloads.items()}
+
+
+@cache
+def launchers() -> Mapping[str, LauncherOffer]:
+    """Return what starts workers on other machines, by what `worker_launcher` says."""
+    return {name: offer for plugin in plugins() for name, offer in plugin.launchers.items()}
+
+
+@cache
+def ranks() -> RanksOffer | None:
+    """Return what starts workers of several processes."""
+    return next((plugin.ranks for plugin in plugins() if plugin.ranks is not None), None)
+
+
+@cache
+def settings_sections() -> Sequence[type[SettingsSection]]:
+    """Return the sections of settings that plugins have."""
+    return [plugin.settings() for plugin in plugins() if plugin.settings is not None]
+
+
+@cache
+def model_config_keys() -> Sequence[type[ModelConfigKeys]]:
+    """Return the schemas of the keys of `model-config.yaml` that plugins have."""
+    return [plugin.model_config() for plugin in plugins() if plugin.model_config is not None]
+
+
+@cache
+def protocols() -> Mapping[str, str]:
+    """Return the protocols of requests, by name, with the modules that read their rows for TorchServe's handlers."""
+    return {name: module for plugin in plugins() for name, module in plugin.protocols.items()}

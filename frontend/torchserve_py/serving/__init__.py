@@ -1,0 +1,1 @@
+"""What doors and features may use of the rest: one interface, plain values, and errors."""

@@ -1,0 +1,303 @@
+"""What doors and features may use of the models that are served: one interface, and the plain values that cross it.
+
+No live object crosses it. A door names a model by the `ServedModel` that `Serving.get` gave it, and asks
+`Serving` for everything that changes while the model is served.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from torchserve_py.archive.contract import Contract
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Parts
+from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage
+from torchserve_py.serving.usage import Usage
+from torchserve_py.settings.model_spec import ModelSpec
+from torchserve_py.settings.schemas.plugin_keys import PluginKeys
+from torchserve_py.settings.schemas.versions import SavedModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedConfig:
+    """The settings of a model version, as doors show them. Times are in milliseconds (`_ms`) or seconds.
+
+    0 means no limit, where a setting allows 0.
+    """
+
+    batch_size: int
+    max_batch_delay_ms: int
+    response_timeout: int
+    startup_timeout: int
+    max_retry_timeout: int
+    client_timeout_ms: int
+    job_queue_size: int
+    use_job_ticket: bool
+    continuous: bool
+    #: Whether each request is a separate call: for a handler that is a coroutine, and with the other contracts.
+    async_communication: bool
+    stateful: bool = False
+    sequence_max_idle_ms: int = 0
+    sequence_timeout_ms: int = 0
+    max_num_sequence: int = 0
+    max_sequence_job_queue_size: int = 0
+    device_type: Literal["cpu", "gpu"]
+    device_ids: tuple[int, ...] | None
+    parallel_type: str
+    parallel_level: int
+    use_venv: bool
+    runtime: str
+    #: Whether the server itself decides how many workers there are.
+    follows_load: bool = False
+    #: What the model's configuration says under the keys of plugins.
+    plugin_keys: PluginKeys = field(default_factory=PluginKeys)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class ServedModel:
+    """A registered model version, as far as it does not change.
+
+    ``id`` differs for each registration: a version that is registered again has another.
+    """
+
+    id: int
+    name: str
+    version: str
+    url: str
+    contract: Contract
+    config: ServedConfig
+    is_stateful: bool
+    is_durable: bool  # whether states of sequences outlive their worker
+    loaded_at_startup: bool
+    #: Returns whether workers do not start because memory runs out.
+    lacks_memory: Callable[[], bool] = lambda: False
+    is_function: bool = False  # whether it runs a function of a workflow's handler; TorchServe's list leaves these out
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStatus:
+    """One worker of a model version now."""
+
+    id: str
+    started_at: datetime
+    ready: bool  # takes jobs
+    memory: int  # bytes, 0 before it was measured
+    pid: int  # -1 before there is a process
+    gpu: bool
+    gpu_usage: str
+    gpu_memory: int | None  # bytes, None where it is not known
+    failure: str  # why the last start failed, "" if it did not
+    gave_up: bool  # whether the worker is not started again
+    waits: bool = False  # no machine has room for it at present
+    state: str = ""  # one word; see `workers.supervisor.Supervisor.condition`
+    device: str = "cpu"
+    restarts: int = 0
+    last_end: str = ""  # why the last worker ended that was not told to, "" if none did
+    running: int = 0  # jobs
+    launched_at: datetime | None = None  # when the process was started; `started_at` is when its place was
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelStatus:
+    """The workers and the queue of a model version now."""
+
+    min_workers: int
+    max_workers: int
+    workers: Sequence[WorkerStatus]  # oldest first
+    queue_remaining: int  # free room, in jobs
+    queue_pending: int  # waiting jobs
+    loads_on_demand: bool = False  # there may be no worker, and a request starts one
+    open_sequences: int = 0
+    is_leaving: bool = False  # whether the version is being unregistered, and runs only sequences that are open
+
+    @property
+    def ready(self) -> bool:
+        """Whether the configured minimum of workers takes jobs, and at least one, unless a request starts it."""
+        return self.loads_on_demand or sum(worker.ready for worker in self.workers) >= max(1, self.min_workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisterRequest:
+    """A registration call; None = not given. ``max_batch_delay`` is in milliseconds, timeouts in seconds.
+
+    ``max_workers`` is given only by a snapshot, where ``initial_workers`` is the minimum. A workflow sets
+    ``in_workflow`` for the models that are its nodes, ``is_function`` for those that run a function of its handler.
+    """
+
+    url: str
+    model_name: str | None = None
+    handler: str | None = None
+    runtime: str | None = None
+    batch_size: int | None = None
+    max_batch_delay: int | None = None
+    initial_workers: int | None = None
+    max_workers: int | None = None
+    synchronous: bool = True
+    response_timeout: int | None = None
+    startup_timeout: int | None = None
+    s3_sse_kms: bool = False
+    in_workflow: bool = False
+    is_function: bool = False
+
+
+@dataclass(frozen=True)
+class RegisterResult:
+    """The result of a registration."""
+
+    model_name: str
+    model_version: str
+    workers_started: int
+    workers_wanted: int
+    pending: bool  # whether the workers are still being started
+    loads_on_demand: bool = False  # whether a request starts the first worker
+
+
+class Serving(Protocol):
+    """The models of a server.
+
+    A method that takes a name raises `ModelNotFound` if no model has it, and `ModelVersionNotFound` if the model has no
+    such version. A method that takes a `ServedModel` raises `ModelVersionNotFound` once that model is unregistered and
+    gone, except `submit`, whose job fails with the cause ``unregistered``.
+    """
+
+    # The models.
+
+    def get(self, name: str, version: str | None = None) -> ServedModel:
+        """Return a version of a model, the default version when ``version`` is None."""
+
+    def get_latest(self, name: str, version: str | None = None) -> ServedModel:
+        """Return a version of a model; when ``version`` is None the latest one, see `models.served.Versions.latest`."""
+
+    def models(self) -> Sequence[ServedModel]:
+        """Return the default version of every model, sorted by name: the same object until that changes."""
+
+    def versions(self, name: str) -> Sequence[ServedModel]:
+        """Return all versions of a model, in the order of registration."""
+
+    # One model.
+
+    def submit(self, model: ServedModel, request: InferenceRequest) -> Parts:
+        """Admit one inference request, and return its response; a refusal is raised by the first `Parts.next`.
+
+        A request of a sequence that belongs to another version of the model here goes to that one, if it names none.
+        """
+
+    def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
+        """Return whether the sequence is open, or remembered as lost (its next request gets that as its answer)."""
+
+    def release_sequence(self, model: ServedModel, sequence_id: str) -> None:
+        """Close a sequence whose client has left, once none of its requests runs; do nothing if it is not open.
+
+        Any server that shares the store can continue a stored sequence at once; any other sequence has ended.
+        """
+
+    def declared(self, model: ServedModel) -> Mapping[str, Any]:
+        """Return what the model declares, see `ts.protocol.messages.Loaded`; empty while no worker is ready."""
+
+    def is_loaded(self, model: ServedModel) -> bool:
+        """Return whether a worker has loaded the model and takes jobs, or will as soon as there is a job."""
+
+    def fails_to_load(self, model: ServedModel) -> bool:
+        """Return whether the model has workers, and none of them could load the model at its last attempt."""
+
+    def status(self, model: ServedModel) -> ModelStatus:
+        """Return the workers and the queue of the model."""
+
+    def activity(self, model: ServedModel) -> Activity:
+        """Return what the jobs of the model did so far, and their state now."""
+
+    async def sequences(self, model: ServedModel, text: str, order: SequenceOrder, limit: int) -> SequencePage:
+        """Return at most ``limit`` of the open sequences whose ids hold ``text``."""
+
+    def end_sequence(self, model: ServedModel, sequence_id: str) -> None:
+        """End a sequence, with what is stored of it, once none of its requests runs; do nothing if it is not open."""
+
+    async def check_health(self, model: ServedModel, limit: float) -> bool:
+        """Return whether every worker says within ``limit`` seconds that it is healthy, and there is one."""
+
+    async def expose_metrics(self, model: ServedModel, limit: float) -> str | None:
+        """Return the metrics of the model's own code in Prometheus' text format; None if a worker exceeds ``limit``."""
+
+    async def describe_custom(self, model: ServedModel) -> Any:
+        """Return the model's own description of itself, decoded from JSON.
+
+        Raises NoDescribeWorker: no worker answered.
+        """
+
+    # Health.
+
+    @property
+    def not_loaded(self) -> Sequence[ModelSpec]:
+        """The start-up models whose registration failed, and that have not been registered since."""
+
+    #: What the workers take of the machine, filled by whoever measures it.
+    usage: Usage
+
+    def worker_pids(self) -> Sequence[int]:
+        """Return the process ids of all workers."""
+
+    def record_gpu_memory(self) -> None:
+        """Show in the metrics what the workers of all models have on GPUs."""
+
+    def healthy(self) -> bool:
+        """Return whether the default version of every model has its workers, as TorchServe's ``/ping`` counts them."""
+
+    def startup_ready(self) -> bool:
+        """Return whether every start-up model is registered and has its minimum of workers."""
+
+    # Changes.
+
+    async def register(self, request: RegisterRequest) -> RegisterResult:
+        """Register a model and start its workers; wait for them when the request is synchronous.
+
+        Raises ArchiveError: the archive could not be fetched or read; ModelError: the model cannot be served, or its
+        workers did not start (then it is not registered), or the server is shutting down.
+        """
+
+    async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
+        """Serve a model with at least one worker, and return it once all of its workers are ready.
+
+        A model that is already served under this name and version goes on until then, and finishes its accepted jobs.
+
+        A model as it was saved becomes the default version if it was.
+
+        Raises as `register` does; if the workers did not start, nothing has changed.
+        """
+
+    async def scale(
+        self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
+    ) -> int | None:
+        """Change how many workers a model version has; return how many are ready, None unless that is waited for.
+
+        Raises BadParameter: that many workers cannot be started; WorkersFailed: a worker of a synchronous call did not
+        start (it is tried again).
+        """
+
+    def set_default(self, name: str, version: str) -> None:
+        """Let ``version`` serve requests that name no version. Raises DefaultVersionNotFound: no such version of it."""
+
+    async def unregister(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version of a model (the default one when None), answer its jobs and remove its files.
+
+        If another version stays, its open sequences may end first, within ``unregister_model_timeout`` seconds.
+
+        Raises DefaultVersionInUse: it is the default version, and there are others; UnregisterTimeout: a worker could
+        not be stopped in time, and the model is unregistered all the same.
+        """
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version of a model (all of them when None), and remove its files.
+
+        New requests no longer find it at once. Accepted jobs may finish within ``unregister_model_timeout`` seconds.
+
+        Raises UnregisterTimeout: a worker could not be stopped in time; the model is unloaded all the same.
+        """
+
+    # The model store.
+
+    def saved_models(self) -> Sequence[SavedModel]:
+        """Return the served models, each so that `load` serves it again; nodes of workflows are left out."""
+
+    async def stored(self, known: Collection[str] = ()) -> Mapping[str, Sequence[str]]:
+        """Return the locations of the models in the model store by name, without those served or ``known``."""

@@ -1,0 +1,14 @@
+"""What workers take of the machine, as far as anybody measures it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Usage:
+    """Memory and GPU usage at the latest collection; all models of a server share it."""
+
+    worker_memory: Mapping[int, int] = field(default_factory=dict)  # resident bytes by process id
+    #: Bytes on GPUs by the process id of a worker, with those of processes that the worker has started.
+    worker_gpu_memory: Mapping[int, int] = field(default_factory=dict)
+    gpus: Mapping[int, str] = field(default_factory=dict)  # TorchServe's text by nvidia-smi's number

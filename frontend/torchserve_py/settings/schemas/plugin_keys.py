@@ -1,0 +1,48 @@
+"""The keys of `model-config.yaml` that plugins have."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, TypeVar
+
+from torchserve_py.settings.schemas.schema import Schema
+
+
+class ModelConfigKeys(Schema):
+    """The keys of one plugin.
+
+    ``handlers_only`` says why only a model with a TorchServe handler may have them; without it all models may.
+    """
+
+    handlers_only: ClassVar[str] = ""
+
+    def contradictions(self, given: Mapping[Any, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
+        """Yield the keys and the message for settings that contradict others of the file, which has ``given``."""
+        return ()
+
+    def doubts(self, given: Mapping[Any, Any]) -> Iterable[str]:
+        """Yield a warning for each setting that has no effect, or not the one that was probably meant."""
+        return ()
+
+
+S = TypeVar("S", bound=ModelConfigKeys)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginKeys:
+    """What `model-config.yaml` says under the keys of plugins, one value for each schema that a plugin offers."""
+
+    values: tuple[ModelConfigKeys, ...] = ()
+
+    def of(self, schema: type[S]) -> S:
+        """Return the values of one plugin's keys; without a file, what holds where a key is not given."""
+        for each in self.values:
+            if isinstance(each, schema):
+                return each
+        nothing: S = _without_a_file(schema)
+        return nothing
+
+
+@cache
+def _without_a_file(schema: type[S]) -> S:
+    return schema()

@@ -1,0 +1,41 @@
+"""MLServer's metrics of inference, for models that are written for it."""
+
+from tests.unit.metrics.exposition import exposed
+
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.plugins import contracts
+from torchserve_py.scheduling.effects import Cause
+
+FURTHER = contracts()["mlserver"].metrics
+
+
+def shown(metrics: ServerMetrics) -> list[str]:
+    return [line for line in exposed(metrics).decode().splitlines() if "model_infer_request" in line]
+
+
+def test_models_of_mlserver_are_shown_as_mlserver_shows_them() -> None:
+    metrics = ServerMetrics("host")
+    outcomes = metrics.model("m", "1.0", FURTHER).outcomes
+    metrics.model("other", "1.0")
+    outcomes.answered(1.0, 1.5, 2.0)
+    outcomes.answered(1.0, 1.5, 1.5)
+    outcomes.went_wrong(Cause.queue_full, 1.0, 9.0)
+    assert shown(metrics) == [
+        "# HELP model_infer_request_success_total Model infer request success count",
+        "# TYPE model_infer_request_success_total counter",
+        'model_infer_request_success_total{model="m",version="1.0",} 2.0',
+        "# HELP model_infer_request_failure_total Model infer request failure count",
+        "# TYPE model_infer_request_failure_total counter",
+        'model_infer_request_failure_total{model="m",version="1.0",} 1.0',
+        "# HELP model_infer_request_duration Model infer request duration",
+        "# TYPE model_infer_request_duration summary",
+        'model_infer_request_duration_count{model="m",version="1.0",} 2.0',
+        'model_infer_request_duration_sum{model="m",version="1.0",} 1.5',
+    ]
+
+
+def test_they_go_with_the_model() -> None:
+    metrics = ServerMetrics("host")
+    metrics.model("m", "1.0", FURTHER)
+    metrics.forget("m", "1.0")
+    assert not shown(metrics)

@@ -1,0 +1,22 @@
+"""Which models have OpenAI's interface."""
+
+import pytest
+
+from torchserve_py.features.openai.openai_keys import OpenAIKeys
+from torchserve_py.plans.config import parse_model_config
+from torchserve_py.settings.schemas.yaml_mapping import parse_yaml_mapping
+
+
+@pytest.mark.parametrize(
+    ("yaml", "openai"),
+    [
+        ("{}", None),
+        ("openai: true", True),
+        ("handler: {vllm_engine_config: {}}", True),
+        ("{handler: {vllm_engine_config: {}}, openai: false}", False),
+        ("handler: {model_path: x}", None),
+        ("handler: null", None),
+    ],
+)
+def test_a_handler_that_runs_vllm_answers_openais_requests(yaml: str, openai: bool | None) -> None:
+    assert parse_model_config(parse_yaml_mapping(yaml.encode())).plugin_keys.of(OpenAIKeys).openai is openai

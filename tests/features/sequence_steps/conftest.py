@@ -1,0 +1,73 @@
+"""Fixtures: each kind of store, settled as the server does, and workers that use it."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.programs import need_program
+from tests.redis_server import RedisServer
+from tests.unit.ts.frontend_stub import Worker
+
+from ts.protocol.server_identity import server_identity
+
+CacheSettings = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    need_program("redis-server")
+    with tempfile.TemporaryDirectory() as directory, RedisServer(Path(directory)) as server:
+        yield server
+
+
+@pytest.fixture(params=["file", "redis"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Tests that ask for this run with each kind of store."""
+    return str(request.param)
+
+
+@pytest.fixture
+def cache_settings(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> CacheSettings:
+    """What the load message says, each time with the changes that are asked for."""
+    url = request.getfixturevalue("redis_server").url if kind == "redis" else ""
+
+    def settle(**changes: Any) -> dict[str, Any]:
+        return {
+            "store": kind,
+            "module": {"file": "ts.features.sqlite.plugin", "redis": "ts.features.redis.plugin"}.get(kind, ""),
+            "durable": kind != "memory",
+            "capacity": 100,
+            "path": str(tmp_path / "sequences.db"),
+            "fsync": False,
+            "url": url,
+            "replicas": 0,
+            "owner": server_identity(),
+            "lease": 10.0,
+            "lifetime": 60.0,
+            "kept": 3,
+            "restart_expired": False,
+            "require_start": False,
+            "remembered": 86_400.0,
+            "most_ids": 100_000,
+            "most_state": 2**28,
+            "state_version": "",
+            **changes,
+        }
+
+    return settle
+
+
+@pytest.fixture
+def durable_worker(
+    make_worker: Callable[..., Worker], cache_settings: CacheSettings, tmp_path: Path
+) -> Callable[..., Worker]:
+    """Load a handler's source into a worker whose sequences have a store; the model is this test's alone."""
+
+    def make(source: str, *, continuous: bool = False, **changes: Any) -> Worker:
+        model_name = tmp_path.name
+        cache = cache_settings(**changes)
+        return make_worker(source, model_name=model_name, sequences=True, continuous=continuous, cache=cache)
+
+    return make

@@ -1,0 +1,83 @@
+"""The package of `docs/plugins.md`, which is not in the tree, adds a door, a store and a key of `model-config.yaml`."""
+
+import os
+import re
+from pathlib import Path
+
+import psutil
+import requests
+from tests.e2e.running_server import DEADLINE, ROOT, RunningServer, eventually, model_folder
+
+from torchserve_py.plugins import ENTRY_POINTS
+
+DOCUMENT = ROOT / "docs" / "plugins.md"
+MOST_LINES = 150
+COUNT = """
+from ts.sequence import SequenceCache
+
+
+class Handler:
+    def initialize(self, context):
+        self.cache = SequenceCache(context)
+
+    def handle(self, data, context):
+        return [self.count(context.get_sequence_id(index)) for index in range(len(data))]
+
+    def count(self, sequence_id):
+        self.cache[sequence_id] = self.cache.get(sequence_id, 0) + 1
+        return str(self.cache[sequence_id])
+"""
+CONFIG = """
+sequenceBatching: true
+sequenceMaxIdleMSec: 600000
+maxNumSequence: 10
+maxSequenceJobQueueSize: 10
+guide: Send anything.
+handler: {{cache: {{store: folder, path: {path}}}}}
+"""
+
+
+def installed(folder: Path) -> Path:
+    """Write the files that the page shows, and what pip writes besides; return where they are found."""
+    files = re.findall(r"^`([\w./-]+)`[^\n]*:\n\n```\w+\n(.*?)```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+    assert sum(text.count("\n") for _, text in files) <= MOST_LINES
+    for name, text in [*files, ("guide-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: guide\nVersion: 1.0\n")]:
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(text)
+    assert ENTRY_POINTS in (folder / "guide-1.0.dist-info" / "entry_points.txt").read_text()
+    return folder
+
+
+def test_a_package_adds_a_door_a_store_a_key_and_a_metric(tmp_path: Path) -> None:
+    package = installed(tmp_path / "site")
+    path = os.pathsep.join(map(str, (package, ROOT / "frontend", ROOT / "backend")))
+    model = model_folder(tmp_path, "count", COUNT, CONFIG.format(path=tmp_path / "states"))
+    with RunningServer({"count": model}, environment={"PYTHONPATH": path}) as server:
+        server.wait_ready()
+
+        def step() -> str:
+            headers = {"ts_request_sequence_id": "s"}
+            answer = requests.post(f"{server.inference}/predictions/count", b"", headers=headers, timeout=DEADLINE)
+            return answer.text
+
+        def describe() -> dict[str, str]:
+            [version] = requests.get(f"{server.management}/models/count", timeout=DEADLINE).json()
+            [worker] = version["workers"]
+            return worker
+
+        told = requests.get(f"{server.inference}/guide/count", timeout=DEADLINE)
+        assert (told.status_code, told.text) == (200, "Send anything.")
+        metrics = requests.get(f"{server.metrics}/metrics", timeout=DEADLINE).text
+        assert 'guide_asked{model_name="count",} 1.0' in metrics
+
+        assert [step(), step()] == ["1", "2"]
+        killed = int(describe()["pid"])
+        psutil.Process(killed).kill()
+        eventually(
+            lambda: describe()["status"] == "READY" and int(describe()["pid"]) != killed, "another worker is ready"
+        )
+        assert step() == "3"
+
+        (model / "model-config.yaml").write_text("guide: 5")
+        refused = requests.post(f"{server.management}/models?url={model}&model_name=other", timeout=DEADLINE)
+        assert "guide is 5 (int), it must be a text" in refused.text

@@ -1,0 +1,101 @@
+"""What has happened in a simulated world, for the checker and for people."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step as a client means it, however often it is sent.
+
+    Attributes:
+        client: The client's name, which is the name of its sequence, too.
+        incarnation: Which of the client's incarnations it belongs to, from 1.
+        number: Which step of the incarnation it is, from 1.
+        kind: How the client names its steps; see `tests.simulation.clients`.
+        starts, ends: Whether it has the marker.
+        altered: Whether the body is another than that of the step which the client has sent under this name before.
+        asks: Whether the request only asks what has become of the step.
+    """
+
+    client: str
+    incarnation: int
+    number: int
+    kind: str
+    starts: bool = False
+    ends: bool = False
+    altered: bool = False
+    asks: bool = False
+
+    @property
+    def word(self) -> str:
+        """The body, which the handler appends to the state."""
+        return f"{self.client}.{self.incarnation}.{self.number}{'x' if self.altered else ''}"
+
+
+class Event(NamedTuple):
+    """One thing that has happened.
+
+    ``what`` is ``note``, ``died`` (a process), or of a request: ``sent``, ``received`` (by a server, perhaps not for
+    the first time), ``answered`` (by a server), ``heard`` (by the client, in time) or ``hung up`` (by the client, as
+    the server sees). ``delivery`` counts the receptions of requests.
+    """
+
+    time: float
+    who: str
+    what: str
+    step: Step | None
+    delivery: int
+    details: Any
+
+
+class Answer(NamedTuple):
+    """An answer of a server: its body, if its status is 200, tells which run of the handler it is from, and the state.
+
+    ``status`` is 0 if there is none, because the server could not be reached.
+    """
+
+    status: int
+    cause: str
+    run: int
+    state: tuple[str, ...]
+    token: str
+
+    def __str__(self) -> str:
+        if self.status == 200:
+            return f"200 [{' '.join(self.state)}]"
+        return f"{self.status} {self.cause}" if self.status else "unreachable"
+
+
+class History:
+    """Events in the order in which they have happened."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def note(self, time: float, who: str, text: str) -> None:
+        """Add something that is not about one request."""
+        self.events.append(Event(time, who, "note", None, 0, text))
+
+    def died(self, time: float, who: str) -> None:
+        """Add the death of a process."""
+        self.events.append(Event(time, who, "died", None, 0, "is dead"))
+
+    def add(self, time: float, who: str, what: str, step: Step, delivery: int, details: Any = None) -> None:
+        """Add something that has happened to a request."""
+        self.events.append(Event(time, who, what, step, delivery, details))
+
+    def story(self) -> str:
+        """Return the history as a text, a line for each event."""
+        return "\n".join(map(_line, self.events))
+
+
+def _line(event: Event) -> str:
+    hours, seconds = divmod(event.time, 3600)
+    when = f"{hours:3.0f}:{seconds // 60:02.0f}:{seconds % 60:06.3f}"
+    if event.step is None:
+        return f"{when}  {event.who:10} {event.details}"
+    details = "" if event.details is None else f" {event.details}"
+    number = f" #{event.delivery}" if event.delivery else ""
+    question = "?" if event.step.asks else ""
+    return f"{when}  {event.who:10} {event.what} {event.step.word}{question}{number}{details}"

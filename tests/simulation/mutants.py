@@ -1,0 +1,111 @@
+"""Defects, planted one at a time: the checker has to find each."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final
+from unittest import mock
+
+from ts.features.redis import redis_store
+from ts.features.sequence_steps import rules, steps
+from ts.features.sequence_steps.record import Damaged, SequenceRecord
+from ts.features.sequence_steps.rules import Claim, Verdict
+from ts.features.sequence_steps.stored_steps import StoredSteps
+from ts.features.sequence_steps.stores.store import StoreError
+from ts.features.sqlite import file_acquisition, file_journal
+from ts.features.sqlite import file_store as file
+from ts.features.sqlite.file_store import FileStore
+from ts.protocol.messages import ResultRow
+
+Planted = AbstractContextManager[Any]
+
+
+def answer_before_commit() -> Planted:
+    """Answers leave before their steps are committed."""
+
+    def eager(
+        self: StoredSteps, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], *_: Any, meanwhile: bool
+    ) -> None:
+        self.wait_for_commit()
+        batch = self._prepare(answers)
+        send([*batch.answers])
+        self._write_and_apply(batch)
+
+    return mock.patch.object(StoredSteps, "complete_and_send", eager)
+
+
+def no_number_check() -> Planted:
+    """A number that was applied before is taken for the next one."""
+    numbered = rules._numbered
+
+    def trusting(claim: Claim, number: int, record: SequenceRecord, running: int) -> Verdict:
+        number = max(number, record.last + running + 1) if record.last and not record.closed else number
+        return numbered(claim, number, record, running)
+
+    return mock.patch.object(rules, "_numbered", trusting)
+
+
+def no_digest() -> Planted:
+    """Bodies are not compared."""
+    return mock.patch.object(steps, "digest_of_body", lambda body: b"")
+
+
+def window_of_ids() -> Planted:
+    """Only the ids of the steps whose answers are kept are known."""
+    return mock.patch.object(SequenceRecord, "has_id", lambda self, request_id: False)
+
+
+def ghost_after_the_end() -> Planted:
+    """Tokens of earlier incarnations are forgotten."""
+    return mock.patch.object(SequenceRecord, "is_earlier", lambda self, token: False)
+
+
+def no_fence() -> Planted:
+    """Whoever had a lease may write, even if another holder has taken it since."""
+    stack = contextlib.ExitStack()
+    for module, name, check, instead in (
+        (file, "COUNT_TAKEOVER", "count + 1", "count"),
+        (file_journal, "_UPDATE", "fence = ?", "? IS NOT NULL"),
+        (redis_store, "COMMIT", "found.err or found[1] ~= fence", "found.err"),
+    ):
+        statement = getattr(module, name)
+        assert check in statement, f"{name} of {module.__name__} checks the fence otherwise"
+        stack.enter_context(mock.patch.object(module, name, statement.replace(check, instead)))
+    stack.enter_context(mock.patch.object(FileStore, "_is_valid", lambda self, lease: True))
+    return stack
+
+
+def wall_clock_for_leases() -> Planted:
+    """Leases end at a moment of a clock that can be set."""
+    stack = contextlib.ExitStack()
+    for module in (file, file_acquisition):
+        # A world has its own `time.time` later.
+        stack.enter_context(mock.patch.object(module, "boot_time", lambda: time.time()))  # noqa: PLW0108
+    return stack
+
+
+def journal_as_a_whole() -> Planted:
+    """A damaged entry of the journal is an error of all who read it."""
+    read_change = file_journal.read_change
+
+    def read(entry: Any) -> Any:
+        try:
+            return read_change(entry)
+        except Damaged as damage:
+            raise StoreError("the journal cannot be read") from damage
+
+    return mock.patch.object(file_journal, "read_change", read)
+
+
+#: By name; under "" nothing is planted.
+MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
+    "": contextlib.nullcontext,
+    **{
+        each.__name__: each
+        for each in (
+            *(no_fence, answer_before_commit, no_number_check, no_digest, window_of_ids),
+            *(journal_as_a_whole, ghost_after_the_end, wall_clock_for_leases),
+        )
+    },
+}

@@ -1,0 +1,50 @@
+"""fakeredis with what the stores need besides: ``cmsgpack`` in scripts, and a hook for what is published."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import fakeredis
+import msgpack
+from fakeredis.commands_mixins import pubsub_mixin, scripting_mixin
+
+FakeRedis = fakeredis.FakeRedis
+
+
+class Server(fakeredis.FakeServer):
+    """A server that tells when something is published."""
+
+    on_publish: Callable[[], None] = staticmethod(lambda: None)
+
+
+#: One for all worlds, since it takes long to make Lua; a world clears it.
+SERVER: Final = Server()
+_new_runtime = scripting_mixin.ScriptingCommandsMixin._get_server_runtime
+_publish = pubsub_mixin.PubSubCommandsMixin.publish
+
+
+def _runtime_with_msgpack(self: Any, server: Any) -> Any:
+    is_new = not hasattr(server, "_lua_runtime")
+    runtime = _new_runtime(self, server)
+    if is_new:
+
+        def to_lua(value: Any) -> Any:
+            return runtime.table_from([to_lua(each) for each in value]) if isinstance(value, list) else value
+
+        names = {
+            b"unpack": lambda packed: to_lua(msgpack.unpackb(packed, raw=True)),
+            b"pack": msgpack.packb,
+        }
+        runtime.globals()[b"cmsgpack"] = runtime.table_from(names)
+        runtime.globals()[b"collectgarbage"] = lambda *_: None  # after each script, which takes longer than the script
+    return runtime
+
+
+def _publish_and_tell(self: Any, channel: bytes, message: bytes) -> int:
+    receivers: int = _publish(self, channel, message)
+    SERVER.on_publish()
+    return receivers
+
+
+scripting_mixin.ScriptingCommandsMixin._get_server_runtime = _runtime_with_msgpack
+scripting_mixin._check_for_lua_globals = lambda *_: None  # it would find cmsgpack
+pubsub_mixin.PubSubCommandsMixin.publish = _publish_and_tell

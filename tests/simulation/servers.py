@@ -1,0 +1,181 @@
+"""A server: the real dispatcher and scheduler, what the HTTP door makes of a request and its outcome, and workers."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, Final
+
+from tests.simulation.history import Answer, Step
+from tests.simulation.workers import HANDLER, MODEL_FOLDER, WorkerEnd, start_worker
+from tests.simulation.world import Machine, Process, World
+
+from torchserve_py.dispatch.dispatcher import Dispatcher
+from torchserve_py.doors.failures import DoorError, failure_of_job
+from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Part, Parts
+from torchserve_py.metrics.model_metrics import HANDLER_ERROR
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from ts.protocol.server_identity import server_identity
+
+#: How long it takes until a lost worker is replaced, and a server restarted (seconds), at most.
+_RESTART: Final = 3.0
+#: How long a server that is told to stop waits for its workers (seconds).
+_STOP_LIMIT: Final = 20.0
+_HEADER_KEYS: Final = ["ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"]
+_HEADERS: Final = SequenceHeaders(
+    SimpleNamespace(  # type: ignore[arg-type]
+        ts_header_key_sequence_id=_HEADER_KEYS[0],
+        ts_header_key_sequence_start=_HEADER_KEYS[1],
+        ts_header_key_sequence_end=_HEADER_KEYS[2],
+    )
+)
+_METRICS: Final = ServerMetrics().model("words", "1.0")
+
+#: Takes an answer back to the client.
+Reply = Callable[[Answer], None]
+
+
+class Server:
+    """A server by its name, through all of its restarts."""
+
+    def __init__(
+        self, world: World, name: str, machine: Machine, cache: Mapping[str, Any], workers: int, version: str
+    ) -> None:
+        self.name, self.machine, self._version = name, machine, version
+        self._world, self._cache, self._count = world, cache, workers
+        self.process: Process
+        self.workers: list[WorkerEnd] = []
+        self._dispatcher: Dispatcher
+        self._reading: dict[int, Parts] = {}
+        self._is_stopping = False
+        self._start()
+
+    @property
+    def is_up(self) -> bool:
+        return not self.process.is_dead
+
+    def _start(self) -> None:
+        world = self._world
+        self.process = process = world.process(self.name, self.machine)
+        self._is_stopping, self._reading, self.workers = False, {}, []
+        process.on_death.append(self._died)
+        cache = self._cache
+        sequences = SequencePolicy(
+            max_idle=cache["lifetime"],
+            queue_size=3,
+            max_sequences=100,
+            require_start=cache["require_start"],
+            remembered=cache["remembered"],
+            durable=cache["durable"],
+        )
+        with world.running(process):
+            self._owner = server_identity()
+            policy = Policy(batch_size=2, ahead=True, sequences=sequences)
+            self._dispatcher = Dispatcher(policy, _METRICS, 2**20, lambda metrics: None)
+            self._dispatcher.set_workers(self._count)
+            for number in range(self._count):
+                self._start_worker(number)
+
+    def _start_worker(self, number: int) -> None:
+        name = f"{self.name}.w{number}"
+        process = self._world.process(name, self.machine)
+        end = start_worker(f"w{number}", process, self.process, self._dispatcher, self._load())
+        end.on_loss = lambda: self._replace(end, number)
+        self.workers.append(end)
+
+    def _replace(self, end: WorkerEnd, number: int) -> None:
+        self.workers.remove(end)
+        if not self._is_stopping:
+            self.process.after(self._world.random.uniform(0.1, _RESTART), self._start_worker, number)
+
+    def _died(self) -> None:
+        """The kernel kills the workers of a dead server, in a moment; the server is started again."""
+        for worker in self.workers:
+            self._world.fates.after(self._world.random.uniform(0.0, 0.01), worker.process.kill)
+        self._world.fates.after(self._world.random.uniform(0.1, _RESTART), self._start)
+
+    def _load(self) -> dict[str, Any]:
+        return {
+            "contract": "torchserve",
+            "model_name": "words",
+            "model_version": self._version,
+            "model_dir": MODEL_FOLDER,
+            "manifest": {},
+            "handler": HANDLER,
+            "gpu_id": None,
+            "batch_size": 2,
+            "continuous": False,
+            "asynchronous": False,
+            "sequences": True,
+            "envelope": None,
+            "decode_input_request": True,
+            "limit_max_image_pixels": True,
+            "server_version": "0",
+            "max_response_size": 1_000_000,
+            "metrics": [],
+            "warmup": [],
+            "protocols": {},
+            "observers": {},
+            "steps": "ts.features.sequence_steps.opening",
+            "processors": 1,
+            "header_keys": _HEADER_KEYS,
+            "cache": {**self._cache, "owner": self._owner},
+        }
+
+    # Requests
+
+    def receive(self, delivery: int, step: Step, headers: Mapping[str, str], reply: Reply) -> None:
+        """Answer a request, at once or later; called in a turn of the server."""
+        try:
+            sequence = _HEADERS.of(headers)
+        except DoorError as error:
+            reply(Answer(error.failure.status, error.failure.cause or "bad_request", 0, (), ""))
+            return
+        pairs = tuple((name.encode(), value.encode()) for name, value in headers.items())
+        request = InferenceRequest(pairs + sequence.headers, step.word.encode(), "text/plain", sequence=sequence)
+        request.only_ask = step.asks and self._cache["durable"]
+        parts = self._dispatcher.submit(request)
+        self._reading[delivery] = parts
+
+        def then(outcome: Part | Cause) -> None:
+            del self._reading[delivery]
+            reply(_answer_of(outcome))
+
+        parts.when_first(then)
+
+    def hung_up(self, delivery: int) -> bool:
+        """Give up a request whose client has closed its connection; return whether it was not answered before."""
+        parts = self._reading.pop(delivery, None)
+        if parts is not None:
+            parts.cancel()
+        return parts is not None
+
+    # Life
+
+    def stop(self) -> None:
+        """Stop as a server does that is told to, and start again."""
+        self._is_stopping = True
+        self.process.loop.create_task(self._stop())
+
+    async def _stop(self) -> None:
+        await self._dispatcher.drain(_STOP_LIMIT, Cause.draining)
+        await self._dispatcher.close(Cause.draining)
+        for worker in self.workers:
+            worker.stop()
+        end = self._world.now + _STOP_LIMIT
+        while self.workers and self._world.now < end:
+            await asyncio.sleep(0.1)
+        self.process.kill()
+
+
+def _answer_of(outcome: Part | Cause) -> Answer:
+    if isinstance(outcome, Cause):
+        return Answer(failure_of_job(outcome, "words", None).status, outcome.value, 0, (), "")
+    headers = {name.lower(): value for name, value in outcome.headers}
+    if outcome.error is not None:
+        return Answer(outcome.status, (outcome.news and outcome.news.cause) or HANDLER_ERROR, 0, (), "")
+    run, *state = bytes(outcome.body).decode().split()
+    return Answer(outcome.status, "", int(run), tuple(state), headers.get("ts_sequence_token", ""))

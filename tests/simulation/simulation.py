@@ -1,0 +1,246 @@
+"""One simulated world from one seed: servers, workers, clients and a store, and what contradicts the promise."""
+
+import asyncio
+import contextlib
+import functools
+import gc
+import itertools
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+from unittest import mock
+
+from tests.simulation.checker import Reading, check
+from tests.simulation.clients import CALM_LIMIT, KINDS, Client
+from tests.simulation.damage import damage_file, damage_redis
+from tests.simulation.disasters import Disasters
+from tests.simulation.history import History
+from tests.simulation.model import simulated_words
+from tests.simulation.network import Network, Weather
+from tests.simulation.servers import Server
+from tests.simulation.stores import Trouble, simulated_stores
+from tests.simulation.virtual_time import virtual_time
+from tests.simulation.workers import CommitOverlap, CommitThread, WatchThread
+from tests.simulation.world import Machine, World
+
+from torchserve_py.jobs import inference_job
+from ts.features.sequence_steps import stored_steps
+from ts.protocol import server_identity
+
+#: Where the files of stores lie: in memory, if there is such a place.
+FOLDER: Final = Path("/dev/shm" if Path("/dev/shm").is_dir() else "/tmp")
+#: Seconds.
+LEASE: Final = 10.0
+#: What opens the stores that outlive their workers.
+_MODULES: Final = {"file": "ts.features.sqlite.plugin", "redis": "ts.features.redis.plugin"}
+#: How long it is remembered that a sequence is over (seconds): longer than anything comes late.
+REMEMBERED: Final = 60 * 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a seed comes to."""
+
+    store: str
+    servers: int
+    workers: int
+    versions: tuple[str, ...]
+    clients: tuple[str, ...]
+    lifetime: float
+    kept: int
+    require_start: bool
+    weather: Weather
+    at_points: float
+    disasters: int
+    failing: float
+
+    @classmethod
+    def draw(cls, random: Random) -> "Plan":
+        """Draw lots."""
+        store = random.choice(("file", "file", "file", "redis", "memory"))
+        weather = Weather(
+            dropped=random.choice((0.0, 0.05, 0.2)),
+            late=random.choice((0.0, 0.05, 0.15)),
+            doubled=random.choice((0.0, 0.1, 0.3)),
+        )
+        return cls(
+            store=store,
+            servers=1 if store == "memory" else random.randint(1, 3),
+            workers=random.randint(1, 2),
+            versions=random.choice((("1.0",), ("1.0",), ("1.0", "2.0"))),
+            clients=tuple(random.choice(KINDS) for _ in range(random.randint(1, 3))),
+            lifetime=random.choice((60.0, 3600.0, 2 * 86_400.0, 2 * 86_400.0)),
+            kept=random.choice((3, 4)),
+            require_start=random.random() < 0.5,
+            weather=weather,
+            at_points=random.choice((0.0, 0.002, 0.01)),
+            disasters=random.choice((0, 1, 3, 5)),
+            failing=0.0 if store == "memory" else random.choice((0.0, 0.0, 0.05)),  # it cannot undo half a step
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has become of a world."""
+
+    seed: int
+    plan: Plan
+    history: History
+    violations: list[str]
+
+    def story(self) -> str:
+        """Return all that has happened, and what of it contradicts the promise."""
+        found = "\n".join(self.violations) or "nothing contradicts the promise"
+        return f"seed {self.seed}: {self.plan}\n{self.history.story()}\n{found}\n"
+
+
+def simulate(seed: int) -> Outcome:
+    """Let a world run from its beginning until all is calm."""
+    random, history = Random(seed), History()
+    plan = Plan.draw(random)
+    world = World(random, history)
+    trouble, path = Trouble(world), FOLDER / f"simulation-{os.getpid()}-{seed}" / "sequences.db"
+    gc.disable()
+    logging.disable()
+    try:
+        with (
+            _simulated(world),
+            simulated_stores(world, trouble, path, versions=len(set(plan.versions[: plan.servers]))),
+        ):
+            violations, damaged = _run(world, trouble, plan, path)
+    finally:
+        logging.disable(logging.NOTSET)
+        gc.collect(0)  # the world, all of which is young
+    reading = Reading(
+        *(history, plan.store != "memory", plan.lifetime, LEASE, plan.require_start),
+        *(len(set(plan.versions[: plan.servers])), frozenset(damaged)),
+    )
+    violations += check(reading)
+    violations += [f"nothing fails unexpectedly: {error}" for error in world.errors]
+    return Outcome(seed, plan, history, violations)
+
+
+def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[str], set[str]]:
+    machines = [Machine(world, f"m{number}") for number in range(1, plan.servers + 1)]
+    if plan.store == "file":
+        machines = machines[:1] * plan.servers
+    cache = _cache(plan, path)
+    servers = [
+        Server(world, f"s{number}", machine, cache, plan.workers, version)
+        for number, (machine, version) in enumerate(zip(machines, itertools.cycle(plan.versions)), start=1)
+    ]
+    network = Network(world, servers, plan.weather)
+    clients = [
+        Client(world, f"c{number}", kind, network, servers, requires_start=plan.require_start)
+        for number, kind in enumerate(plan.clients, start=1)
+    ]
+    damage = {
+        "file": lambda: damage_file(path, world.random),
+        "redis": lambda: damage_redis(world.random),
+        "memory": lambda: None,
+    }[plan.store]
+    disasters = Disasters(world, servers, trouble, damage, at_points=plan.at_points, count=plan.disasters)
+    _let_handlers_fail(world, disasters, plan.failing)
+    course = world.fates.loop.create_task(_course(world, trouble, network, clients, disasters))
+    try:
+        world.run_until(course.done)
+        violations, damaged = course.result(), disasters.damaged
+    except RuntimeError as error:
+        violations, damaged = [f"it comes to an end: {error}"], set()
+    for process in world.processes:
+        process.kill()
+    return violations, damaged
+
+
+async def _course(
+    world: World, trouble: Trouble, network: Network, clients: list[Client], disasters: Disasters
+) -> list[str]:
+    """The clients run in any weather; then all is calm, and each client steps once more."""
+    await _together(world, [client.run() for client in clients], clients)
+    disasters.are_over, trouble.until, network.weather = True, 0.0, Weather(dropped=0.0, late=0.0, doubled=0.0)
+    while network.under_way or (until := max(process.frozen_until for process in world.processes)) > world.now:
+        if network.under_way:
+            rest = asyncio.Event()
+            network.on_rest = functools.partial(world.fates.soon, rest.set)
+            await rest.wait()
+        else:
+            await asyncio.sleep(until - world.now)
+    world.history.note(world.now, "all", "is calm")
+    await _together(world, [client.finish() for client in clients], clients)
+    return [
+        f"a sequence continues once all is calm: {client.name} could not within {CALM_LIMIT:.0f} s"
+        for client in clients
+        if not client.is_satisfied and client.name not in disasters.damaged
+    ]
+
+
+async def _together(world: World, courses: list[Any], clients: list[Client]) -> None:
+    """Let each client take its course in its own process, and wait for all of them."""
+    tasks = [client.process.loop.create_task(course) for course, client in zip(courses, clients, strict=True)]
+    for task in tasks:
+        done = asyncio.Event()
+        task.add_done_callback(lambda _, done=done: world.fates.soon(done.set))
+        await done.wait()
+        task.result()
+
+
+def _cache(plan: Plan, path: Path) -> dict[str, Any]:
+    return {
+        "store": plan.store,
+        "module": _MODULES.get(plan.store, ""),
+        "durable": plan.store != "memory",
+        "capacity": 2 if plan.store != "memory" else 100,
+        "path": str(path),
+        "fsync": False,
+        "url": "redis://redis",
+        "replicas": 0,
+        "lease": LEASE,
+        "lifetime": plan.lifetime,
+        "kept": plan.kept,
+        "remembered": REMEMBERED,
+        "most_ids": 1000,
+        "most_state": 1_000_000,
+        "state_version": "",
+        "require_start": plan.require_start,
+        "restart_expired": False,
+    }
+
+
+def _let_handlers_fail(world: World, disasters: Disasters, share: float) -> None:
+    runs = itertools.count(1)
+
+    def run(word: str) -> int:
+        world.point("in the handler")
+        number = next(runs)
+        if world.random.random() < share and not disasters.are_over:
+            raise ValueError(word)
+        if world.random.random() < 0.2:
+            world.sleep(world.random.random() * 2)
+        return number
+
+    simulated_words.Handler.run = staticmethod(run)
+
+
+@contextlib.contextmanager
+def _simulated(world: World) -> Iterator[None]:
+    """Let all code read the clocks of a world, and see its processes."""
+
+    def started(pid: int) -> str | None:
+        machine = world.current.machine
+        found = [each for each in world.processes if each.pid == pid and each.machine is machine]
+        return str(pid) if found and not found[0].is_dead else None
+
+    overlap = CommitOverlap(pays=world.random.random() < 0.5)
+    with (
+        virtual_time(world),
+        mock.patch.multiple(server_identity, started=started, _place=lambda: world.current.machine.name),
+        mock.patch.object(stored_steps, "CommitThread", lambda: CommitThread(world)),
+        mock.patch.object(stored_steps, "CommitOverlap", lambda: overlap),
+        mock.patch.object(stored_steps, "WatchThread", functools.partial(WatchThread, world)),
+        mock.patch.multiple(inference_job, _ID_PREFIX="job-", _numbers=itertools.count(1)),
+    ):
+        yield

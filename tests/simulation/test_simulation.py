@@ -1,0 +1,34 @@
+"""Two thousand simulated worlds keep the promise; a world is the same each time.
+
+A world that does not is told in full by ``python -m tests.simulation SEED``.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SEEDS, CHUNK = 2000, 250
+
+
+def simulation(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m tests.simulation`` with these arguments."""
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("", "frontend", "backend"))
+    command = [sys.executable, "-m", "tests.simulation", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS, CHUNK))
+def test_worlds_keep_the_promise(first: int) -> None:
+    run = simulation(first, CHUNK)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_a_seed_tells_one_story() -> None:
+    first, second = simulation(7), simulation(7)
+    assert first.stdout.startswith("seed 7: ")
+    assert first.stdout == second.stdout

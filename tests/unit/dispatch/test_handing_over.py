@@ -1,0 +1,89 @@
+"""A step whose sequence belongs to another version of the model, which is on the same server."""
+
+import pytest
+from tests.unit.dispatch.shell import Shell, cause_of, durable, told
+
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.parts import Parts
+from torchserve_py.scheduling.effects import Cause
+
+
+class Versions:
+    """The dispatchers of versions 1 and 2, each with one worker."""
+
+    def __init__(self) -> None:
+        self.one, self.two = Shell(durable()), Shell(durable())
+        self.two.dispatcher.of_version = {"1": self.one.dispatcher}.get
+        (self.old,), (self.new,) = self.one.workers, self.two.workers
+
+    def submit(self, body: str, *, by_default: bool = True, more_input: bool = False) -> Parts:
+        sequence = SequenceRequest("s", False, False, ())
+        request = InferenceRequest(
+            (), body, "text/plain", sequence=sequence, by_default=by_default, more_input=more_input
+        )
+        return self.two.dispatcher.submit(request)
+
+    def refuse(self, parts: Parts, version: str = "1", cause: str = "sequence_moved") -> None:
+        news = told(cause, version=version)
+        self.two.result(self.new, parts.job_id, False, 409, "", [], b"", "why", news=news)
+
+
+@pytest.fixture
+async def versions() -> Versions:
+    return Versions()
+
+
+async def test_the_version_that_the_sequence_belongs_to_runs_the_step_and_those_behind_it(versions: Versions) -> None:
+    first, second, third = (versions.submit(body) for body in "abc")
+    versions.refuse(first)
+    assert versions.new.batches == [["a"]]
+    for body, parts in zip("abc", (first, second, third), strict=True):
+        assert versions.old.batches[-1] == [body]
+        versions.one.answer(versions.old, parts, body.encode())
+        assert (await parts.next()).body == body.encode()
+    assert not versions.two.dispatcher.scheduler.jobs
+    assert not versions.two.dispatcher.scheduler.open_sequences
+    assert versions.one.dispatcher.scheduler.open_sequences == 1
+
+
+async def test_a_reader_that_leaves_cancels_the_step_where_it_runs(versions: Versions) -> None:
+    parts = versions.submit("a")
+    versions.refuse(parts)
+    parts.cancel()
+    assert versions.old.cancelled == [parts.job_id]
+    assert versions.new.cancelled == []
+
+
+@pytest.mark.parametrize(("version", "cause"), [("3", Cause.version_gone), ("1", Cause.sequence_moved)])
+async def test_who_names_the_version_or_asks_where_the_other_one_is_not_hears_why(
+    versions: Versions, version: str, cause: Cause
+) -> None:
+    parts = versions.submit("a", by_default=version == "3")
+    versions.refuse(parts, version, "version_gone")
+    assert await cause_of(parts) is cause
+    assert versions.old.batches == []
+
+
+async def test_a_step_whose_inputs_a_worker_has_is_not_handed_over(versions: Versions) -> None:
+    parts = versions.submit("a", more_input=True)
+    versions.refuse(parts)
+    assert await cause_of(parts) is Cause.sequence_moved
+    assert versions.old.batches == []
+
+
+async def test_a_step_is_handed_over_only_once(versions: Versions) -> None:
+    versions.one.dispatcher.of_version = {"2": versions.two.dispatcher}.get
+    parts = versions.submit("a")
+    versions.refuse(parts)
+    news = told("sequence_moved", version="2")
+    versions.one.result(versions.old, parts.job_id, False, 409, "", [], b"", "why", news=news)
+    assert await cause_of(parts) is Cause.sequence_moved
+    assert versions.new.batches == [["a"]]
+
+
+async def test_a_version_that_runs_out_takes_the_steps_that_are_its_own(versions: Versions) -> None:
+    assert await versions.one.dispatcher.drain(0.0, Cause.unregistered, runs_out=True)
+    parts = versions.submit("a")
+    versions.refuse(parts)
+    assert versions.old.batches == [["a"]]
+    assert await cause_of(versions.one.submit("b", "new")) is Cause.unregistered

@@ -1,0 +1,54 @@
+"""A server that was frozen gives others the time that it had no chance to hear them in: none of it counts.
+
+The event loop does nothing at all for a while, which is as if the process were stopped.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from torchserve_py.workers import forking
+from torchserve_py.workers.confinement import Confinement
+from torchserve_py.workers.forking import ForkedProcess, Forking
+from torchserve_py.workers.launch_command import Launch
+from torchserve_py.workers.startup import Startup
+from ts.protocol.messages import Loaded
+
+LIMIT = 0.6
+
+
+async def standstill() -> None:
+    """The process is frozen for longer than every limit, and then there is nothing to read yet."""
+    await asyncio.sleep(0.05)
+    time.sleep(2 * LIMIT)
+    await asyncio.sleep(0.05)
+
+
+async def test_a_worker_may_still_load_its_model() -> None:
+    startup = Startup("w", 1, asyncio.get_running_loop().create_future())
+    loading = asyncio.ensure_future(startup.model(LIMIT))
+    await standstill()
+    startup.loaded(Loaded(ok=True, status=200, message="", traceback="", declares={}))
+    assert (await loading)["ok"]
+
+
+async def test_the_warm_parent_and_its_workers_are_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    forked, closed = cast("ForkedProcess", object()), []
+
+    async def fork(*arguments: Any) -> ForkedProcess:
+        await standstill()
+        return forked
+
+    async def close() -> None:
+        closed.append("closed")
+
+    forks = Forking(Confinement(), frozenset())
+    monkeypatch.setattr(forking, "_FORK_LIMIT", LIMIT)
+    monkeypatch.setattr(forking, "_is_forkable", lambda launch: True)
+    monkeypatch.setattr(forks, "_forked", fork)
+    monkeypatch.setattr(forks, "close", close)
+    assert await forks.fork(cast("Launch", None), Path("/"), "", "w", ()) is forked
+    assert closed == []
