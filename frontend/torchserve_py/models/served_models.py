@@ -232,16 +232,14 @@ class ServedModels:
         pools = (model.pool for model in self._all() if model.served.loaded_at_startup)
         return not self._not_loaded and all(pool.ready_count >= pool.min_workers for pool in pools)
 
-    # For the rest of this room.
-
     def worker_pids(self) -> list[int]:
-        """Return the process ids of all workers."""
         return [worker.pid for model in self._all() for worker in model.pool.supervisors if worker.pid > 0]
 
     def record_gpu_memory(self) -> None:
-        """Show in the metrics what the workers of all models have on GPUs."""
         for model in self._all():
             model.record_gpu_memory()
+
+    # For the rest of this room.
 
     def _all(self) -> Sequence[Model]:
         return [model for versions in self._names.values() for model in versions.models.values()]

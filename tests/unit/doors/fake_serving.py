@@ -29,6 +29,7 @@ from torchserve_py.serving.serving import (
     ServedModel,
     WorkerStatus,
 )
+from torchserve_py.serving.usage import Usage
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.schemas.versions import SavedModel
 from ts.features.sequence_steps.step import news_of
@@ -241,6 +242,7 @@ class FakeServing:
     is_healthy: bool = True
     is_startup_ready: bool = True
     not_loaded: list[ModelSpec] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
     requests: list[Any] = field(default_factory=list)
     saved: list[SavedModel] = field(default_factory=list)
     hold: asyncio.Event | None = None
@@ -329,6 +331,12 @@ class FakeServing:
 
     async def describe_custom(self, model: ServedModel) -> Any:
         return await self.of(model).describe_custom()
+
+    def worker_pids(self) -> list[int]:
+        return []
+
+    def record_gpu_memory(self) -> None:
+        pass
 
     def healthy(self) -> bool:
         return self.is_healthy
