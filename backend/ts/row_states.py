@@ -23,6 +23,9 @@ class RowStates(MutableMapping[int, Any]):
     A row has no state before a step of its sequence has set one. If a row fails, its sequence has the state again that
     it had before, even if the handler has changed that in place.
 
+    A handler with a method ``rebuild(states, entries)`` may `append` to the log of a sequence: then a step stores what
+    is new, not the whole state.
+
     Every call raises KeyError for an index without a row, and RuntimeError: the row belongs to no sequence.
     """
 
@@ -51,6 +54,32 @@ class RowStates(MutableMapping[int, Any]):
         sequence_id = self._sequence_of(index)
         self._context.sequence_cache.copy_before_step(sequence_id)
         del self._context.sequence_cache[sequence_id]
+
+    def append(self, index: int, entry: Any) -> None:
+        """Let this step store ``entry`` in the sequence's log, instead of the sequence's whole state.
+
+            def handle(self, data, context):
+                for index in range(len(data)):
+                    words = context.state.setdefault(index, [])
+                    words.append(context.body(index))
+                    context.state.append(index, context.body(index))
+
+            def rebuild(self, states, entries):
+                return [(state or []) + new for state, new in zip(states, entries)]
+
+        The step sets ``context.state[index]`` as always. When that is needed again and not in memory, the worker calls
+        ``rebuild`` with lists that have one item for each sequence: the state as a step has stored it whole, or None,
+        and the entries that were appended since then, in order. It returns the states, equal to those that the steps
+        had set. A step may append several entries, or none.
+
+        Args:
+            entry: Whatever a state may be made of. It must not change before the step is answered.
+
+        Raises TypeError: the handler has no method ``rebuild``.
+        """
+        sequence_id = self._sequence_of(index)
+        self._context.sequence_cache.copy_before_step(sequence_id)
+        self._context.sequence_cache.append(sequence_id, entry)
 
     def __contains__(self, index: object) -> bool:
         return isinstance(index, int) and self._sequence_of(index) in self._context.sequence_cache

@@ -67,6 +67,7 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
         context.header_key_sequence_end,
     ) = load["header_keys"]
     context.cache_settings = load.get("cache")
+    context.rebuild = getattr(instance, "rebuild", None)
     outcome = initialize(context)
     if isinstance(outcome, CoroutineType):
         if wait_for is None:

@@ -24,7 +24,7 @@ classes of its own in its states has to make the cache itself, to name their enc
 import copy
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from itertools import islice
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ from ts.sequence.state_size import size_of
 
 logger = logging.getLogger(__name__)
 
+#: A handler's method: states as they were stored whole, or None, and the entries since then; returns the states now.
+Rebuild = Callable[[list[Any], list[list[Any]]], list[Any]]
 #: How many sequences with a lost state the cache remembers.
 _REMEMBERED_LOSSES: Final = 100_000
 #: A state in memory with more bytes is not copied before a step that may change it.
@@ -68,6 +70,8 @@ class SequenceCache(MutableMapping[str, Any]):
         known = getattr(context, "state_encoders", {}) | dict(encoders or {})
         self.encoding = StateEncoding(known, context.system_properties.get("gpu_id"))
         self._arena = getattr(context, "arena", None)
+        #: Makes states of the entries in their logs; None if the handler cannot, and so has no logs.
+        self.rebuild: Rebuild | None = getattr(context, "rebuild", None)
         self._capacity = settings.get("capacity") or default_capacity(getattr(context, "model_yaml_config", None) or {})
         #: Whether a store holds the states that this cache evicts.
         self._stored = settings.get("store", "memory") != "memory"
@@ -79,6 +83,8 @@ class SequenceCache(MutableMapping[str, Any]):
         self._lost: OrderedDict[str, str] = OrderedDict()
         #: States as they were before the steps that run now, if no store has them.
         self._before: dict[str, Any] = {}
+        #: What steps have appended to the logs of their sequences, and no store has yet.
+        self._entries: dict[str, list[Any]] = {}
 
     def __repr__(self) -> str:
         return f"SequenceCache({len(self)} of {self._capacity})"
@@ -154,6 +160,21 @@ class SequenceCache(MutableMapping[str, Any]):
         if not self._stored:
             self._make_room()
 
+    def append(self, sequence_id: str, entry: Any) -> None:
+        """Append an entry to the log of a sequence that has a running step; see `ts.row_states.RowStates.append`.
+
+        Raises TypeError: the handler has no method ``rebuild``.
+        """
+        if self.rebuild is None:
+            raise TypeError(
+                "state.append needs a handler with the method rebuild(states, entries), which returns the states that"
+                " the steps with these entries have made"
+            )
+        if sequence_id not in self._running:
+            raise ValueError(f"no step of {sequence_id!r} is running, so nothing can be appended to its log")
+        self.is_used = True
+        self._entries.setdefault(sequence_id, []).append(entry)
+
     # For the worker (`ts.features.sequence_steps.steps`), not for handlers.
 
     def run(self, sequence_ids: Collection[str]) -> None:
@@ -169,6 +190,7 @@ class SequenceCache(MutableMapping[str, Any]):
         self._states.pop(sequence_id, None)
         self._lost.pop(sequence_id, None)
         self._before.pop(sequence_id, None)
+        self._entries.pop(sequence_id, None)
 
     def least_recent(self) -> Iterator[Any]:
         """Yield the states in memory, the least recently used first."""
@@ -201,6 +223,7 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def keep(self, sequence_id: str) -> None:
         """Let the changes of a sequence's step count."""
+        self._entries.pop(sequence_id, None)
         if self._before.pop(sequence_id, _UNTOUCHED) is not _UNTOUCHED and sequence_id in self._running:
             self.copy_before_step(sequence_id)  # another of its steps still runs
 
@@ -210,6 +233,7 @@ class SequenceCache(MutableMapping[str, Any]):
         if before is _UNTOUCHED:
             return False
         self._states.pop(sequence_id, None)
+        self._entries.pop(sequence_id, None)
         if before is _NO_COPY:
             self._lose(sequence_id, HALF_CHANGED)
         elif before is not _NOTHING:
