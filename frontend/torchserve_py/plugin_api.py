@@ -190,6 +190,8 @@ class Plugin:
         stores: By what ``handler.cache.store`` says.
         steps: The name of a module for workers whose ``open_steps(context, load)`` returns what counts the steps of a
             model's sequences, a `ts.jobs.sequence_steps.Steps`; the first plugin that has one counts.
+        functions: The name of a module for workers whose ``handler_of(target, options)`` returns the handler of what
+            `ts.serve` marks, see `ts.features.served_functions.served_function`; the first plugin that has one counts.
         downloads: By the scheme of an archive's URL (http, https, file), the name of a module with
             ``fetch(url, store, policy)``; see `archive.downloads.fetch`.
         launchers: By what the setting ``worker_launcher`` says.
@@ -216,6 +218,7 @@ class Plugin:
     contracts: Mapping[str, ContractOffer] = field(default_factory=dict)
     stores: Mapping[str, StoreOffer] = field(default_factory=dict)
     steps: str = ""
+    functions: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     observer: Callable[[Settings], JobObserver | None] = _no_observer

@@ -40,6 +40,7 @@ BUILT_IN: Final = (
     "console",
     "grpc",
     "tracing",
+    "served_functions",
     "sequence_steps",
     "sqlite",
     "redis",
@@ -102,6 +103,12 @@ def contracts() -> Mapping[str, ContractOffer]:
 def steps() -> str:
     """Return the module that counts the steps of sequences in workers; empty: steps are not counted."""
     return next((plugin.steps for plugin in plugins() if plugin.steps), "")
+
+
+@cache
+def functions() -> str:
+    """Return the module that runs functions with `ts.serve` in workers; empty: they are not run."""
+    return next((plugin.functions for plugin in plugins() if plugin.functions), "")
 
 
 @cache

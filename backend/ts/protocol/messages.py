@@ -266,6 +266,7 @@ class Load(TypedDict):
     asynchronous: bool
     sequences: bool
     steps: str  # the module whose ``open_steps(context, load)`` counts the steps of sequences; empty: there is none
+    functions: str  # the module whose ``handler_of(target, options)`` runs what `ts.serve` marks; empty: there is none
     envelope: str | None
     decode_input_request: bool
     limit_max_image_pixels: bool

@@ -36,7 +36,7 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
         Exception: The handler's own code raised it.
     """
     module, function_name = _import_handler(load["handler"], load["model_dir"])
-    entry_point, initialize, instance = _entry_point(module, function_name)
+    entry_point, initialize, instance = _entry_point(module, function_name, load["functions"])
     if getattr(instance, "is_stateful", False) and not load["sequences"]:
         raise LoadError(f"The parameter state in {load['handler']} needs sequenceBatching: true in model-config.yaml.")
     _check_kind(entry_point, load["handler"], asynchronous=wait_for is not None)
@@ -127,15 +127,17 @@ def _refuse_taken_name(name: str, folders: list[str]) -> None:
             )
 
 
-def _entry_point(module: ModuleType, function_name: str) -> tuple[EntryPoint, Callable[[Context], Any], Any]:
+def _entry_point(
+    module: ModuleType, function_name: str, functions: str
+) -> tuple[EntryPoint, Callable[[Context], Any], Any]:
     """Return the function for batches, the function that initializes the model, and the object with hooks, or None."""
     if served := served_in(module):
         if len(served) > 1:
             found = ", ".join(target.__name__ for target, _ in served)
             raise LoadError(f"{module.__name__}.py has {len(served)} models: {found}. Decorate one with ts.serve.")
-        from ts.runtime.served_function import ServedFunction  # pydantic, which other handlers may not need
-
-        handler = ServedFunction(*served[0])
+        if not functions:
+            raise LoadError(f"{module.__name__}.py uses ts.serve, which this server was built without.")
+        handler = importlib.import_module(functions).handler_of(*served[0])
         return handler.entry_point, handler.initialize, handler
     function: EntryPoint | None = getattr(module, function_name, None)
     if function is not None:

@@ -20,7 +20,7 @@ from torchserve_py.models.dependencies import packages_dir, venv_python
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan
 from torchserve_py.plans.sequence_storage import cache_message, sequence_file
-from torchserve_py.plugins import contracts, protocols, ranks, steps
+from torchserve_py.plugins import contracts, functions, protocols, ranks, steps
 from torchserve_py.settings.schemas.model_config import WarmupRequest
 from torchserve_py.settings.table import Settings
 from torchserve_py.version import __version__
@@ -150,6 +150,7 @@ def load_message(
         asynchronous=config.async_communication,
         sequences=config.stateful,
         steps=steps(),
+        functions=functions(),
         envelope=settings.service_envelope,
         decode_input_request=settings.decode_input_request,
         limit_max_image_pixels=settings.limit_max_image_pixels,

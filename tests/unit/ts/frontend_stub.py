@@ -46,6 +46,7 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
         "asynchronous": False,
         "sequences": False,
         "steps": "ts.features.sequence_steps.opening",
+        "functions": "ts.features.served_functions.served_function",
         "envelope": None,
         "decode_input_request": True,
         "limit_max_image_pixels": True,

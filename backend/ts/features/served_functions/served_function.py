@@ -6,8 +6,8 @@ from contextlib import aclosing, closing, suppress
 from typing import Any, NamedTuple
 
 from ts.context import Context
+from ts.features.served_functions.call_values import CallValues, InvalidValue
 from ts.jobs.errors import JobsCancelled, LoadError
-from ts.runtime.call_values import CallValues, InvalidValue
 from ts.serve_decorator import METHOD, STATE, Options
 
 
@@ -66,6 +66,11 @@ class ServedFunction:
                 batch.keep(call, await result)
             batch.store(call)
         return batch.results
+
+
+def handler_of(target: Callable[..., Any], options: Options) -> ServedFunction:
+    """Return the handler of a decorated function or class. Raises LoadError: it cannot be called with requests."""
+    return ServedFunction(target, options)
 
 
 class _Call(NamedTuple):

@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field
 
 from ts import serve
 from ts.context import Context, RequestProcessor
+from ts.features.served_functions.call_values import CallValues, InvalidValue
+from ts.features.served_functions.served_function import ServedFunction
 from ts.jobs.errors import JobsCancelled, LoadError
-from ts.runtime.call_values import CallValues, InvalidValue
-from ts.runtime.served_function import ServedFunction
 from ts.sequence import SequenceCache
 from ts.serve_decorator import Options
 

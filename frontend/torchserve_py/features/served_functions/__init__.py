@@ -1,0 +1,1 @@
+"""Functions and classes that are decorated with `ts.serve`."""
