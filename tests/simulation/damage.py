@@ -16,6 +16,7 @@ _PIECES: Final = (
     ("answers", "answer", "key % (1 << 40)"),
     ("answers", "step", "key % (1 << 40)"),
     ("ids", "digests", "key >> 20"),
+    ("log", "entry", "log.sequence"),
     ("earlier", "tokens", "sequence"),
 )
 _FIELDS: Final = (b"head", b"earlier", b"k0", b"a0", b"closed", b"until")

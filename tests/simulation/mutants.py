@@ -2,13 +2,14 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
 from ts.features.redis import redis_store
 from ts.features.sequence_steps import rules, steps
+from ts.features.sequence_steps.rebuilding import Rebuilding, StoredLog
 from ts.features.sequence_steps.record import Damaged, SequenceRecord
 from ts.features.sequence_steps.rules import Claim, Verdict
 from ts.features.sequence_steps.stored_steps import StoredSteps
@@ -67,6 +68,7 @@ def no_fence() -> Planted:
     for module, name, check, instead in (
         (file, "COUNT_TAKEOVER", "count + 1", "count"),
         (file_journal, "_UPDATE", "fence = ?", "? IS NOT NULL"),
+        (file_journal, "_UPDATE_LOGGED", "fence = ?", "? IS NOT NULL"),
         (redis_store, "COMMIT", "found.err or found[1] ~= fence", "found.err"),
     ):
         statement = getattr(module, name)
@@ -98,6 +100,30 @@ def journal_as_a_whole() -> Planted:
     return mock.patch.object(file_journal, "read_change", read)
 
 
+def _planted_in_logs(defect: Callable[[StoredLog], StoredLog]) -> Planted:
+    rebuilt = Rebuilding._rebuilt
+
+    def with_defect(self: Rebuilding, logs: Sequence[StoredLog]) -> list[Any]:
+        return rebuilt(self, [defect(each) for each in logs])
+
+    return mock.patch.object(Rebuilding, "_rebuilt", with_defect)
+
+
+def lost_entry() -> Planted:
+    """The last entry of a log is not read."""
+    return _planted_in_logs(lambda log: log._replace(entries=log.entries[:-1]))
+
+
+def entry_applied_twice() -> Planted:
+    """An entry counts twice when a state is made of its log."""
+    return _planted_in_logs(lambda log: log._replace(entries=log.entries[:1] + log.entries))
+
+
+def checkpoint_ahead_of_the_log() -> Planted:
+    """A checkpoint has what the first entry behind it says."""
+    return _planted_in_logs(lambda log: log if log.state is None else log._replace(state=log.state + log.entries[:1]))
+
+
 #: By name; under "" nothing is planted.
 MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
     "": contextlib.nullcontext,
@@ -106,6 +132,7 @@ MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
         for each in (
             *(no_fence, answer_before_commit, no_number_check, no_digest, window_of_ids),
             *(journal_as_a_whole, ghost_after_the_end, wall_clock_for_leases),
+            *(lost_entry, entry_applied_twice, checkpoint_ahead_of_the_log),
         )
     },
 }

@@ -57,6 +57,7 @@ class Plan:
     at_points: float
     disasters: int
     failing: float
+    has_logs: bool
 
     @classmethod
     def draw(cls, random: Random) -> "Plan":
@@ -80,6 +81,7 @@ class Plan:
             at_points=random.choice((0.0, 0.002, 0.01)),
             disasters=random.choice((0, 1, 3, 5)),
             failing=0.0 if store == "memory" else random.choice((0.0, 0.0, 0.05)),  # it cannot undo half a step
+            has_logs=random.random() < 0.5,
         )
 
 
@@ -145,6 +147,7 @@ def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[s
     }[plan.store]
     disasters = Disasters(world, servers, trouble, damage, at_points=plan.at_points, count=plan.disasters)
     _let_handlers_fail(world, disasters, plan.failing)
+    simulated_words.Handler.has_logs = plan.has_logs
     course = world.fates.loop.create_task(_course(world, trouble, network, clients, disasters))
     try:
         world.run_until(course.done)
@@ -204,6 +207,8 @@ def _cache(plan: Plan, path: Path) -> dict[str, Any]:
         "remembered": REMEMBERED,
         "most_ids": 1000,
         "most_state": 1_000_000,
+        "checkpoint_steps": 3,
+        "rebuilt_at_once": 2,
         "state_version": "",
         "require_start": plan.require_start,
         "restart_expired": False,

@@ -232,6 +232,8 @@ class Cache(TypedDict):
     remembered: float  # seconds for which it is remembered that a sequence has ended or expired
     most_ids: int  # of how many request ids of a sequence digests are kept
     most_state: int  # bytes that a stored state may have
+    checkpoint_steps: int  # how many steps a log may have before the state is written whole; 0: any number
+    rebuilt_at_once: int  # how many states are made of their logs in one call of the handler
     state_version: str  # versions of the model with the same one read each other's states; "" for none
     require_start: bool  # whether only a start marker (or step 1) begins a sequence
     restart_expired: bool

@@ -124,6 +124,10 @@ class TorchServeHandler:
         """The inputs and outputs that the model's configuration file or its function declares, as in `Loaded`."""
         config = self._service.context.model_yaml_config
         declared = {key: config[key] for key in DECLARATIONS if config.get(key)}
+        if self._service.steps is not None:
+            context = self._service.context
+            written = "state" if context.rebuild is None else "entries"
+            declared["sequence_states"] = {"store": (context.cache_settings or {})["store"], "stepsWrite": written}
         return declared | ({"function": self._service.declared} if self._service.declared else {})
 
     def read_rows(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:

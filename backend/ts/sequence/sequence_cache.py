@@ -85,6 +85,10 @@ class SequenceCache(MutableMapping[str, Any]):
         self._before: dict[str, Any] = {}
         #: What steps have appended to the logs of their sequences, and no store has yet.
         self._entries: dict[str, list[Any]] = {}
+        #: The sequences whose state steps have set or dropped, and no store has yet.
+        self._replaced: set[str] = set()
+        #: Whether the handler has ever appended to a log.
+        self.has_logs = False
 
     def __repr__(self) -> str:
         return f"SequenceCache({len(self)} of {self._capacity})"
@@ -103,6 +107,7 @@ class SequenceCache(MutableMapping[str, Any]):
                 " sequence, by the id that context.get_sequence_id returns, and changes in the steps of that sequence"
             )
         self.is_used = True
+        self._replaced.add(sequence_id)
         self._states[sequence_id] = state
         self._states.move_to_end(sequence_id)
         if not self._stored:
@@ -111,6 +116,7 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def __delitem__(self, sequence_id: str) -> None:
         del self._states[sequence_id]
+        self._replaced.add(sequence_id)
 
     def __contains__(self, sequence_id: object) -> bool:
         return sequence_id in self._states
@@ -172,7 +178,7 @@ class SequenceCache(MutableMapping[str, Any]):
             )
         if sequence_id not in self._running:
             raise ValueError(f"no step of {sequence_id!r} is running, so nothing can be appended to its log")
-        self.is_used = True
+        self.is_used = self.has_logs = True
         self._entries.setdefault(sequence_id, []).append(entry)
 
     # For the worker (`ts.features.sequence_steps.steps`), not for handlers.
@@ -190,7 +196,7 @@ class SequenceCache(MutableMapping[str, Any]):
         self._states.pop(sequence_id, None)
         self._lost.pop(sequence_id, None)
         self._before.pop(sequence_id, None)
-        self._entries.pop(sequence_id, None)
+        self.forget_changes(sequence_id)
 
     def least_recent(self) -> Iterator[Any]:
         """Yield the states in memory, the least recently used first."""
@@ -204,6 +210,19 @@ class SequenceCache(MutableMapping[str, Any]):
     def peek(self, sequence_id: str, default: Any) -> Any:
         """Return a state without marking it as recently used; ``default`` if there is none."""
         return self._states.get(sequence_id, default)
+
+    def entries(self, sequence_id: str) -> list[Any]:
+        """Return what steps have appended to the sequence's log since the last commit."""
+        return self._entries.get(sequence_id, [])
+
+    def is_replaced(self, sequence_id: str) -> bool:
+        """Whether a step has set or dropped the sequence's state since the last commit."""
+        return sequence_id in self._replaced
+
+    def forget_changes(self, sequence_id: str) -> None:
+        """Forget what steps have changed: it is part of a commit, or was undone."""
+        self._entries.pop(sequence_id, None)
+        self._replaced.discard(sequence_id)
 
     def loss(self, sequence_id: str) -> str | None:
         """Return why the sequence's state is lost, or None if it is not."""
@@ -223,7 +242,7 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def keep(self, sequence_id: str) -> None:
         """Let the changes of a sequence's step count."""
-        self._entries.pop(sequence_id, None)
+        self.forget_changes(sequence_id)
         if self._before.pop(sequence_id, _UNTOUCHED) is not _UNTOUCHED and sequence_id in self._running:
             self.copy_before_step(sequence_id)  # another of its steps still runs
 
@@ -233,7 +252,7 @@ class SequenceCache(MutableMapping[str, Any]):
         if before is _UNTOUCHED:
             return False
         self._states.pop(sequence_id, None)
-        self._entries.pop(sequence_id, None)
+        self.forget_changes(sequence_id)
         if before is _NO_COPY:
             self._lose(sequence_id, HALF_CHANGED)
         elif before is not _NOTHING:

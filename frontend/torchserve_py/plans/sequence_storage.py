@@ -76,6 +76,8 @@ def cache_message(config: EffectiveConfig, default_file: Path) -> Cache | None:
         remembered=config.remember_ended,
         most_ids=cache.remember_ids,
         most_state=cache.max_state_size,
+        checkpoint_steps=cache.checkpoint_every,
+        rebuilt_at_once=cache.rebuild_batch or config.batch_size,
         state_version=cache.state_version or "",
         require_start=config.require_start,
         restart_expired=config.restart_expired_sequences,

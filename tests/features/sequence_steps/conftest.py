@@ -53,6 +53,8 @@ def cache_settings(kind: str, tmp_path: Path, request: pytest.FixtureRequest) ->
             "most_ids": 100_000,
             "most_state": 2**28,
             "state_version": "",
+            "checkpoint_steps": 100,
+            "rebuilt_at_once": 8,
             **changes,
         }
 

@@ -206,7 +206,7 @@ class Watched:
     def _take_over(self, sequence_id: str) -> None:
         """Another worker applies a step of its own."""
         store, totals = self._world.other, self._world.totals
-        ((lease, _, _),) = store.acquire([sequence_id])
+        ((lease, *_),) = store.acquire([sequence_id])
         assert lease is not None
         record = lease.record
         if record.closed or not record.has_begun:
@@ -267,6 +267,8 @@ class Worker:
             "remembered": 600.0,
             "most_ids": 1000,
             "most_state": 2**28,
+            "checkpoint_steps": 100,
+            "rebuilt_at_once": 8,
             "state_version": "",
         }
         message: Any = load_message(handler.parent, handler.name, model_name=world.model, sequences=True, cache=cache)

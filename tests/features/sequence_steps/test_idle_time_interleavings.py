@@ -64,7 +64,7 @@ class Servers:
         came_at = self.queued[number].pop(0)
         since = came_at if self.leases[number] is None else -math.inf
         store: Any = self.stores[number]
-        ((lease, state, refusal),) = store.acquire(["s"], {"s": since})
+        ((lease, state, refusal, _),) = store.acquire(["s"], {"s": since})
         assert lease is not None, refusal
         self.is_over = self.is_over or self.expired_at < since
         if self.is_over:

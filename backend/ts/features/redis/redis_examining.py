@@ -1,6 +1,6 @@
 """What of a sequence in Redis can be read, piece by piece."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -21,10 +21,12 @@ from ts.features.sequence_steps.record import (
     check_state,
     headless_record,
     pack_head,
+    pack_logged_head,
     record_of,
     unpack_head,
     unseal,
 )
+from ts.features.sequence_steps.state_log import LogEntry, read_log
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
 from ts.features.sequence_steps.stores.store import KeptAnswer
 from ts.protocol.messages import ENDED
@@ -52,6 +54,7 @@ class Found(NamedTuple):
     fields: Mapping[bytes, bytes] | Exception
     state: bytes | Exception | None
     ids: bytes | Exception | None
+    log: Sequence[bytes] | Exception
     left: float
 
 
@@ -74,6 +77,7 @@ class Reading:
     tokens: bytes = b""
     ids: bytes = b""
     state: bytes | None = None
+    log: Sequence[LogEntry] = ()
     answers: list[KeptAnswer] = field(default_factory=list)
     latest: tuple[int, int] = (1, 0)  # incarnation and number of the latest step of which something is kept
 
@@ -87,18 +91,21 @@ class Reading:
         else:
             record = record_of(self.head, closed, self.tokens, self.ids, {})
             record.forgotten_ids = record.forgotten_ids or not {_IDS_LOST, _STEP_LOST}.isdisjoint(self.lost)
-        if self.head is None or (state is None and self.head.checkpoint >= 0 and not closed):
-            closed, time_left, state = ENDED, _REMEMBERED, None
+        log, head = self.log, self.head
+        is_incomplete = head is None or (state is None and head.checkpoint >= 0) or bool(head.log_from and not log)
+        if is_incomplete and not closed:
+            closed, time_left, state, log = ENDED, _REMEMBERED, None, ()
         return StoredSequence(
             model=self.key.model,
             sequence_id=self.key.sequence_id,
-            head=pack_head(record, state),
+            head=pack_logged_head(record, record.checkpoint) if log else pack_head(record, state),
             closed=closed,
             time_left=time_left,
             tokens=self.tokens,
             ids=self.ids,
             state=state,
             answers=sorted(self.answers),
+            log=log,
         )
 
     def read(self, read: Callable[[Any], Piece], value: Any, instead: Piece, lost: str = "") -> Piece:
@@ -145,6 +152,7 @@ def examine(key: SequenceKey, found: Found) -> Reading | None:
     if reading.head is not None and not reading.closed:
         head = reading.head
         reading.state = read(lambda state: _state(head, state), found.state, None, "it is over without its state")
+        reading.log = read(partial(read_log, head), found.log, (), "it is over without its log")
     return reading
 
 

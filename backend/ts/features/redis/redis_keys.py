@@ -5,7 +5,7 @@ The braces keep all keys of a model in one slot of a cluster. ``ID`` is the id o
 tsq:{model}:ID             a hash: lease, record and answers; its fields are in `ts.features.redis.redis_scripts`
 tsq:{model}state:ID        the state, raw; its checksum is in the record's head
 tsq:{model}ids:ID          the digests of the request ids, one after the other
-tsq:{model}log:ID          what leads from the state to the last step; nothing writes it yet
+tsq:{model}log:ID          a list: what leads from the state to the last step, sealed, one for each step
 tsq:{model}damaged:ID      a hash that could not be read, set aside by a repair
 tsq:{model}served          a sorted set: which versions of the model are served, and until when that is believed
 tsq:{model}asked:OWNER     a channel: the ids of sequences that the server OWNER is asked to let go

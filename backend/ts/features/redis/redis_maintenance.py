@@ -12,6 +12,7 @@ from ts.features.redis.redis_examining import Found, Reading, examine
 from ts.features.redis.redis_keys import DAMAGED, IDS, LOG, SEQUENCE, STATE, SequenceKey, split
 from ts.features.redis.redis_record import kept_fields
 from ts.features.sequence_steps.record import record_of, seal, unpack_head
+from ts.features.sequence_steps.state_log import pack_entry
 from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, Repaired, StoredSequence
 from ts.features.sequence_steps.stores.store import SUSPENDED_SECONDS, StoreError
 
@@ -99,7 +100,7 @@ class RedisMaintenance(Maintenance):
         )
 
     def _changed(self, key: SequenceKey, change: Change) -> tuple[Reading | None, bool]:
-        names = [_name(key, kind) for kind in (SEQUENCE, STATE, IDS)]
+        names = [_name(key, kind) for kind in (SEQUENCE, STATE, IDS, LOG)]
         with self._client.pipeline() as pipe, self._client.pipeline() as reader:
             pipe.watch(*names)  # type: ignore[no-untyped-call]
             found = _read(reader, key)
@@ -121,9 +122,10 @@ def _read(pipe: redis.client.Pipeline, key: SequenceKey) -> Found:
     pipe.hgetall(_name(key, SEQUENCE))
     pipe.get(_name(key, STATE))
     pipe.get(_name(key, IDS))
+    pipe.lrange(_name(key, LOG), 0, -1)
     pipe.pttl(_name(key, SEQUENCE))
-    (seconds, microseconds), fields, state, ids, left = pipe.execute(raise_on_error=False)
-    return Found(seconds + microseconds / 1_000_000, fields, state, ids, max(left, 0) / 1000)
+    (seconds, microseconds), fields, state, ids, log, left = pipe.execute(raise_on_error=False)
+    return Found(seconds + microseconds / 1_000_000, fields, state, ids, log, max(left, 0) / 1000)
 
 
 def _put(pipe: redis.client.Pipeline, key: SequenceKey, sequence: StoredSequence, now: float) -> None:
@@ -147,6 +149,9 @@ def _put(pipe: redis.client.Pipeline, key: SequenceKey, sequence: StoredSequence
         pipe.set(_name(key, IDS), sequence.ids, px=max(_milliseconds(left), 1))
     if sequence.state is not None:
         pipe.set(_name(key, STATE), sequence.state, px=_milliseconds(left - _REMEMBERED))
+    if sequence.log:
+        pipe.rpush(_name(key, LOG), *(pack_entry(head.incarnation, *each) for each in sequence.log))
+        pipe.pexpire(_name(key, LOG), _milliseconds(left - _REMEMBERED))
 
 
 def _name(key: SequenceKey, kind: str) -> str:

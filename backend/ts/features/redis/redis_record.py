@@ -13,12 +13,14 @@ from ts.features.sequence_steps.record import (
     KeptStep,
     SequenceRecord,
     pack_head,
+    pack_logged_head,
     record_of,
     seal,
     slot_of,
     unpack_head,
     unseal,
 )
+from ts.features.sequence_steps.state_log import pack_entry
 from ts.features.sequence_steps.stores.store import Commit, Lease, StoreSettings
 from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
 
@@ -40,8 +42,10 @@ FRESH_SECONDS: Final = 600
 #: What is special about a commit: why it ends the sequence, whether it puts off the expiry of the keys, fields of an
 #: incarnation that begins.
 Special = tuple[str, bool, Sequence[str | bytes] | bool]
-#: A commit as the script gets it: fence, order, state, fields, ids for the string of ids, what is special.
-PackedCommit = tuple[str, int, bytes | bool, list[str | bytes], bytes, Special | bool]
+#: What becomes of a log: what the script does with it, the number of its first step, of the first piece, the pieces.
+PackedLog = tuple[str, int, int, Sequence[bytes]]
+#: A commit as the script gets it: fence, order, state, fields, ids for the string of ids, what is special, the log.
+PackedCommit = tuple[str, int, bytes | bool, list[str | bytes], bytes, Special | bool, PackedLog | bool]
 
 
 def pack_commit(commit: Commit, most_kept: int, now: float) -> PackedCommit:
@@ -53,11 +57,12 @@ def pack_commit(commit: Commit, most_kept: int, now: float) -> PackedCommit:
     Args:
         now: The moment of the commit.
     """
-    lease, state, closed, kept, new_ids, begins = commit
+    lease, state, closed, kept, new_ids, begins, log, _ = commit
     record = lease.record
     lease.commits += 1
     incarnation, recent, added = record.incarnation, b"", b""
-    fields: list[str | bytes] = ["until", "", "head", pack_head(record, state)]
+    head = pack_head(record, state) if log is None else pack_logged_head(record, record.checkpoint)
+    fields: list[str | bytes] = ["until", "", "head", head]
     if begins:
         lease.number = 0
     if new_ids or lease.number:
@@ -70,13 +75,25 @@ def pack_commit(commit: Commit, most_kept: int, now: float) -> PackedCommit:
         sealed = seal(_pack((incarnation, number, request_id, digest, crc32(answer), recent)))
         fields += (KEPT_FIELDS[slot], sealed, ANSWER_FIELDS[slot], answer)
     special: Special | bool = False
-    if closed or begins or lease.mark <= now:
+    packed_log = _pack_log(commit)
+    begins_log = log is not None and not commit.ends_log
+    if closed or begins or begins_log or lease.mark <= now:
         special = closed, True, begins and begun_fields(record)
         lease.mark = int(now) + FRESH_SECONDS
-    if state is None:
+    if state is None and log is None:
         lease.mark = 0  # a key that is written again expires only if its expiry is set
-        return str(lease.fence), lease.commits, False, fields, added, special
-    return str(lease.fence), lease.commits, state, fields, added, special
+    written = False if state is None else state
+    return str(lease.fence), lease.commits, written, fields, added, special, packed_log
+
+
+def _pack_log(commit: Commit) -> PackedLog | bool:
+    if commit.log is None:
+        return ("end", 0, 0, ()) if commit.ends_log else False
+    record = commit.lease.record
+    step, _, log_from = record.checkpoint
+    first = commit.log[0].number
+    fate = "append" if first > log_from or commit.ends_log else "begin" if step >= 0 else "begin without a state"
+    return fate, log_from, first, [pack_entry(record.incarnation, *each) for each in commit.log]
 
 
 def _collect_ids(lease: Lease, added: int) -> tuple[bytes, bytes]:

@@ -12,8 +12,8 @@ head, earlier         sealed: the record's head, the digests of the tokens of al
 ids                   how long the string of the digests of request ids is; the latest are in the last k<slot>
 k<slot>, a<slot>      sealed, of a kept step: what is known of it, and its answer
 
-A hash without a head is a lease on a sequence that has not begun. The keys of state and ids follow from that of the
-hash (`ts.features.redis.redis_keys`), so that only the hashes are sent: all keys of a model are in one slot.
+A hash without a head is a lease on a sequence that has not begun. The keys of state, log and ids follow from that of
+the hash (`ts.features.redis.redis_keys`), so that only the hashes are sent: all keys of a model are in one slot.
 
 Whatever a key holds, only its own sequence suffers: what may fail is called by ``pcall``, and before anything of that
 sequence is written.
@@ -80,7 +80,7 @@ end
 #: Returns Redis's time and a result for each sequence:
 #: 0, owner: another server holds it.
 #: 1, closed, head, version, version of states, earlier, ids, whether ids are missing, kept steps, state, problem with
-#: the state, whether it has been idle for too long: the lease is taken.
+#: the state, whether it has been idle for too long, log: the lease is taken.
 #: 2, version, version of states, head, the versions that are served: it belongs to another version.
 #: 3, problem: it is damaged.
 ACQUIRE: Final = f"""{_COMMON}{_READ}
@@ -88,10 +88,10 @@ local owner, version, states = unpack(ARGV, 1, 3)
 local lease, lifetime, state_left, open_left, closed_left, most, known = unpack(ARGV, 4, 10)
 local is_known = math.min(now, known)
 
-local function taken(record, state, damage, is_idle)
+local function taken(record, state, damage, is_idle, log)
     return {{
         1, record.closed, record.head, record.version, record.states, record.earlier, record.ids, record.cut,
-        record.kept, state, damage, is_idle
+        record.kept, state, damage, is_idle, log
     }}
 end
 
@@ -115,7 +115,7 @@ local function acquire(key, fence, active_since, gone)
         if expires <= math.min(active_since, now) and (record.owner == owner or record['until'] == 0) then
             record.closed = '{IDLE}'
             redis.call('HSET', key, 'closed', '{IDLE}', 'until', 0)
-            redis.call('DEL', other('state', key))
+            redis.call('DEL', other('state', key), other('log', key))
             expire(key, closed_left)
         elseif record.version ~= version and (record.states == '' or record.states ~= states) then
             local served = redis.pcall('ZRANGEBYSCORE', prefix .. 'served', now, '+inf')
@@ -134,13 +134,16 @@ local function acquire(key, fence, active_since, gone)
     local limits = {{'until', now + lease, 'lease', lease, 'lifetime', lifetime, 'expires', record.expires or 0}}
     redis.call('HSET', key, 'fence', fence, 'order', 0, 'owner', owner, 'closed', record.closed, unpack(limits))
     if record.closed ~= '' then
-        return taken(record, false, '', 0)
+        return taken(record, false, '', 0, {{}})
     end
     expire(key, open_left)
     local state, damage = redis.pcall('GET', other('state', key)), ''
     if type(state) == 'table' then state, damage = false, state.err end
     if state then redis.call('PEXPIRE', other('state', key), state_left) end
-    return taken(record, state, damage, is_idle and 1 or 0)
+    local log = redis.pcall('LRANGE', other('log', key), 0, -1)
+    if log.err then log, damage = {{}}, log.err end
+    if #log > 0 then redis.call('PEXPIRE', other('log', key), state_left) end
+    return taken(record, state, damage, is_idle and 1 or 0, log)
 end
 
 local results = {{}}
@@ -189,6 +192,7 @@ for i, key in ipairs(KEYS) do
                 redis.call('HSET', key, 'expires', now + left)
                 left = math.max(left, 0)
                 redis.call('PEXPIRE', other('state', key), left + ARGV[1])
+                redis.call('PEXPIRE', other('log', key), left + ARGV[1])
                 redis.call('PEXPIRE', key, left + ARGV[2])
                 redis.call('PEXPIRE', other('ids', key), left + ARGV[2])
             end
@@ -199,9 +203,10 @@ end
 
 #: ARGV: in msgpack [lease, time to live of a state, of an open sequence, of a closed one (ms), bytes of ids,
 #: commits], the commits for each key [fence, order, state or false, fields, ids for the string of ids, what is special
-#: or false]. The fields are until, which the script sets, head, and those of kept
-#: steps. Special are: [closed, whether the expiry of an open sequence has to be put off, fields of an incarnation that
-#: begins or false].
+#: or false, log]. The fields are until, which the script sets, head, and those of kept steps. Special are: [closed,
+#: whether the expiry of an open sequence has to be put off, fields of an incarnation that begins or false]. The log is
+#: false if there is none and was none, or [what becomes of it, number of its first step, number of the first piece,
+#: pieces]: 'end', 'begin', 'begin without a state' or 'append'.
 COMMIT: Final = f"""{_COMMON}
 local lease, state_left, open_left, closed_left, most, commits = unpack(cmsgpack.unpack(ARGV[1]), 1, 6)
 
@@ -222,14 +227,26 @@ end
 local function begin(key, fence, fields, begun)
     local kept = {{'owner', 'lease', 'lifetime', 'expires'}}
     local values = redis.call('HMGET', key, unpack(kept))
-    redis.call('DEL', key, other('ids', key))
+    redis.call('DEL', key, other('ids', key), other('log', key))
     for index = 1, #begun, 2 do add(fields, begun[index], begun[index + 1]) end
     add(fields, 'fence', fence)
     for index, name in ipairs(kept) do add(fields, name, values[index]) end
 end
 
+-- A piece of a step that has one already replaces that. Returns whether it was possible.
+local function write_log(key, fate, log_from, first, pieces)
+    if fate ~= 'append' then redis.call('DEL', key) end
+    local length = redis.pcall('LLEN', key)
+    if type(length) == 'table' then return false end
+    for index, piece in ipairs(pieces) do
+        local place = first + index - 1 - log_from
+        if place < length then redis.call('LSET', key, place, piece) else redis.call('RPUSH', key, piece) end
+    end
+    return true
+end
+
 -- Redis may run a commit again, or long after those that followed it: its order among the commits of its lease tells.
-local function commit(key, fence, order, state, fields, new_ids, special)
+local function commit(key, fence, order, state, fields, new_ids, special, log)
     local found = redis.pcall('HMGET', key, 'fence', 'order')
     if found.err or found[1] ~= fence then return 0 end
     local done = tonumber(found[2]) or 0
@@ -243,9 +260,10 @@ local function commit(key, fence, order, state, fields, new_ids, special)
         if not length then return 0 end
         add(fields, 'ids', length)
     end
+    if log and not write_log(other('log', key), unpack(log, 1, 4)) then return 0 end
     if state then
         redis.call('SET', state_key, state, 'KEEPTTL')
-    else
+    elseif not log or log[1] == 'end' or log[1] == 'begin without a state' then
         redis.call('DEL', state_key)
     end
     local left
@@ -257,6 +275,7 @@ local function commit(key, fence, order, state, fields, new_ids, special)
         elseif put_off then
             left = open_left
             redis.call('PEXPIRE', state_key, state_left)
+            redis.call('PEXPIRE', other('log', key), state_left)
         end
     end
     redis.call('HSET', key, unpack(fields))
@@ -268,7 +287,7 @@ local function commit(key, fence, order, state, fields, new_ids, special)
 end
 
 local results = {{}}
-for i, each in ipairs(commits) do results[i] = commit(KEYS[i], unpack(each, 1, 6)) end
+for i, each in ipairs(commits) do results[i] = commit(KEYS[i], unpack(each, 1, 7)) end
 return results
 """
 
@@ -276,7 +295,7 @@ return results
 END: Final = f"""{_COMMON}
 for i, key in ipairs(KEYS) do
     if holds(key, ARGV[2 + i]) then
-        redis.call('DEL', other('state', key))
+        redis.call('DEL', other('state', key), other('log', key))
         if redis.call('HEXISTS', key, 'head') == 0 then
             redis.call('DEL', key)
         else

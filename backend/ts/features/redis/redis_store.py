@@ -39,6 +39,7 @@ from ts.features.redis.redis_record import (
 )
 from ts.features.redis.redis_scripts import ACQUIRE, COMMIT, END, PEEK, RELEASE, RENEW
 from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, SequenceRecord, check_state, unpack_head
+from ts.features.sequence_steps.state_log import read_log
 from ts.features.sequence_steps.stores.store import (
     IDLE,
     JUST_NOW,
@@ -175,7 +176,7 @@ class RedisStore(Store):
             return self._of_other_version(*fields)
         if kind != _TAKEN:
             return Acquired(None, None, Unreadable(_text(fields[0])))
-        *stored, state, problem, was_idle = fields
+        *stored, state, problem, was_idle, pieces = fields
         if stored[1] is None:
             return Acquired(Lease(sequence_id, fence, SequenceRecord()))
         try:
@@ -186,7 +187,8 @@ class RedisStore(Store):
         lease = Lease(sequence_id, fence, record, number=recent)
         if record.closed:
             return Acquired(lease)
-        if state is None and not problem and head.checkpoint >= 0 and was_idle:  # it was kept for long enough
+        is_gone_from_redis = (state is None and head.checkpoint >= 0) or bool(head.log_from and not pieces)
+        if is_gone_from_redis and not problem and was_idle:  # it was kept for long enough
             self._close([lease], IDLE)
             record.closed = IDLE
             return Acquired(lease)
@@ -194,9 +196,10 @@ class RedisStore(Store):
             if problem:
                 raise Damaged(f"its state: {_text(problem)}")
             check_state(head, state)
+            log = read_log(head, pieces)
         except Damaged as damage:
             return Acquired(lease, None, Unreadable(str(damage)))
-        return Acquired(lease, state)
+        return Acquired(lease, state, None, log)
 
     def _of_other_version(self, version: bytes, states: bytes, sealed: bytes, members: Any) -> Acquired:
         from ts.features.redis.redis_watch import is_served

@@ -4,8 +4,9 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
+from ts.features.sequence_steps.rebuilding import Rebuilding, StoredLog
 from ts.features.sequence_steps.step import (
     DAMAGED,
     DEVICE,
@@ -43,6 +44,7 @@ class Holdings:
     Args:
         store: Returns the store, once no commit is under way.
         on_drop: Called with the id of a sequence before the worker drops its lease and state.
+        metrics: Those of the model.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Holdings:
         store: Callable[[], Store],
         settings: StoreSettings,
         on_drop: Callable[[str], None],
+        metrics: Any,
     ) -> None:
         self.leases: dict[str, Lease] = {}
         #: Why the states of some of them cannot be read. Their leases are released behind the batch, unless a step of
@@ -64,6 +67,7 @@ class Holdings:
         #: since which the sequence is known not to have been idle for too long.
         self._active_since: dict[str, float] = {}
         self.departures = Departures(store)
+        self._rebuilding = Rebuilding(cache, metrics, settings.rebuilt_at_once)
         self._next_sweep = 0.0
 
     def take(self, steps: Iterable[Step]) -> Mapping[str, StepRefusal]:
@@ -91,10 +95,17 @@ class Holdings:
             text = f"The sequence store cannot be read, so nothing was done: {error}"
             return dict.fromkeys(active_since, StepRefusal(NOT_STORED, text))
         refusals = {}
+        logged: list[StoredLog] = []
         for sequence_id, each in zip(missing, acquired, strict=True):
-            refusal = self._install(sequence_id, each, fresh_until)
+            refusal = self._install(sequence_id, each, fresh_until, logged)
             if refusal is not None:
                 refusals[sequence_id] = refusal
+        for sequence_id, made in self._rebuilding.states_of(logged).items():
+            if isinstance(made, Exception):
+                refusal = refusals[sequence_id] = self._unusable(self.leases[sequence_id], made)
+                self._installed(self.leases[sequence_id], refusal)
+            else:
+                self._cache.put(sequence_id, made)
         return refusals
 
     def _missing(self, ids: Iterable[str]) -> list[str]:
@@ -116,7 +127,10 @@ class Holdings:
                     missing.append(lease.sequence_id)
         return missing
 
-    def _install(self, sequence_id: str, acquired: Acquired, fresh_until: float) -> StepRefusal | None:
+    def _install(
+        self, sequence_id: str, acquired: Acquired, fresh_until: float, logged: list[StoredLog]
+    ) -> StepRefusal | None:
+        """Take over what was acquired; add to ``logged`` what has yet to be made of a log."""
         lease, refusal = acquired.lease, self._refusal(sequence_id, acquired)
         if lease is None:
             return refusal
@@ -124,25 +138,42 @@ class Holdings:
         self.leases[sequence_id] = lease
         self.unreadable.pop(sequence_id, None)
         self._cache.drop(sequence_id)
-        if refusal is None and acquired.state is not None:
+        if refusal is None and (acquired.state is not None or acquired.log):
             try:
-                self._cache.put(sequence_id, self._cache.encoding.decode(acquired.state))
+                decode = self._cache.encoding.decode
+                state = None if acquired.state is None else decode(acquired.state)
+                if acquired.log:
+                    entries = [entry for each in acquired.log for entry in decode(each.entries)]
+                    logged.append(StoredLog(sequence_id, state, entries, acquired.log))
+                else:
+                    self._cache.put(sequence_id, state)
             except Exception as error:  # a decoder is the handler's code
-                failure = device_failure(error)
-                if failure is not None:  # the state itself is good: it stays in the store, and the lease here
-                    lease.resident = False
-                    text = f"The state of sequence {sequence_id!r} was not read, so nothing was done: {failure.message}"
-                    return StepRefusal((failure.status, DEVICE), text)
-                logger.exception("The state of %r cannot be read", sequence_id, extra={"sequence_id": sequence_id})
-                text = f"The stored state of sequence {sequence_id!r} cannot be read: {error}"
-                refusal = StepRefusal(UNREADABLE, text, needs_state=True)
+                refusal = self._unusable(lease, error)
+        self._installed(lease, refusal)
+        return refusal
+
+    def _unusable(self, lease: Lease, error: Exception) -> StepRefusal:
+        """Say why what the store has of a sequence cannot be made a state, which the handler's code has refused."""
+        sequence_id, failure = lease.sequence_id, device_failure(error)
+        if failure is not None:  # the state itself is good: it stays in the store, and the lease here
+            lease.resident = False
+            text = f"The state of sequence {sequence_id!r} was not read, so nothing was done: {failure.message}"
+            return StepRefusal((failure.status, DEVICE), text)
+        about = {"sequence_id": sequence_id}
+        logger.error("The state of %r cannot be read", sequence_id, exc_info=error, extra=about)
+        text = f"The stored state of sequence {sequence_id!r} cannot be read: {error}"
+        return StepRefusal(UNREADABLE, text, needs_state=True)
+
+    def _installed(self, lease: Lease, refusal: StepRefusal | None) -> None:
+        sequence_id = lease.sequence_id
+        if refusal is not None and not lease.resident:
+            return
         if refusal is not None:
             self.unreadable[sequence_id] = refusal
         if lease.record.closed or refusal is not None:
             self._active_since.pop(sequence_id, None)
         else:
             self.begun(sequence_id)
-        return refusal
 
     def _refusal(self, sequence_id: str, acquired: Acquired) -> StepRefusal | None:
         """Say why a sequence could not be acquired, or not its state; None if it was acquired whole."""

@@ -35,6 +35,8 @@ def open_steps(context: Context, load: Load) -> Steps | None:
         kept=cache["kept"],
         remembered=cache["remembered"],
         most_ids=cache["most_ids"],
+        checkpoint_steps=cache["checkpoint_steps"],
+        rebuilt_at_once=cache["rebuilt_at_once"],
     )
     try:
         store = open_store(settings, cache)

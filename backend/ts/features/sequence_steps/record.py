@@ -43,6 +43,24 @@ class KeptStep(NamedTuple):
     digest: bytes  # of the request's body
 
 
+class Checkpoint(NamedTuple):
+    """How a store has the state of a sequence after its last step: as the state after an earlier one, and a log.
+
+    Attributes:
+        step: The number of the step after which the stored state was; -1 if there is no state.
+        checksum: The CRC-32 of the stored state, which may be too large to be copied into a seal.
+        log_from: The number of the first step whose entries in the log are needed to get from the stored state to
+            that after the last step; 0 if none are.
+    """
+
+    step: int = -1
+    checksum: int = 0
+    log_from: int = 0
+
+
+NO_STATE: Final = Checkpoint()
+
+
 @dataclass(slots=True, eq=False)
 class SequenceRecord:
     """The latest incarnation of a sequence.
@@ -58,6 +76,7 @@ class SequenceRecord:
         forgotten_ids: Whether the oldest of them were forgotten.
         kept: The steps whose answers are kept, by number.
         earlier: The digests of the tokens of earlier incarnations, in order.
+        checkpoint: What the store has of its state.
     """
 
     incarnation: int = 0
@@ -70,6 +89,7 @@ class SequenceRecord:
     forgotten_ids: bool = False
     kept: dict[int, KeptStep] | None = None
     earlier: bytes = b""
+    checkpoint: Checkpoint = NO_STATE
 
     @property
     def has_begun(self) -> bool:
@@ -89,6 +109,7 @@ class SequenceRecord:
         self.token, self.version, self.state_version = token, version, state_version
         self.last, self.closed, self.forgotten_ids = 0, "", False
         self.ids = self.kept = None
+        self.checkpoint = NO_STATE
 
     def apply(self, step: KeptStep, most_kept: int, id_digest: bytes = b"") -> None:
         """Record the next step as applied.
@@ -181,10 +202,7 @@ class Head(NamedTuple):
     """The small part of a record, which every commit writes; `pack_head` seals it.
 
     Attributes:
-        checkpoint: The number of the step after which the stored state was; -1 if there is no state.
-        state_checksum: The CRC-32 of the stored state, which may be too large to be copied into a seal.
-        log_from: The number of the first log entry that is needed to get from the checkpoint to the last step;
-            0 if none is, since the state was written at the last step.
+        checkpoint, state_checksum, log_from: Those of the `Checkpoint`.
     """
 
     incarnation: int
@@ -198,9 +216,18 @@ class Head(NamedTuple):
     log_from: int
 
 
+def checkpoint_of(state: bytes | None, last: int) -> Checkpoint:
+    """Return what a store has of a state that was written whole at the step ``last``."""
+    return NO_STATE if state is None else Checkpoint(last, zlib.crc32(state))
+
+
 def pack_head(record: SequenceRecord, state: bytes | None) -> bytes:
-    """Return the sealed head of a record whose state is now ``state``."""
-    checkpoint, checksum = (-1, 0) if state is None else (record.last, zlib.crc32(state))
+    """Return the sealed head of a record whose state is now ``state``, written whole."""
+    return pack_logged_head(record, checkpoint_of(state, record.last))
+
+
+def pack_logged_head(record: SequenceRecord, checkpoint: Checkpoint) -> bytes:
+    """Return the sealed head of a record whose state is the stored one, changed by its log."""
     last, forgotten = record.last, record.forgotten_ids
     head = (
         record.incarnation,
@@ -209,9 +236,7 @@ def pack_head(record: SequenceRecord, state: bytes | None) -> bytes:
         record.state_version,
         last,
         forgotten,
-        checkpoint,
-        checksum,
-        0,
+        *checkpoint,
     )
     return seal(_pack(head))
 
@@ -221,12 +246,11 @@ def unpack_head(sealed: Buffer) -> Head:
     try:
         incarnation, token, version, state_version, last, forgotten_ids, *rest = msgpack.unpackb(unseal(sealed))
         head = Head(
-            int(incarnation), str(token), str(version), str(state_version), int(last), bool(forgotten_ids), *rest
+            *(int(incarnation), str(token), str(version), str(state_version), int(last), bool(forgotten_ids)),
+            *map(int, rest),
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise Damaged(f"the head is unreadable: {error or type(error).__name__}") from error
-    if head.log_from:
-        raise Damaged("its state is a log, which this server cannot read")
     return head
 
 
@@ -236,6 +260,7 @@ def record_of(head: Head, closed: str, tokens: bytes, ids: bytes, kept: dict[int
         *(head.incarnation, head.token, head.version, head.state_version, head.last, closed),
         *(bytearray(ids) if ids else None, head.forgotten_ids, kept or None),
         earlier=tokens.removesuffix(digest_of(head.token)),
+        checkpoint=Checkpoint(head.checkpoint, head.state_checksum, head.log_from),
     )
 
 

@@ -46,14 +46,13 @@ from ts.features.sequence_steps.step import (
 from ts.features.sequence_steps.steps import Steps
 from ts.features.sequence_steps.stores.store import Commit, KeptAnswer, Lease, Store, StoreSettings
 from ts.features.sequence_steps.watch_thread import WatchThread
+from ts.features.sequence_steps.written_states import WrittenStates
 from ts.jobs.errors import device_failure
 from ts.protocol.messages import ENDED, EndedSequence, ResultRow
-from ts.sequence.encoding import StateError
 from ts.sequence.sequence_cache import SequenceCache
 
 logger = logging.getLogger(__name__)
 
-_NOTHING: Final = object()
 #: After how many steps without a state the log says that the handler seems to keep it elsewhere.
 _STEPS_WITHOUT_STATE: Final = 10
 #: Refusals of steps that were applied before.
@@ -94,7 +93,7 @@ class StoredSteps(Steps):
         self._store = store
         self._settings = settings
         self._max_answer = max_answer
-        self._max_state = max_state
+        self._written = WrittenStates(cache, settings, max_state)
         self._has_warned = False
         self._steps_without_state = 0
         self._watch: WatchThread | None = None
@@ -102,7 +101,7 @@ class StoredSteps(Steps):
         self._overlap = CommitOverlap()
         #: The commit that the thread makes.
         self._under_way: BatchCommit | None = None
-        self._holdings = Holdings(cache, self.free_store, settings, self._end_live)
+        self._holdings = Holdings(cache, self.free_store, settings, self._end_live, context.metrics)
 
     def free_store(self) -> Store:
         """Return the store, once no commit is under way."""
@@ -234,10 +233,10 @@ class StoredSteps(Steps):
             self._roll_back(step.sequence_id)
             batch.refuse(step.sequence_id, *MOVED, ROLLED_BACK)
             batch.steps.pop(step.sequence_id, None)
-        self._states.before_commit(batch.steps)
+        whole = self._written.prepare((self._holdings.leases[each], self._counted(each, batch)) for each in batch.steps)
         for sequence_id, steps in list(batch.steps.items()):
             try:
-                batch.commits.append(self._prepare_sequence(sequence_id, steps))
+                batch.commits.append(self._prepare_sequence(sequence_id, steps, whole=sequence_id in whole))
             except Exception as error:  # an encoder is the handler's code
                 logger.exception("The state of %r cannot be stored", sequence_id, extra={"sequence_id": sequence_id})
                 failure = device_failure(error)
@@ -258,7 +257,12 @@ class StoredSteps(Steps):
         batch.apply(self._holdings)
         return self._with_rolled_back(batch.answers)
 
-    def _prepare_sequence(self, sequence_id: str, steps: list[Step]) -> Commit:
+    def _counted(self, sequence_id: str, batch: BatchCommit) -> int:
+        """Return how many steps of a sequence a commit counts that no commit has before."""
+        steps = (*batch.steps[sequence_id], *self._live_of.get(sequence_id, ()))
+        return sum(not step.is_applied for step in steps)
+
+    def _prepare_sequence(self, sequence_id: str, steps: list[Step], *, whole: bool) -> Commit:
         """Return the commit of steps, and of those of the sequence that still run: the state includes their changes.
 
         Raises StateError: the state cannot be encoded, or is too large; or whatever an encoder raises.
@@ -266,14 +270,10 @@ class StoredSteps(Steps):
         lease, running = self._holdings.leases[sequence_id], self._live_of.get(sequence_id, ())
         if not self._states.is_used:
             self._note_step_without_state()
-        state = self._states.peek(sequence_id, _NOTHING)
-        encoded = None if state is _NOTHING else self._states.encoding.encode(state)
-        if encoded is not None and len(encoded) > self._max_state:
-            text = f"it has {len(encoded)} bytes; handler.cache.maxStateSize allows {self._max_state}"
-            raise StateError(text)
+        state, entries = self._written.encode(lease, whole=whole)
         if any(step.ends for step in steps):
             self._ended.add(sequence_id)
-        begins = not lease.record.has_begun
+        begins, first = not lease.record.has_begun, lease.record.last + 1
         new_ids = b""
         kept = []
         for step in sorted((*steps, *running), key=_number) if running or len(steps) > 1 else steps:
@@ -293,9 +293,16 @@ class StoredSteps(Steps):
                 *(sequence_id, self._settings.most_ids),
                 extra={"sequence_id": sequence_id},
             )
+        ends_log = bool(lease.record.checkpoint.log_from)
+        log = None
         if not running and sequence_id in self._ended:
-            return Commit(lease, None, ENDED, kept, new_ids, begins)
-        return Commit(lease, encoded, "", kept, new_ids, begins)
+            return Commit(lease, None, ENDED, kept, new_ids, begins, None, ends_log)
+        if entries is None:
+            self._written.note_whole(lease.record, state)
+        else:
+            log = self._written.log(lease, first, entries, runs_on=bool(running))
+        self._states.forget_changes(sequence_id)
+        return Commit(lease, state, "", kept, new_ids, begins, log, ends_log)
 
     def _note_step_without_state(self) -> None:
         self._steps_without_state += 1

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ts.features.sequence_steps.record import Damaged, SequenceRecord
+from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.stores.store import (
     IDLE,
     SERVED_SECONDS,
@@ -98,12 +99,13 @@ class Acquisition:
             lease = self._lease(row, sequence_id, record)
             return Acquired(lease, None, OtherVersion(record.version, is_served=False))
         state, problem = None, None
+        log: list[LogEntry] = []
         if not record.closed:
             try:
-                state = tables.state(row, head)
+                state, log = tables.state(row, head), tables.log(row, head)
             except Damaged as damage:
                 problem = Unreadable(str(damage))
-        return Acquired(self._lease(row, sequence_id, record), state, problem)
+        return Acquired(self._lease(row, sequence_id, record), state, problem, log)
 
     def _lease(self, row: Row, sequence_id: str, record: SequenceRecord) -> Lease:
         settings, now, own = self._settings, self.now, self._own.get(row.number)

@@ -6,10 +6,11 @@ Everything here runs within a transaction of the caller's.
 import itertools
 import sqlite3
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ts.features.sequence_steps.record import Damaged, slot_of
-from ts.features.sqlite.file_pieces import Change, Latest, checked_bytes, pack_kept, read_change
+from ts.features.sequence_steps.state_log import pack_entry
+from ts.features.sqlite.file_pieces import Change, checked_bytes, pack_kept, read_change
 from ts.features.sqlite.file_tables import SLOT, Tables
 from ts.features.sqlite.sqlite_file import is_damage
 
@@ -21,6 +22,11 @@ _UPDATE: Final = (
     "UPDATE sequences SET lease_until = ?, expires_at = ?, closed = ?, head = ?, state = ?"
     " WHERE number = ? AND fence = ?"
 )
+_UPDATE_LOGGED: Final = (
+    "UPDATE sequences SET lease_until = ?, expires_at = ?, closed = ?, head = ? WHERE number = ? AND fence = ?"
+)
+#: Keeps an entry of a log.
+KEEP_ENTRY: Final = "INSERT OR REPLACE INTO log (sequence, number, entry) VALUES (?, ?, ?)"
 
 
 def journal_of(tables: Tables, number: int) -> list[Change]:
@@ -57,7 +63,7 @@ def fold(tables: Tables) -> None:
         own = changes.setdefault(change.sequence, [])
         own.append(change)
         if len(own) == 1:
-            floors[change.sequence] = Latest._make(change.latest).last - tables.kept
+            floors[change.sequence] = change.latest.last - tables.kept
         if lasts == 0 and change.kept[0][0][0] <= floors[change.sequence]:
             replaced.add(change.sequence)
     for own in changes.values():
@@ -79,7 +85,7 @@ def apply(tables: Tables, changes: Mapping[int, list[Change]]) -> None:
     for number in refused:
         if tables.find_number(number) is not None:
             for change in changes[number]:
-                state = Latest._make(change.latest).state
+                state = change.latest.state
                 tables.set_aside(number, "a change of it could not be written", state)
 
 
@@ -94,32 +100,82 @@ def _is_applied(tables: Tables, change: Mapping[int, list[Change]]) -> bool:
 
 def _apply(tables: Tables, changes: Mapping[int, list[Change]]) -> list[int]:
     """Write changes; return the sequences to which the changes do not belong."""
-    rows, states = [], []
+    rows, logged, states = [], [], []
+    entries: list[tuple[int, int, bytes]] = []
+    whole: set[int] = set()
     for number, own in changes.items():
-        latest = Latest._make(own[-1].latest)
-        state = latest.state
+        latest = own[-1].latest
+        base = _whole_state(own)
+        until = latest.lease_until, latest.expires_at, latest.closed, latest.head()
+        entries += _entries_of(number, own[0 if base is None else base.rest :])
+        if base is None:
+            logged.append((*until, number, latest.fence))
+            continue
+        whole.add(number)
+        state = base.state
         if state is not None and len(state) > INLINE:
             states.append((number, state))
             state = None
-        rows.append((latest.lease_until, latest.expires_at, latest.closed, latest.head(), state, number, latest.fence))
-    execute, executemany = tables.file.execute, tables.file.executemany
-    refused: list[int] = []
-    if executemany(_UPDATE, rows).rowcount != len(rows):
-        refused = [row[-2] for row in rows if execute(_UPDATE, row).rowcount != 1]
+        rows.append((*until, state, number, latest.fence))
+    refused = _refused(tables, _UPDATE, rows) + _refused(tables, _UPDATE_LOGGED, logged)
+    if refused:
         changes = {number: own for number, own in changes.items() if number not in refused}
         states = [each for each in states if each[0] not in refused]
-    if execute("SELECT EXISTS (SELECT 1 FROM states)").fetchone()[0]:
-        executemany("DELETE FROM states WHERE sequence = ?", [(number,) for number in changes])
+        entries = [each for each in entries if each[0] not in refused]
+        whole.difference_update(refused)
+    execute, executemany = tables.file.execute, tables.file.executemany
+    for table in ("states", "log"):
+        if execute(f"SELECT EXISTS (SELECT 1 FROM {table})").fetchone()[0]:  # noqa: S608
+            executemany(f"DELETE FROM {table} WHERE sequence = ?", [(number,) for number in whole])  # noqa: S608
     executemany(KEEP, itertools.chain.from_iterable(_kept_of(tables, *each) for each in changes.items()))
     executemany("INSERT INTO states (sequence, state) VALUES (?, ?)", states)
+    executemany(KEEP_ENTRY, entries)
     for number, own in changes.items():
         _note(tables, number, own)
     return refused
 
 
+def _refused(tables: Tables, update: str, rows: list[Any]) -> list[int]:
+    """Write the rows of sequences; return the numbers of those to which they do not belong."""
+    if not rows or tables.file.executemany(update, rows).rowcount == len(rows):
+        return []
+    return [row[-2] for row in rows if tables.file.execute(update, row).rowcount != 1]
+
+
+class _WholeState(NamedTuple):
+    """The latest state that was written whole among some changes of a sequence.
+
+    Attributes:
+        state: None if the sequence had none.
+        rest: The place of the first change behind it: these have written to the log.
+    """
+
+    state: bytes | None
+    rest: int
+
+
+def _whole_state(changes: list[Change]) -> _WholeState | None:
+    """Return the state that the changes of a sequence leave; None if they have only added to its log."""
+    for place in range(len(changes) - 1, -1, -1):
+        change = changes[place]
+        if change.log is None:
+            return _WholeState(change.latest.state, place + 1)
+        step, _, log_from = change.latest.checkpoint
+        if step < 0 and change.log[0][0] == log_from:  # it begins a log, without a state
+            return _WholeState(None, place)
+    return None
+
+
+def _entries_of(number: int, changes: list[Change]) -> Iterable[tuple[int, int, bytes]]:
+    """Return the rows of the log that changes write; later ones replace earlier ones."""
+    for change in changes:
+        for step, entries in change.log:
+            yield number, step, pack_entry(change.incarnation, step, entries, owner=number)
+
+
 def _kept_of(tables: Tables, number: int, changes: list[Change]) -> Iterable[tuple[int, bytes, bytes]]:
     """Return the rows of the answers that are kept after the changes."""
-    incarnation, last = changes[-1].incarnation, Latest._make(changes[-1].latest).last
+    incarnation, last = changes[-1].incarnation, changes[-1].latest.last
     latest: dict[int, tuple[Change, Any, bytes]] = {}
     for change in changes:
         if change.incarnation == incarnation:
@@ -128,7 +184,7 @@ def _kept_of(tables: Tables, number: int, changes: list[Change]) -> Iterable[tup
     rows = []
     for step_number, (change, step, answer) in latest.items():
         if step_number > last - tables.kept or step_number == 1:
-            piece = pack_kept(number, Latest._make(change.latest).fence, incarnation, step, answer)
+            piece = pack_kept(number, change.latest.fence, incarnation, step, answer)
             rows.append((slot_of(step_number, tables.kept) * SLOT + number, piece, answer))
     return rows
 

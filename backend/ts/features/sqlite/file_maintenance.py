@@ -173,6 +173,7 @@ class _Repair:
             return
         try:
             tables.state(row, head)
+            tables.log(row, head)
         except Damaged:
             tables.close(number, ENDED, boot_time() + _REMEMBERED)
             self._done.append("it is over, since its state was unreadable")

@@ -3,11 +3,12 @@
 Everything here runs within a transaction of the caller's, on tables that are up to date with the journal.
 """
 
-from ts.features.sequence_steps.record import Damaged, seal, slot_of, unpack_head, unseal
+from ts.features.sequence_steps.record import Damaged, slot_of, unpack_head
+from ts.features.sequence_steps.state_log import pack_entry
 from ts.features.sequence_steps.stores.maintenance import Examined, StoredSequence
 from ts.features.sequence_steps.stores.portable import pack_sequence
 from ts.features.sequence_steps.stores.store import KeptAnswer
-from ts.features.sqlite.file_journal import INLINE, KEEP
+from ts.features.sqlite.file_journal import INLINE, KEEP, KEEP_ENTRY
 from ts.features.sqlite.file_pieces import checked_bytes, pack_kept, unpack_kept
 from ts.features.sqlite.file_rows import MOST_FENCE, Row, name_of, text_of
 from ts.features.sqlite.file_tables import SLOT, Tables
@@ -61,8 +62,8 @@ def put(tables: Tables, sequence: StoredSequence) -> None:
         tables.add_ids(number, incarnation, sequence.ids)
     if sequence.tokens:
         tables.put_tokens(number, sequence.tokens)
-    for step_number, entry in sequence.log:
-        execute("INSERT INTO log (sequence, number, entry) VALUES (?, ?, ?)", (number, step_number, seal(entry)))
+    for step_number, entries in sequence.log:
+        execute(KEEP_ENTRY, (number, step_number, pack_entry(incarnation, step_number, entries, owner=number)))
 
 
 def examine(tables: Tables, number: int) -> Examined | None:
@@ -78,7 +79,7 @@ def examine(tables: Tables, number: int) -> Examined | None:
         record = tables.record(row, head)
         if not record.has_begun:
             return None
-        state = tables.state(row, head)
+        state, log = tables.state(row, head), tables.log(row, head)
     except Damaged as damage:
         return Examined(model, sequence_id, [str(damage)], None)
     answers = []
@@ -90,7 +91,6 @@ def examine(tables: Tables, number: int) -> Examined | None:
             continue
         if kept is not None:
             answers.append(kept)
-    log = tables.file.execute("SELECT number, entry FROM log WHERE sequence = ? ORDER BY number", (number,)).fetchall()
     sequence = StoredSequence(
         model=model,
         sequence_id=sequence_id,
@@ -101,7 +101,7 @@ def examine(tables: Tables, number: int) -> Examined | None:
         ids=bytes(record.ids or b""),
         state=state,
         answers=sorted(answers),
-        log=[(step, bytes(unseal(entry))) for step, entry in log],
+        log=log,
     )
     return Examined(model, sequence_id, problems, sequence)
 

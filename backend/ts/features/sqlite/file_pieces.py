@@ -8,7 +8,17 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, KeptStep, SequenceRecord, pack_head, seal, unseal
+from ts.features.sequence_steps.record import (
+    DIGEST_SIZE,
+    Checkpoint,
+    Damaged,
+    KeptStep,
+    SequenceRecord,
+    pack_head,
+    pack_logged_head,
+    seal,
+    unseal,
+)
 from ts.protocol.frames import Buffer
 
 #: How many digests of request ids a chunk has at most: a commit of one more id writes so many at most.
@@ -50,6 +60,8 @@ class Latest(NamedTuple):
     last: int
     forgotten_ids: bool
     state: bytes | None
+    #: The fields of a `Checkpoint` if the commit has written to the log; None if it has written the state.
+    checkpoint: Any = None
 
     def head(self) -> bytes:
         """Return the sealed head."""
@@ -57,7 +69,9 @@ class Latest(NamedTuple):
             *(self.incarnation, self.token, self.version, self.state_version, self.last),
             forgotten_ids=self.forgotten_ids,
         )
-        return pack_head(record, self.state)
+        if self.checkpoint is None:
+            return pack_head(record, self.state)
+        return pack_logged_head(record, Checkpoint._make(self.checkpoint))
 
 
 class Change(NamedTuple):
@@ -65,23 +79,25 @@ class Change(NamedTuple):
 
     Attributes:
         sequence: The number of the sequence in the file.
-        latest: The fields of a `Latest`.
+        latest: A `Latest`.
         tokens: Those of the record; None if the commit did not change them.
-        kept: As `ts.features.sequence_steps.stores.store.Commit.kept`.
+        kept, log: As those of `ts.features.sequence_steps.stores.store.Commit`.
     """
 
     sequence: int
     incarnation: int
-    latest: Any
+    latest: Latest
     tokens: bytes | None
     new_ids: bytes
     kept: Any
+    log: Any = None
 
 
 def read_change(entry: Buffer) -> Change:
     """Return the change in an entry of the journal. Raises Damaged."""
     try:
-        return Change._make(unpack(unseal(entry)))
+        change = Change(*unpack(unseal(entry)))
+        return change._replace(latest=Latest(*change.latest))
     except TypeError as error:
         raise Damaged("it is no entry of a journal") from error
 

@@ -143,7 +143,7 @@ class FileStore(Store):
         size = 0
         marks = set()
         lasts = False
-        for lease, state, closed, kept, new_ids, begins in commits:
+        for lease, state, closed, kept, new_ids, begins, log, _ in commits:
             record = lease.record
             until, expires_at = when_closed if closed else while_open
             if state is not None:
@@ -152,7 +152,7 @@ class FileStore(Store):
             if begins or new_ids or first + len(kept) - 1 != record.last:
                 lasts = True
             # The fields of a `Change`, and in it of a `Latest`: tuples, since this is the hot path.
-            latest = (
+            latest: tuple[Any, ...] = (
                 lease.fence,
                 until,
                 expires_at,
@@ -166,14 +166,19 @@ class FileStore(Store):
                 None if closed else state,
             )
             tokens = record.tokens if first == 1 else None
-            changes.append((lease.number, record.incarnation, latest, tokens, new_ids, kept))
+            change: tuple[Any, ...] = (lease.number, record.incarnation, latest, tokens, new_ids, kept)
+            if log is not None:
+                lasts = True
+                size += sum(len(each.entries) for each in log)
+                change = (*change[:2], (*latest, record.checkpoint), *change[3:], log)
+            changes.append(change)
             marks.add(lease.mark)
         is_small = len(marks) == 1 and size <= _JOURNALED_SIZE and len(changes) <= _JOURNALED_ROWS
         if is_small and self._append(changes, lasts, *marks):
             self._journaled += 1
             written: list[bool | None] = [True] * len(commits)
         else:
-            written = self._commit_checked(commits, [Change(*change) for change in changes])
+            written = self._commit_checked(commits, [_change_of(change) for change in changes])
         for commit in commits:
             if commit.closed:  # which gives the lease back
                 commit.lease.mark = _CHECKED_EACH_TIME
@@ -240,7 +245,7 @@ class FileStore(Store):
         lease, (step, answer) = commit.lease, commit.kept[0]
         incarnation = lease.record.incarnation
         for change in journal:
-            own = change.incarnation == incarnation and Latest._make(change.latest).fence == lease.fence
+            own = change.incarnation == incarnation and change.latest.fence == lease.fence
             if own and any(number == step.number and kept == answer for (number, _, _), kept in change.kept):
                 return True
         piece = self._tables.piece(lease.number, incarnation, step.number)
@@ -312,6 +317,11 @@ class FileStore(Store):
             self._journaled = 0
             fold(self._tables)
             yield
+
+
+def _change_of(fields: tuple[Any, ...]) -> Change:
+    change = Change(*fields)
+    return change._replace(latest=Latest(*change.latest))
 
 
 @functools.lru_cache(_JOURNALED_ROWS)

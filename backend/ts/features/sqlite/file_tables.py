@@ -18,11 +18,11 @@ from ts.features.sequence_steps.record import (
     slot_of,
     unpack_head,
 )
+from ts.features.sequence_steps.state_log import LogEntry, read_log
 from ts.features.sqlite.file_pieces import (
     CHUNK,
     Change,
     KeptPiece,
-    Latest,
     checked_bytes,
     pack_digests,
     unpack_digests,
@@ -83,14 +83,14 @@ class Tables:
             journal: The changes of the sequence that are not in the tables yet.
         """
         if journal:
-            return unpack_head(Latest._make(journal[-1].latest).head())
+            return unpack_head(journal[-1].latest.head())
         return None if row.head is None else unpack_head(row.head)
 
     def record(self, row: Row, head: Head | None, journal: Sequence[Change] = ()) -> SequenceRecord:
         """Return the record of a sequence with this head. Raises Damaged: what recognizes its steps cannot be read."""
         if head is None:
             return SequenceRecord()
-        closed = Latest._make(journal[-1].latest).closed if journal else row.closed
+        closed = journal[-1].latest.closed if journal else row.closed
         own = [change for change in journal if change.incarnation == head.incarnation]
         changed = [change.tokens for change in journal if change.tokens is not None]
         ids = self._ids(row.number, head.incarnation) + b"".join(change.new_ids for change in own)
@@ -151,6 +151,15 @@ class Tables:
             raise Damaged("its state is something else than bytes")
         check_state(head, state)
         return state
+
+    def log(self, row: Row, head: Head | None) -> list[LogEntry]:
+        """Return the log of a sequence with this head, none if it is over. Raises Damaged."""
+        if row.closed or head is None or not head.log_from:
+            return []
+        found = self.file.execute(
+            "SELECT entry FROM log WHERE sequence = ? AND number >= ? ORDER BY number", (row.number, head.log_from)
+        )
+        return read_log(head, [checked_bytes(entry) for (entry,) in found.fetchall()], owner=row.number)
 
     def answer(self, number: int, incarnation: int, step: int) -> bytes | None:
         """Return the kept answer to a step, None if it is not kept. Raises Damaged."""

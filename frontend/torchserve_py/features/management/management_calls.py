@@ -60,9 +60,9 @@ class ManagementCalls:
     async def describe(self, name: str, version: str | None, *, customized: bool) -> list[dict[str, Any]]:
         """Describe one version (default if None) or ``all``; ``customized`` adds the handler's own description."""
         if version == _ALL_VERSIONS:
-            return [_describe(model, self._serving.status(model)) for model in self._serving.versions(name)]
+            return [self._describe(model) for model in self._serving.versions(name)]
         model = self._serving.get(name, version)
-        description = _describe(model, self._serving.status(model))
+        description = self._describe(model)
         if customized:
             metadata = await self._serving.describe_custom(model)
             description["customizedMetadata"] = metadata if isinstance(metadata, dict) else {}
@@ -127,6 +127,9 @@ class ManagementCalls:
         self._serving.set_default(name, version)
         return Done(200, f'Default version successfully updated for model "{name}" to "{version}"')
 
+    def _describe(self, model: ServedModel) -> dict[str, Any]:
+        return _describe(model, self._serving.status(model), self._serving.declared(model))
+
     def check_model_api(self) -> None:
         """Check that models may be registered and unregistered. Raises ModelApiDisabledError: the model API is off."""
         if not self._model_api:
@@ -155,12 +158,15 @@ def _count(given: Mapping[str, Any], name: str, default: int) -> int:
     return value
 
 
-def _describe(model: ServedModel, status: ModelStatus) -> dict[str, Any]:
-    """Return what ``GET /models/{model}`` shows of one version: TorchServe's fields, in its order, and two of ours.
+def _describe(model: ServedModel, status: ModelStatus, declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``GET /models/{model}`` shows of one version: TorchServe's fields, in its order, and three of ours.
 
     Times are UTC. ``openSequences`` is there if the model keeps sequences, ``unregistering`` if it runs only those.
+    While a worker is ready, ``sequenceStates`` says where the states of sequences are kept, and what a step writes
+    there: the ``state``, or ``entries`` of a log.
     """
     config = model.config
+    states = declared.get("sequence_states")
     return {
         "modelName": model.name,
         "modelVersion": model.version,
@@ -187,6 +193,7 @@ def _describe(model: ServedModel, status: ModelStatus) -> dict[str, Any]:
         "maxNumSequence": config.max_num_sequence,
         "maxSequenceJobQueueSize": config.max_sequence_job_queue_size,
         **({"openSequences": status.open_sequences} if config.stateful else {}),
+        **({} if states is None else {"sequenceStates": states}),
         **({"unregistering": True} if status.is_leaving else {}),
         "loadedAtStartup": model.loaded_at_startup,
         "workers": [_worker(worker) for worker in status.workers],

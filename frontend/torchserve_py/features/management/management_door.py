@@ -74,6 +74,7 @@ _MODEL_SCHEMA: Final = {
         **dict.fromkeys(("maxNumSequence", "maxSequenceJobQueueSize"), _INTEGER),
         **dict.fromkeys(("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup"), _FLAG),
         "deviceIds": {"type": "array", "items": _INTEGER},
+        "sequenceStates": {"type": "object", "required": ["store"], "properties": {"store": TEXT, "stepsWrite": TEXT}},
         "workers": {"type": "array", "items": _WORKER},
         "jobQueueStatus": {
             "type": "object",

@@ -20,6 +20,8 @@ DEFAULT_REMEMBERED: Final = 86_400.0
 #: Bytes. Redis takes no value of more than 512 MB.
 DEFAULT_MAX_STATE: Final = 2**28
 DEFAULT_MOST_IDS: Final = 100_000
+#: Steps.
+DEFAULT_CHECKPOINT_EVERY: Final = 100
 
 
 #: The store that needs no feature: states are lost with their worker.
@@ -75,6 +77,18 @@ class CacheConfig(ClosedSchema):
         "bytes that the encoded state of one sequence may have; a step with a larger one fails with 500",
         "268435456",
         otherwise=DEFAULT_MAX_STATE,
+    )
+    checkpoint_every: Annotated[int, integer(0)] = key(
+        "checkpointEvery",
+        "with a handler that [appends to a log](state.md#a-log-instead-of-the-state): after how many steps the state is"
+        " stored whole, so that no more entries than that have to be read when it is needed; 0: never",
+        "100",
+        otherwise=DEFAULT_CHECKPOINT_EVERY,
+    )
+    rebuild_batch: Annotated[int | None, integer(1)] = key(
+        "rebuildBatch",
+        "how many states are made of their logs in one call of the handler's `rebuild`, at most",
+        "`batchSize`",
     )
     remember_ids: Annotated[int, integer(1)] = key(
         "rememberIds",

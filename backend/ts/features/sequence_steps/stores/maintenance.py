@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.stores.store import KeptAnswer
 
 
@@ -22,7 +23,7 @@ class StoredSequence:
         ids: The digests of request ids, in order.
         state: The stored state; None if there is none, or if the sequence is over.
         answers: The kept answers, by the numbers of their steps.
-        log: Numbers and entries of the log, in order.
+        log: What steps have appended since the stored state, in order.
     """
 
     model: str
@@ -34,7 +35,7 @@ class StoredSequence:
     ids: bytes
     state: bytes | None
     answers: Sequence[KeptAnswer]
-    log: Sequence[tuple[int, bytes]] = ()
+    log: Sequence[LogEntry] = ()
 
 
 class Examined(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final
 import msgpack
 
 from ts.features.sequence_steps.record import Damaged, KeptStep, unpack_head
+from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
 from ts.features.sequence_steps.stores.store import KeptAnswer
 
@@ -105,7 +106,7 @@ def _sequence(piece: Any) -> StoredSequence | Damaged:
             ids=bytes(piece["ids"]),
             state=piece["state"],
             answers=[KeptAnswer(KeptStep(*step), bytes(answer)) for step, answer in piece["answers"]],
-            log=[(int(number), bytes(entry)) for number, entry in piece["log"]],
+            log=[LogEntry(int(number), bytes(entries)) for number, entries in piece["log"]],
         )
         unpack_head(sequence.head)
     except (KeyError, ValueError, TypeError) as error:

@@ -31,6 +31,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from ts.features.sequence_steps.record import KeptStep, SequenceRecord
+from ts.features.sequence_steps.state_log import LogEntry
 from ts.protocol.server_identity import is_gone
 
 #: How long (seconds) a store keeps the state of an abandoned sequence beyond its idle time, in case its server is only
@@ -68,6 +69,8 @@ class StoreSettings:
     kept: int  # the number of steps of a sequence whose answers are kept, besides the first
     remembered: float  # seconds for which the store remembers that a sequence has ended or expired
     most_ids: int  # the number of request ids of an incarnation that are remembered
+    checkpoint_steps: int = 0  # how many steps a log may have before the state is written whole; 0: any number
+    rebuilt_at_once: int = 1  # how many states are made of their logs in one call of the handler
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -79,6 +82,7 @@ class Lease:
         record: What the store has of the sequence, and what this process has changed.
         resident: Whether the state, or its absence, is known in memory.
         fresh_until: The moment until which no other holder can have taken the lease over.
+        checkpoint_from: The number of the step before which no checkpoint is tried again.
         number, mark, commits: For a store's own use.
     """
 
@@ -87,6 +91,7 @@ class Lease:
     record: SequenceRecord
     resident: bool = True
     fresh_until: float = 0.0
+    checkpoint_from: int = 0
     number: int = 0
     mark: int = 0
     commits: int = 0
@@ -117,7 +122,7 @@ class Unreadable(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """The result of acquiring a sequence: a lease and the stored state, or why there is no lease.
+    """The result of acquiring a sequence: a lease, the stored state and the log since then, or why there is no lease.
 
     A sequence that is over has no state, but its answers may still be kept.
     """
@@ -125,6 +130,7 @@ class Acquired(NamedTuple):
     lease: Lease | None
     state: bytes | None = None
     refusal: Held | OtherVersion | Unreadable | None = None
+    log: Sequence[LogEntry] = ()
 
 
 class KeptAnswer(NamedTuple):
@@ -138,11 +144,15 @@ class Commit(NamedTuple):
     """A change of one sequence, whose lease's record has it already.
 
     Attributes:
-        state: The new state; None if there is none.
+        state: The new state; None if there is none, or if ``log`` is not None.
         closed: A reason ends the sequence and releases its lease; "" does not.
         kept: The answers to the steps that produced the state.
         new_ids: The digests that were added to the record's ids.
         begins: Whether it is the first one of the incarnation.
+        log: What the steps have appended to the log; the state that is stored stays, and the record's checkpoint says
+            how both make the new state. An entry for a step that has one already replaces that. None: the state is
+            written whole, and ends the log.
+        ends_log: Whether there is a log to end.
     """
 
     lease: Lease
@@ -151,6 +161,8 @@ class Commit(NamedTuple):
     kept: Sequence[KeptAnswer]
     new_ids: bytes
     begins: bool
+    log: Sequence[LogEntry] | None = None
+    ends_log: bool = False
 
 
 class Store(Protocol):

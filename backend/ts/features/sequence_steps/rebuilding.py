@@ -1,0 +1,82 @@
+"""Makes states of the logs of their sequences, by the handler's ``rebuild``: several in one call, up to a limit.
+
+Each call is counted in the model's metrics.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ts.features.sequence_steps.state_log import LogEntry
+from ts.jobs.errors import device_failure
+from ts.metrics.metric_type_enum import MetricTypes
+from ts.sequence.encoding import StateError
+from ts.sequence.sequence_cache import SequenceCache
+
+
+class StoredLog(NamedTuple):
+    """What a store has of a sequence with a log.
+
+    Attributes:
+        state: As it was stored whole; None if it never was.
+        entries: What steps have appended since then.
+        log: The same, encoded.
+    """
+
+    sequence_id: str
+    state: Any
+    entries: list[Any]
+    log: Sequence[LogEntry]
+
+
+class Rebuilding:
+    """Makes states of logs.
+
+    Args:
+        metrics: Those of the model, a `ts.metrics.metrics_cache.MetricsCache`.
+        most: How many in one call.
+    """
+
+    def __init__(self, cache: SequenceCache, metrics: Any, most: int) -> None:
+        self._cache = cache
+        self._metrics = metrics
+        self._most = most
+
+    def states_of(self, logs: Sequence[StoredLog]) -> Mapping[str, Any]:
+        """Return the states, or the error where there is none, by sequence."""
+        made: dict[str, Any] = {}
+        for first in range(0, len(logs), self._most):
+            some = logs[first : first + self._most]
+            began = time.monotonic()
+            try:
+                states: Sequence[Any] = self._rebuilt(some)
+            except Exception as error:  # it is the handler's code
+                states = [self._alone(each, error) for each in some] if len(some) > 1 else [error]
+            made.update(zip((each.sequence_id for each in some), states, strict=True))
+            self._count(some, time.monotonic() - began)
+        return made
+
+    def _count(self, logs: Sequence[StoredLog], seconds: float) -> None:
+        metrics = self._metrics
+        metrics.add_counter("SequencesRebuilt", len(logs))
+        metrics.add_counter("RebuiltEntries", sum(len(each.entries) for each in logs))
+        metrics.add_counter("RebuiltBytes", sum(len(step.entries) for each in logs for step in each.log))
+        metrics.add_time("RebuildTime", 1000 * seconds, metric_type=MetricTypes.HISTOGRAM)
+
+    def _alone(self, log: StoredLog, error: Exception) -> Any:
+        """Return the state of one of several sequences that could not be rebuilt together, or an error."""
+        if device_failure(error) is not None:
+            return error
+        try:
+            return self._rebuilt([log])[0]
+        except Exception as own_error:  # it is the handler's code
+            return own_error
+
+    def _rebuilt(self, logs: Sequence[StoredLog]) -> list[Any]:
+        if self._cache.rebuild is None:
+            raise StateError("it was stored as a log, and the handler has no method rebuild(states, entries)")
+        states = self._cache.rebuild([each.state for each in logs], [each.entries for each in logs])
+        if not isinstance(states, list) or len(states) != len(logs):
+            count = len(states) if isinstance(states, list) else type(states).__name__
+            raise StateError(f"rebuild returned {count} for {len(logs)} sequences; it returns a list of states")
+        return states

@@ -1,0 +1,134 @@
+"""What commits write of the states of sequences: a state whole, or what the steps have appended to its log.
+
+A step that has appended writes its entries. Now and then it writes the state whole instead, a **checkpoint**, so that
+the log stays short. A step that has only set the state writes it whole; in a model with logs, one that has done neither
+has changed nothing.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from ts.features.sequence_steps.record import SequenceRecord, checkpoint_of
+from ts.features.sequence_steps.state_log import LogEntry
+from ts.features.sequence_steps.stores.store import Lease, StoreSettings
+from ts.sequence.encoding import StateError
+from ts.sequence.sequence_cache import SequenceCache
+
+logger = logging.getLogger(__name__)
+
+_NOTHING: Final = object()
+
+
+class WrittenStates:
+    """Decides and encodes what commits write.
+
+    Args:
+        states: The states in memory.
+        most: The limit in bytes beyond which a state is refused.
+    """
+
+    def __init__(self, states: SequenceCache, settings: StoreSettings, most: int) -> None:
+        self._states = states
+        self._every = settings.checkpoint_steps
+        self._most = most
+        self._empty = states.encoding.encode([])
+        self._is_warned = False
+        #: What the log has of the last steps of sequences that have a step which still runs, but is counted already: it
+        #: may have more to append.
+        self._tails: dict[str, list[Any]] = {}
+
+    def prepare(self, changed: Iterable[tuple[Lease, int]]) -> set[str]:
+        """Return which states are written whole, and copy what is on a device of these to the host, all at once.
+
+        Args:
+            changed: The sequences of a commit, each with the number of steps that it counts first.
+        """
+        whole = {lease.sequence_id for lease, steps in changed if self._is_whole(lease, steps)}
+        self._states.before_commit(whole)
+        return whole
+
+    def _is_whole(self, lease: Lease, steps: int) -> bool:
+        states, checkpoint = self._states, lease.record.checkpoint
+        if states.rebuild is None:
+            return True
+        if not steps and not checkpoint.log_from:
+            return True  # a log has no place for what comes after a checkpoint at the last step
+        if states.entries(lease.sequence_id):
+            return self._is_checkpoint_due(lease, steps)
+        return states.is_replaced(lease.sequence_id) or not (states.has_logs or checkpoint.log_from)
+
+    def _is_checkpoint_due(self, lease: Lease, steps: int) -> bool:
+        log_from, last = lease.record.checkpoint.log_from, lease.record.last + steps
+        return bool(self._every and log_from) and last >= max(log_from + self._every, lease.checkpoint_from)
+
+    def encode(self, lease: Lease, *, whole: bool) -> tuple[bytes | None, bytes | None]:
+        """Return the encoded state, or else the encoded entries of the steps; both are None if there is no state.
+
+        Raises StateError: a state or an entry cannot be encoded, or is too large; or whatever an encoder raises.
+        """
+        sequence_id = lease.sequence_id
+        entries = self._states.entries(sequence_id)
+        if whole and entries:  # a checkpoint, which can wait
+            try:
+                return self._encoded_state(sequence_id), None
+            except StateError as error:
+                self._put_off(lease, error)
+        elif whole:
+            return self._encoded_state(sequence_id), None
+        return None, self._encoded_entries(entries)
+
+    def _encoded_state(self, sequence_id: str) -> bytes | None:
+        state = self._states.peek(sequence_id, _NOTHING)
+        encoded = None if state is _NOTHING else self._states.encoding.encode(state)
+        if encoded is not None:
+            self._check_size(encoded)
+        return encoded
+
+    def _encoded_entries(self, entries: Sequence[Any]) -> bytes:
+        if not entries:
+            return self._empty
+        encoded = self._states.encoding.encode(list(entries))
+        self._check_size(encoded)
+        return encoded
+
+    def _check_size(self, encoded: bytes) -> None:
+        if len(encoded) > self._most:
+            raise StateError(f"it has {len(encoded)} bytes; handler.cache.maxStateSize allows {self._most}")
+
+    def _put_off(self, lease: Lease, error: StateError) -> None:
+        lease.checkpoint_from = lease.record.last + self._every
+        if not self._is_warned:
+            self._is_warned = True
+            logger.warning(
+                "No checkpoint of the state of %r can be written, so its log grows: %s",
+                *(lease.sequence_id, error),
+                extra={"sequence_id": lease.sequence_id},
+            )
+
+    def log(self, lease: Lease, first: int, entries: bytes, *, runs_on: bool) -> list[LogEntry]:
+        """Return what a commit writes to the log, and note in the record that it has been written.
+
+        Args:
+            first: The number of the first step that the commit counts; its record counts all of them.
+            entries: What these steps have appended, encoded.
+            runs_on: Whether one of them still runs.
+        """
+        record, sequence_id = lease.record, lease.sequence_id
+        appended = self._states.entries(sequence_id)
+        tail = self._tails.pop(sequence_id, [])
+        if first > record.last:  # no step is counted: what comes is of the last one, too
+            appended = [*tail, *appended]
+            entries = self._encoded_entries(appended)
+            first = record.last
+        if runs_on:
+            self._tails[sequence_id] = appended
+        if not record.checkpoint.log_from:
+            record.checkpoint = record.checkpoint._replace(log_from=first)
+        earlier = [LogEntry(number, self._empty) for number in range(first, record.last)]
+        return [*earlier, LogEntry(record.last, entries)]
+
+    def note_whole(self, record: SequenceRecord, state: bytes | None) -> None:
+        """Note in the record that a state was written whole."""
+        if self._states.rebuild is not None:
+            record.checkpoint = checkpoint_of(state, record.last)
