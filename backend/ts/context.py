@@ -119,12 +119,15 @@ class RequestProcessor:
         return self._reason_phrase
 
     def add_response_property(self, key: str, value: str) -> None:
-        """Set the response header ``key``, replacing an earlier value."""
+        """Set the response header ``key``, replacing an earlier value, also one under the name in another case."""
         headers = self._response_header
         if headers is None:
             self._response_header = {key: value}
-        else:
-            headers[key] = value
+            return
+        if key not in headers:
+            for other in [each for each in headers if each.lower() == key.lower()]:
+                del headers[other]
+        headers[key] = value
 
     def get_response_headers(self) -> dict[str, str]:
         """Return the response headers; changes to the dict change the response."""

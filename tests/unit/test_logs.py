@@ -77,6 +77,14 @@ def test_requests_are_in_the_access_log_and_where_everything_is(
             "/?X-API-Key=***&apikey=***&pwd=***&a_passwd=***&authorization=***&k%65y=***&key=",
         ),
         (
+            "/?a=1;key=pass;b=2&key[]=pass&resume=pass&sas=pass&accessKeyId=pass&resumed=1&keyboard=1",
+            "/?a=1;key=***;b=2&key[]=***&resume=***&sas=***&accessKeyId=***&resumed=1&keyboard=1",
+        ),
+        (
+            "/?to=http://u:pass@h/&next=http%3A%2F%2Fu%3Apass%40h%2F&mail=a@b",
+            "/?to=http://***@h/&next=http://***@h/&mail=a@b",
+        ),
+        (
             "/models?url=https://h/m.mar?a=pass&X-Amz-Signature=pass",
             "/models?url=https://h/m.mar?***&X-Amz-Signature=***",
         ),

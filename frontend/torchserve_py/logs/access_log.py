@@ -15,8 +15,11 @@ LOGGER_NAME: Final = "ACCESS_LOG"
 
 #: Names of parameters with a secret, such as the signature of a presigned URL.
 _SECRET: Final = re.compile(
-    r"(?i)signature|credential|token|passw|pwd|secret|bearer|jwt|\bsig|(?:^|[^a-z])(?:key|auth|pass|authorization)$|apikey$"
+    r"(?i)signature|credential|token|passw|pwd|secret|bearer|jwt|access.?key|\bsig"
+    r"|(?:^|[^a-z])(?:key|auth|pass|authorization|resume|sas)(?:$|[^a-z_-])|apikey(?:$|\W)"
 )
+#: Parameters end at ``&``; for some servers, and so for some clients, at ``;`` too.
+_PARAMETER: Final = re.compile("[^&;]+")
 _NO_SECRETS: Final = frozenset(("next_page_token",))
 
 #: Client, method, target, protocol, status, seconds, ids, route.
@@ -59,7 +62,7 @@ def _text_of(entry: _Entry, start: str, second: int) -> str:
     peer, method, target, protocol, status, seconds, _, _ = entry
     if "?" in target:
         path, _, query = target.partition("?")
-        target = f"{path}?{'&'.join(map(_without_secret, query.split('&')))}"
+        target = f"{path}?{_PARAMETER.sub(lambda found: _without_secret(found[0]), query)}"
     if not (target.isascii() and target.isprintable()):
         target = fit(target.encode("ascii", "backslashreplace").decode("ascii"))
     return f'{start}/{_client(peer)} "{method} {target} {protocol}" {status} {round(seconds * 1000)}'
@@ -72,18 +75,23 @@ def _more_of(entry: _Entry) -> Mapping[str, Any]:
 
 
 def _without_secret(parameter: str) -> str:
-    """Return a parameter with ``***`` for a secret, and for the secrets in the URL of an archive."""
+    """Return a parameter with ``***`` for a secret, and for the secrets in a URL."""
     written, _, value = parameter.partition("=")
     name = unquote(written)
     if not value:
         return parameter
-    if name.lower() == "url":
-        return f"{written}={_location(value)}"
-    return f"{written}=***" if name not in _NO_SECRETS and _SECRET.search(name) else parameter
+    if name not in _NO_SECRETS and _SECRET.search(name):
+        return f"{written}=***"
+    return f"{written}={_location(value)}" if name.lower() == "url" or _has_user(unquote(value)) else parameter
+
+
+def _has_user(value: str) -> bool:
+    """Whether a value may be a URL with a user and a password."""
+    return "@" in value.partition("//")[2]
 
 
 def _location(url: str) -> str:
-    """Return the URL of an archive without user, password and query, which may hold a signature."""
+    """Return a URL without user, password and query, which may hold a signature."""
     try:
         parts = urlsplit(unquote(url))
     except ValueError:

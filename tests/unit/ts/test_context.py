@@ -77,6 +77,15 @@ def test_status_and_headers_are_set_for_one_row_or_for_all() -> None:
     assert [context.get_response_status(index) for index in (0, 1)] == [(503, "busy"), (503, "busy")]
 
 
+def test_a_response_header_replaces_one_whose_name_differs_in_case() -> None:
+    context = make_context(RequestProcessor({}))
+
+    context.set_response_content_type(0, "text/plain")
+    context.set_response_header(0, "Content-Type", "text/html")
+
+    assert context.get_response_headers(0) == {"Content-Type": "text/html"}
+
+
 def test_a_context_without_requests_has_no_request_id() -> None:
     context = Context("model", "/models/model", None, 1, 0, "0.1.0")
 

@@ -51,8 +51,8 @@ class Problem(Exception):
 
     def answer(self) -> Answer:
         """Return the response in Truss's format. Raises TypeError: the detail has no form in JSON."""
-        further = [(name.lower(), value) for name, value in self.headers.items()]
-        headers = (*JSON_HEADERS, *error_headers(self.code), *further)
+        further = {name.lower(): value for name, value in self.headers.items()}
+        headers = tuple({**dict(JSON_HEADERS), **dict(error_headers(self.code)), **further}.items())
         return Answer(self.status, headers, to_json({"error": self.error}))
 
 

@@ -212,6 +212,9 @@ class Fails:
     def fastapis(self) -> None:
         raise fastapi.HTTPException(422, {"a": 1}, headers={"Retry-After": "3"})
 
+    def as_text(self) -> None:
+        raise HTTPException(400, "no", headers={"Content-Type": "text/plain"})
+
     def starlettes(self) -> None:
         raise HTTPException(404, "nowhere")
 
@@ -244,6 +247,11 @@ async def test_http_exceptions_keep_status_detail_and_headers(serve: Serve) -> N
     assert answer.problem == (422, "600", {"a": 1})
     assert answer.headers["retry-after"] == "3"
     assert (await frontend.infer("starlettes").answer()).problem == (404, "600", "nowhere")
+
+
+async def test_an_http_exception_may_have_a_content_type_of_its_own(serve: Serve) -> None:
+    answer = await serve(Fails()).infer("as_text").answer()
+    assert [value for name, value in answer.rows[0].headers if name == "content-type"] == ["text/plain"]
 
 
 async def test_a_traceback_begins_in_the_model_s_file(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
