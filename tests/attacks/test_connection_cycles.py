@@ -57,6 +57,17 @@ def leave_after_a_large_body(server: RunningServer) -> None:
         client.read(12)
 
 
+def leave_before_the_answer(server: RunningServer) -> None:
+    with RawClient(server.inference) as client:
+        client.post("/predictions/plain", bytes(10))
+
+
+def leave_after_a_refusal(server: RunningServer) -> None:
+    with RawClient(server.inference) as client:
+        client.post("/v2/models/plain/infer", b"[]")
+        assert client.read(12) == b"HTTP/1.1 422"
+
+
 def leave_a_websocket(server: RunningServer) -> None:
     with connect(f"{server.inference.replace('http', 'ws')}/sequences/stateful") as socket:
         socket.recv(DEADLINE)
@@ -76,6 +87,8 @@ def leave_grpc(server: RunningServer) -> None:
         leave_amid_the_head,
         leave_after_nonsense,
         leave_after_a_large_body,
+        leave_before_the_answer,
+        leave_after_a_refusal,
         leave_a_websocket,
         leave_grpc,
     ],

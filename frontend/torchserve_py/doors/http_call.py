@@ -270,6 +270,14 @@ class HttpCall(Request):
             **self.log_fields,
         }
 
+    def finish(self) -> None:
+        super().finish()
+        self._exchange = None  # it refers to this: a cycle of each request would wait for the garbage collector
+
+    def lose(self) -> None:
+        super().lose()
+        self._exchange = None
+
     def left(self) -> None:
         """Give up: the client has disconnected."""
         self.cause = Cause.cancelled.value
