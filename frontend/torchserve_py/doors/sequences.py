@@ -73,8 +73,8 @@ class SequenceHeaders:
         """Return the sequence of a request with these values of the three headers, and what says which step it is.
 
         A request without an id (or with an empty one) opens a sequence of its own, ``ts-seq-<uuid4>``; so does
-        ``NEW_SESSION`` where the header is SageMaker's. Raises DoorError: an id, a token or a number is not usable, a
-        marker is neither true nor false, or a step after the first has the start marker.
+        ``NEW_SESSION`` where the header is SageMaker's. Raises DoorError: an id, a token or a number is not usable or
+        comes without an id, a marker is neither true nor false, or a step after the first has the start marker.
         """
         if sequence_id.startswith(LIVE_ID_PREFIX) and (claim.token is None or start is not None):
             message = (
@@ -91,8 +91,12 @@ class SequenceHeaders:
                 raise bad_request(f"Header {name}: an id has up to {MAX_ID_LENGTH} characters, this one {len(given)}.")
         if sequence_id in ("", self._asks_for_new):
             is_marked(f"Header {self._start}", start)
-            if number is not None and _step_number(number) > 1:
-                raise bad_request(f"Header {self.id_name} is missing: step {number} continues a sequence, so name it.")
+            if number is not None or token is not None:  # of a sequence of its own each copy would be another step
+                named = f"a request with {SEQUENCE_TOKEN}" if number is None else f"step {_step_number(number)}"
+                raise bad_request(
+                    f"Header {self.id_name} is missing: {named} belongs to a sequence, so name it, also in its first"
+                    " request (gRPC: sequence_id)."
+                )
             sequence_id, start = f"ts-seq-{uuid.uuid4()}", True
         elif not sequence_id.isprintable() and _UNUSABLE.search(sequence_id):
             raise bad_request(
@@ -169,11 +173,13 @@ def sequence_of(
 def _text(parameters: Mapping[str, Any], name: str) -> str | None:
     """Return a parameter that is a text, or the number of a step."""
     value = parameters.get(name)
-    if isinstance(value, int) and not isinstance(value, bool) and name == STEP_NUMBER:
-        return str(value)
-    if value is not None and not isinstance(value, str):
-        raise bad_request(f"Parameter {name}: {value!r} is not a text.")
-    return value
+    if value is None or isinstance(value, str):
+        return value
+    if name == STEP_NUMBER:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        raise bad_request(f"Parameter {name}: {value!r} is not the number of a step; steps are numbered from 1.")
+    raise bad_request(f"Parameter {name}: {value!r} is not a text.")
 
 
 def _step_number(text: str) -> int:

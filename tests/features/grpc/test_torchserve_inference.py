@@ -92,6 +92,27 @@ async def test_a_call_ends_with_the_token_of_its_sequence(start, method):
     assert dict(await call.trailing_metadata())["ts_sequence_token"] == "this one"
 
 
+@pytest.mark.parametrize("place", ["metadata", "input"])
+async def test_a_step_may_say_its_number_and_its_token(start, place):
+    serving = await start(registry_of(stateful_model()))
+    claim = {"ts_request_step": "3", "ts_request_sequence_token": "mine"}
+    if place == "metadata":
+        await serving.inference.Predictions(request("s1", data=b"1"), metadata=tuple(claim.items()))
+    else:
+        await serving.inference.Predictions(request("s1", data=b"1", **{key: claim[key].encode() for key in claim}))
+    (call,) = serving.registry.model.calls
+    assert (call.sequence_id, call.step, call.token) == ("s1", 3, "mine")
+
+
+async def test_a_number_without_the_id_of_a_sequence_is_refused(start):
+    """The id is a field of the message: metadata of its header's name do not name the sequence."""
+    serving = await start(registry_of(stateful_model()))
+    metadata = (("ts_request_sequence_id", "s1"), ("ts_request_step", "1"), ("ts_request_sequence_token", "mine"))
+    error = await failure(serving.inference.Predictions(request(data=b"1"), metadata=metadata))
+    assert "ts_request_sequence_id is missing: step 1 belongs to a sequence" in str(error.details())
+    assert not serving.registry.model.calls
+
+
 async def test_an_id_that_a_handler_would_end_as_several_is_refused(start):
     serving = await start(registry_of(stateful_model()))
     error = await failure(serving.inference.Predictions(request("zz;alice", data=b"1")))

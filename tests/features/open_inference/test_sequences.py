@@ -48,6 +48,7 @@ async def test_torchserves_headers_are_good_for_sequences_too(start):
         {"sequence_id": 1.5},
         {"sequence_id": 7, "sequence_start": 1},
         {"sequence_id": 7, "ts_request_step": 10**400},
+        {"sequence_id": 7, "ts_request_step": 1.0},
     ],
 )
 async def test_sequences_that_cannot_be(start, parameters):

@@ -55,7 +55,10 @@ async def test_the_sequence_of_a_live_session_takes_no_steps_of_others(stateful,
     assert (await post(stateful, "live-0123", **{TOKEN: "t", STEP: "2"})).status == 200
 
 
-async def test_a_step_after_the_first_names_its_sequence(stateful):
-    answer = await post(stateful, "", **{STEP: "2"})
+@pytest.mark.parametrize("headers", [{STEP: "1"}, {STEP: "2"}, {TOKEN: "t"}, {STEP: "1", TOKEN: "t"}])
+async def test_who_numbers_steps_names_the_sequence(stateful, headers):
+    """Without an id each copy of the request would be the first step of another sequence."""
+    answer = await post(stateful, "", **headers)
     assert answer.status == 400
-    assert "ts_request_sequence_id is missing: step 2 continues a sequence" in answer.json()["message"]
+    assert "Header ts_request_sequence_id is missing" in answer.json()["message"]
+    assert not stateful.registry.model.calls
