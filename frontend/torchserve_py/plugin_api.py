@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from torchserve_py.archive.contract import Contract
     from torchserve_py.doors.routing import Door, DoorContext
+    from torchserve_py.doors.token_authorization import Authorization
     from torchserve_py.jobs.job_observer import JobObserver
     from torchserve_py.settings.addresses import Address
     from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
@@ -197,6 +198,8 @@ class Plugin:
         launchers: By what the setting ``worker_launcher`` says.
         observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
             jobs cost nothing more. Raises FeatureUnavailable.
+        authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
+            counts. Raises FeatureUnavailable, OSError.
         ranks: What starts workers of several processes; without one in the server, a worker is one process.
         protocols: The protocols that bodies of its requests are in, by the name that `InferRow` has for each, with the
             name of the module for workers whose ``row_reader(context, declared, envelope)`` returns a function from an
@@ -222,6 +225,7 @@ class Plugin:
     downloads: Mapping[str, str] = field(default_factory=dict)
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     observer: Callable[[Settings], JobObserver | None] = _no_observer
+    authorization: Callable[[Settings], Authorization] | None = None
     ranks: RanksOffer | None = None
     protocols: Mapping[str, str] = field(default_factory=dict)
     settings: Callable[[], type[SettingsSection]] | None = None

@@ -19,8 +19,9 @@ from torchserve_py.plugin_api import (
 )
 
 if TYPE_CHECKING:
+    from torchserve_py.doors.token_authorization import Authorization
     from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
-    from torchserve_py.settings.table import SettingsSection
+    from torchserve_py.settings.table import Settings, SettingsSection
 
 #: The entry points by which other packages offer a `Plugin`.
 ENTRY_POINTS: Final = "torchserve_py.plugins"
@@ -35,6 +36,7 @@ BUILT_IN: Final = (
     "kserve",
     "sagemaker",
     "live",
+    "keys",
     "management",
     "workflows",
     "console",
@@ -139,6 +141,19 @@ def settings_sections() -> Sequence[type[SettingsSection]]:
 def model_config_keys() -> Sequence[type[ModelConfigKeys]]:
     """Return the schemas of the keys of `model-config.yaml` that plugins have."""
     return [plugin.model_config() for plugin in plugins() if plugin.model_config is not None]
+
+
+def authorization(settings: Settings) -> Authorization | None:
+    """Return the keys of a server; None if its settings let everybody use it.
+
+    Raises FeatureUnavailable: the keys cannot be had; OSError: their file cannot be written.
+    """
+    if settings.disable_token_authorization:
+        return None
+    for plugin in plugins():
+        if plugin.authorization is not None:
+            return plugin.authorization(settings)
+    raise FeatureUnavailable("Token authorization is on, and no plugin has keys; --disable-token-auth lets all in.")
 
 
 @cache

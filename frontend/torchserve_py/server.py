@@ -43,7 +43,7 @@ from torchserve_py.models.snapshot import SnapshotWriter
 from torchserve_py.orphans import orphans_adopted, reap_orphans
 from torchserve_py.pid_file import PidFile, default_path
 from torchserve_py.plugin_api import FeatureUnavailable
-from torchserve_py.plugins import plugins
+from torchserve_py.plugins import authorization, plugins
 from torchserve_py.server_folder import server_folder
 from torchserve_py.server_process import heeded_end_signals, release_end_signals
 from torchserve_py.settings.flags import parse_flags
@@ -120,7 +120,8 @@ class Server:
         _, (http_listeners, doors, listeners, background) = await asyncio.gather(
             self._registry.load_startup_models(), asyncio.to_thread(_import_doors)
         )
-        self._doors = await http_listeners.start_doors(self._settings, self._registry, self._metrics, doors)
+        tokens = authorization(self._settings)
+        self._doors = await http_listeners.start_doors(self._settings, self._registry, self._metrics, doors, tokens)
         self._doors.context.drain = self.begin_drain
         for listener in listeners:
             self._listeners.append(await listener(self._doors.context))

@@ -34,7 +34,7 @@ async def test_matching_a_path_takes_no_time_that_its_text_decides(start: Start,
     token = json.loads(serving.key_file.read_text())["inference"]["key"]
     key = {"Authorization": f"Bearer {token}"}
     async with asyncio.timeout(20):  # a regular expression takes from 24 s to longer than anybody lives
-        assert (await serving.request("GET", path)).status == 400  # without the token
+        assert (await serving.request("GET", path)).status == 401  # without the token
         assert (await serving.request("GET", path, headers=key)).status == 404
 
 

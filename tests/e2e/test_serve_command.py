@@ -5,6 +5,7 @@ import re
 import shutil
 import socket
 import subprocess
+from datetime import MAXYEAR, datetime
 from pathlib import Path
 
 import psutil
@@ -128,8 +129,14 @@ def test_an_address_of_the_network_needs_a_token_and_opens_no_management(tmp_pat
         command.wait_until_serving()
         assert command.predict("shout", "hello").status_code == 400
         (curl,) = command.curls()
-        key = json.loads((tmp_path / "key_file.json").read_text())["inference"]["key"]
-        assert run_curl(curl.replace("$KEY", key)) == "HELLO"
+        stored = json.loads((tmp_path / "key_file.json").read_text())["inference"]
+        key = stored["key"]
+        assert datetime.fromisoformat(stored["expiration time"]).year == MAXYEAR, "the key of a container keeps working"
+        typed = subprocess.run(
+            [*COMMAND, "key"], cwd=tmp_path, env=environment(command.temp), capture_output=True, text=True, check=True
+        )
+        assert typed.stdout == f"{key}\n"
+        assert run_curl(f"export KEY={key}; {curl}") == "HELLO"
         assert key not in command.printed()
         assert requests.get(f"{command.base}/models", timeout=DEADLINE).status_code == 404
 

@@ -24,10 +24,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from torchserve_py.doors.routing import DoorContext
-from torchserve_py.doors.token_authorization import TokenAuthorization
 from torchserve_py.features.grpc.grpc_listeners import start_grpc_doors
 from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
 from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
+from torchserve_py.features.keys.generated_keys import GeneratedKeys
 from torchserve_py.features.openai.openai_keys import OpenAIKeys
 from torchserve_py.features.openpi.openpi_keys import OpenpiKeys
 from torchserve_py.features.realtime.realtime_keys import RealtimeKeys
@@ -355,7 +355,7 @@ class OverGrpc(Door):
     @contextlib.asynccontextmanager
     async def served(self, registry: FakeServing, folder: Path, **settings: Any) -> AsyncIterator[None]:
         wants_tokens = not settings.get("disable_token_authorization", True)
-        tokens = TokenAuthorization(folder / "key_file.json", 60) if wants_tokens else None
+        tokens = GeneratedKeys(folder / "key_file.json", 60) if wants_tokens else None
         known = make_settings(folder, grpc_inference_port=0, grpc_management_port=0, **settings)
         context = DoorContext(known, registry, FakeMetrics(), tokens)  # type: ignore[arg-type]
         self.serving = GrpcServing(await start_grpc_doors(context), registry)
@@ -402,9 +402,9 @@ class OpenInferenceGrpc(OverGrpc):
 
 DOORS: list[Door] = [
     Posted("TorchServe", "/predictions/{}"),
-    Posted("Open Inference", "/v2/models/{}/infer_stream", part=as_json, failed=503),
-    Posted("Truss", "/v1/models/{}:predict", model=truss),
-    Posted("OpenAI", "/v1/completions", '{{"model": "{}", "stream": true}}', part=event, model=openai),
+    Posted("Open Inference", "/v2/models/{}/infer_stream", part=as_json, failed=503, forbidden=401),
+    Posted("Truss", "/v1/models/{}:predict", model=truss, forbidden=401),
+    Posted("OpenAI", "/v1/completions", '{{"model": "{}", "stream": true}}', part=event, model=openai, forbidden=401),
     Posted("SageMaker", "/invocations?model_name={}"),
     Posted("KServe v1", "/v1/models/{}:predict"),
     Session(
@@ -420,6 +420,7 @@ DOORS: list[Door] = [
         lambda message: member(message, "error", "code"),
         config={"plugin_keys": PluginKeys((RealtimeKeys(realtime=True),))},
         failed="worker_died",
+        forbidden=401,
         overloaded="queue_full",
         expired="client_timeout",
     ),

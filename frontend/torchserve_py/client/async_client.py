@@ -2,25 +2,26 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Final, Self, TypedDict, Unpack
+from typing import Any, Final, Self, TypedDict, Unpack
 from urllib.parse import quote, urlencode
 
 import httpx
 
-from torchserve_py.client.replies import Answer, RequestFailed
-from torchserve_py.client.resuming_session import AsyncSession
+from .replies import CAUSE, Answer, RequestFailed
+from .request_body import NOTHING, body_of
+from .resuming_session import AsyncSession
 
 #: Seconds for which a session tries to go on, and for a whole request.
 PATIENCE: Final = 60.0
-_CAUSE: Final = "ts-error-cause"
-_BYTES: Final = "application/octet-stream"
+_BYTES: Final = "application/octet-stream"  # of the steps of a session
 
 
 class Options(TypedDict, total=False):
     """What a request may say besides its body."""
 
     version: str | None  # of the model; without it, the default one answers
-    content_type: str  # of the body; without it, ``application/octet-stream``
+    json: Any  # a value to send as JSON in place of a body
+    content_type: str | None  # of the body; without it, what the value says: bytes, a text or JSON
     headers: Mapping[str, str] | None  # further ones
 
 
@@ -47,15 +48,17 @@ class AsyncClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def predict(self, model: str, body: bytes | str, **options: Unpack[Options]) -> Answer:
+    async def predict(self, model: str, body: Any = None, **options: Unpack[Options]) -> Answer:
         """Return a model's answer.
 
-        Raises RequestFailed: there is none; httpx.HTTPError: the server cannot be reached, or has not answered in time.
+        The body is bytes or a text, or else a value that is sent as JSON: numbers, lists, dicts, arrays of numpy,
+        tensors, dataclasses, models of pydantic. Raises RequestFailed: there is no answer; httpx.HTTPError: the server
+        cannot be reached, or has not answered in time; TypeError: JSON cannot represent the value.
         """
         async with self._ask(model, body, **options) as response:
             return Answer(response.status_code, response.headers, await response.aread())
 
-    async def stream(self, model: str, body: bytes | str, **options: Unpack[Options]) -> AsyncIterator[bytes]:
+    async def stream(self, model: str, body: Any = None, **options: Unpack[Options]) -> AsyncIterator[bytes]:
         """Yield a model's answer as it comes; raises what `predict` raises."""
         async with self._ask(model, body, **options) as response:
             async for piece in response.aiter_bytes():
@@ -71,17 +74,19 @@ class AsyncClient:
     async def _ask(
         self,
         model: str,
-        body: bytes | str,
+        body: Any,
         *,
         version: str | None = None,
-        content_type: str = _BYTES,
+        json: Any = NOTHING,
+        content_type: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[httpx.Response]:
-        path, sent = _path("predictions", model, version), {**(headers or {}), "Content-Type": content_type}
-        async with self._http.stream("POST", path, content=body, headers=sent) as response:
+        content, told = body_of(body, json)
+        path, sent = _path("predictions", model, version), {**(headers or {}), "Content-Type": content_type or told}
+        async with self._http.stream("POST", path, content=content, headers=sent) as response:
             if response.status_code >= 400:
-                message = (await response.aread()).decode(errors="replace")
-                raise RequestFailed(response.status_code, response.headers.get(_CAUSE, ""), message)
+                cause = response.headers.get(CAUSE, "")
+                raise RequestFailed.of(response.status_code, cause, await response.aread())
             yield response
 
 

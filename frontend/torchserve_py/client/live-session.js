@@ -34,6 +34,15 @@ export class SessionClosed extends Error {
   }
 }
 
+/** The server refuses the session; `status` and `cause` say why. */
+export class SessionRefused extends SessionClosed {
+  constructor(code, { status, cause, message }) {
+    super(code, message);
+    this.message = message;
+    Object.assign(this, { name: "SessionRefused", status, cause });
+  }
+}
+
 export class LiveSession {
   #url;
   #options;
@@ -130,7 +139,9 @@ export class LiveSession {
       const socket = new WebSocket(this.#url, key ? [SUBPROTOCOL, `bearer.${key}`] : [SUBPROTOCOL]);
       const closed = await this.#begin(socket);
       if (!closed) break;
-      if (!RESUMABLE.has(closed.code)) throw this.#fail(new SessionClosed(closed.code, closed.reason));
+      if (!RESUMABLE.has(closed.code)) {
+        throw this.#fail(closed.refusal ? new SessionRefused(closed.code, closed.refusal) : new SessionClosed(closed.code, closed.reason));
+      }
       if (Date.now() + this.#delay > until) throw this.#fail(new SessionClosed(closed.code, "the patience is over"));
       await new Promise((resolve) => setTimeout(resolve, this.#delay));
       this.#delay = Math.min(2 * this.#delay, MOST_DELAY);
@@ -142,8 +153,10 @@ export class LiveSession {
   #begin(socket) {
     return new Promise((resolve) => {
       let open = false;
+      let refusal = null;
       socket.onmessage = ({ data }) => {
         const message = JSON.parse(data);
+        if (!open && message.error && message.step === undefined) return (refusal = message.error);
         if (message.sequence === undefined) return this.#take(message);
         if (this.#isOver) return socket.close(1000); // closed meanwhile
         if (this.#told && !this.#resuming) {
@@ -168,7 +181,7 @@ export class LiveSession {
       };
       socket.onclose = (closed) => {
         this.#resuming = false;
-        if (!open) return resolve(closed);
+        if (!open) return resolve({ code: closed.code, reason: closed.reason, refusal });
         this.#socket = null;
         if (this.#isOver) return this.#fail(this.#failure);
         const canResume = RESUMABLE.has(closed.code) || (closed.code === 1000 && this.#missesAnswers);

@@ -1,8 +1,13 @@
 """What a client gets: answers, and the exceptions for everything else."""
 
 import json
+import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+T = TypeVar("T")
+#: The header with the cause of a failure.
+CAUSE: Final = "ts-error-cause"
 
 
 class Answer(NamedTuple):
@@ -15,22 +20,46 @@ class Answer(NamedTuple):
 
     @property
     def text(self) -> str:
+        """The body as a text."""
         return self.body.decode()
 
     def json(self) -> Any:
+        """Return the value of a body that is JSON. Raises ValueError: it is not."""
         return json.loads(self.body)
+
+    def read(self, kind: type[T]) -> T:
+        """Return the body as a value of a type: ``numpy.ndarray``, a model of pydantic, a dataclass, ``list[float]``, …
+
+        All but bytes, texts and arrays need pydantic. Raises ValueError: the body does not fit the type.
+        """
+        if kind is bytes:
+            return self.body  # type: ignore[return-value]
+        if kind is str and not self.headers.get("content-type", "").startswith("application/json"):
+            return self.text  # type: ignore[return-value]
+        numpy = sys.modules.get("numpy")  # imported if the type is its own
+        if numpy is not None and kind is numpy.ndarray:
+            return numpy.asarray(self.json())  # type: ignore[no-any-return]
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(kind).validate_json(self.body)
 
 
 class RequestFailed(Exception):
-    """The server has refused a request, or its handler has failed.
+    """The server has refused a request, or its handler has failed; as a text it is the server's message.
 
     ``status`` and ``cause`` are those of ``docs/rest-api.md``; a cause may be empty.
     """
 
     def __init__(self, status: int, cause: str, message: str) -> None:
-        super().__init__(f"{status} {cause}: {message}" if cause else f"{status}: {message}")
+        super().__init__(message)
         self.status = status
         self.cause = cause
+        self.message = message
+
+    @classmethod
+    def of(cls, status: int, cause: str, body: bytes) -> "RequestFailed":
+        """Return the exception for an answer, whose body may be an error of TorchServe, OpenAI or RFC 9457."""
+        return cls(status, cause, _message_in(body) or f"the server answered {status} without a message")
 
 
 class StepFailed(RequestFailed):
@@ -51,3 +80,19 @@ class SessionClosed(Exception):
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"the session is closed: {code} {reason}")
         self.code = code
+
+
+def _message_in(body: bytes) -> str:
+    text = body.decode(errors="replace").strip()
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(told, dict):
+        for name in ("message", "detail", "error", "title"):
+            said = told.get(name)
+            if isinstance(said, dict):
+                said = said.get("message")
+            if isinstance(said, str) and said:
+                return said
+    return text

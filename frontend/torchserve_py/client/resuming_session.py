@@ -7,10 +7,12 @@ from typing import Any, Final, Self, cast
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.http11 import Response
 from websockets.typing import Subprotocol
 
-from torchserve_py.client.replies import Answer, RequestFailed, SequenceLost, SessionClosed, StepFailed
-from torchserve_py.client.session_progress import SUBPROTOCOL, Part, SessionProgress
+from .replies import CAUSE, Answer, RequestFailed, SequenceLost, SessionClosed, StepFailed
+from .request_body import step_of
+from .session_progress import SUBPROTOCOL, Part, SessionProgress
 
 _ENDED: Final = 1000
 _NO_CONNECTION: Final = 1006
@@ -60,7 +62,7 @@ class AsyncSession:
         """How many steps may be without an answer."""
         return self._progress.window
 
-    async def step(self, body: bytes | str, *, end: bool = False) -> Answer:
+    async def step(self, body: Any, *, end: bool = False) -> Answer:
         """Send a step, and return its answer; ``end`` marks the last step.
 
         Raises StepFailed: it has failed, and does not count unless its cause says otherwise; SequenceLost: the sequence
@@ -70,7 +72,7 @@ class AsyncSession:
         await self.send(body, end=end)
         return await self.receive()
 
-    async def stream(self, body: bytes | str, *, end: bool = False) -> AsyncIterator[bytes]:
+    async def stream(self, body: Any, *, end: bool = False) -> AsyncIterator[bytes]:
         """Send a step, and yield the parts of its answer as they come; raises what `step` raises."""
         self._need_no_unanswered()
         await self.send(body, end=end)
@@ -81,7 +83,7 @@ class AsyncSession:
             if part.body:
                 yield part.body
 
-    async def send(self, body: bytes | str, *, end: bool = False) -> int:
+    async def send(self, body: Any, *, end: bool = False) -> int:
         """Send a step without waiting for its answer, and return its number.
 
         Raises ValueError: `window` steps are without an answer: receive one first; SequenceLost, SessionClosed: as
@@ -90,7 +92,7 @@ class AsyncSession:
         if self._progress.unanswered >= self.window:
             raise ValueError(f"{self.window} steps have no answer yet; receive an answer first")
         socket = await self._connected()
-        number, message = self._progress.step(body.encode() if isinstance(body, str) else body, end=end)
+        number, message = self._progress.step(step_of(body), end=end)
         with contextlib.suppress(ConnectionClosed):  # `receive` resumes the session, which sends the step again
             await self._send(socket, message)
         return number
@@ -176,8 +178,7 @@ class AsyncSession:
                     await self._wait(end, str(closed))
             except InvalidStatus as refused:
                 if refused.response.status_code < 500:
-                    message = (refused.response.body or b"").decode(errors="replace")
-                    raise RequestFailed(refused.response.status_code, "", message) from None
+                    raise _refusal(refused.response) from None
                 await self._wait(end, str(refused))
             except (OSError, InvalidHandshake, TimeoutError) as error:
                 await self._wait(end, str(error))
@@ -262,3 +263,8 @@ class AsyncSession:
             raise self._over
         await asyncio.sleep(self._delay)
         self._delay = min(2 * self._delay, _MOST_DELAY)
+
+
+def _refusal(response: Response) -> RequestFailed:
+    """Return the exception for a handshake that the server has refused."""
+    return RequestFailed.of(response.status_code, response.headers.get(CAUSE, ""), bytes(response.body or b""))

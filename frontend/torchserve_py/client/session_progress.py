@@ -10,7 +10,7 @@ import struct
 from collections import deque
 from typing import Final, NamedTuple
 
-from torchserve_py.client.replies import SequenceLost, StepFailed
+from .replies import SequenceLost, StepFailed
 
 SUBPROTOCOL: Final = "sequences.binary.v1"
 #: The kind, the flags, the status and the number of the step; see ``docs/live-sessions.md``.

@@ -5,9 +5,9 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, Self, TypeVar, Unpack
 
-from torchserve_py.client.async_client import PATIENCE, AsyncClient, Options
-from torchserve_py.client.replies import Answer
-from torchserve_py.client.resuming_session import AsyncSession
+from .async_client import PATIENCE, AsyncClient, Options
+from .replies import Answer
+from .resuming_session import AsyncSession
 
 T = TypeVar("T")
 
@@ -60,15 +60,15 @@ class Session:
         """How many steps may be without an answer."""
         return self._session.window
 
-    def step(self, body: bytes | str, *, end: bool = False) -> Answer:
+    def step(self, body: Any, *, end: bool = False) -> Answer:
         """Send a step, and return its answer; see `AsyncSession.step`."""
         return self._loop.run(self._session.step(body, end=end))
 
-    def stream(self, body: bytes | str, *, end: bool = False) -> Iterator[bytes]:
+    def stream(self, body: Any, *, end: bool = False) -> Iterator[bytes]:
         """Send a step, and yield the parts of its answer; see `AsyncSession.stream`."""
         return self._loop.iterate(self._session.stream(body, end=end))
 
-    def send(self, body: bytes | str, *, end: bool = False) -> int:
+    def send(self, body: Any, *, end: bool = False) -> int:
         """Send a step without waiting for its answer, and return its number; see `AsyncSession.send`."""
         return self._loop.run(self._session.send(body, end=end))
 
@@ -99,11 +99,11 @@ class Client:
         self._loop.run(self._client.close())
         self._loop.close()
 
-    def predict(self, model: str, body: bytes | str, **options: Unpack[Options]) -> Answer:
+    def predict(self, model: str, body: Any = None, **options: Unpack[Options]) -> Answer:
         """Return a model's answer; see `AsyncClient.predict`."""
         return self._loop.run(self._client.predict(model, body, **options))
 
-    def stream(self, model: str, body: bytes | str, **options: Unpack[Options]) -> Iterator[bytes]:
+    def stream(self, model: str, body: Any = None, **options: Unpack[Options]) -> Iterator[bytes]:
         """Yield a model's answer as it comes; see `AsyncClient.stream`."""
         return self._loop.iterate(self._client.stream(model, body, **options))
 

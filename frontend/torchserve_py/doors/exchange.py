@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from torchserve_py.doors.failures import DoorError, Failure, failure_of, failure_of_job, handler_failure
+from torchserve_py.doors.failures import INVALID_KEY, DoorError, Failure, failure_of, failure_of_job, handler_failure
 from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent, Answer, Headers, Responses, failure_body
 from torchserve_py.jobs.inference_request import SequenceRequest
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
@@ -240,6 +240,12 @@ class TorchServeDialect(HttpDialect):
 
     def __init__(self, sequence_header: str = "") -> None:
         self._sequence_header = sequence_header
+
+    def refusal(self, error: Exception) -> Failure:
+        failure = failure_of(error)
+        if failure.type == INVALID_KEY:  # TorchServe's clients know it by this status
+            return failure._replace(status=400, more_headers=())
+        return failure
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         body, headers = failure_body(failure)

@@ -18,6 +18,8 @@ from torchserve_py.transport.request_budget import NoRoomError
 #: The header of an answer with the cause of a failure.
 CAUSE_HEADER: Final = "ts-error-cause"
 INTERNAL: Final = "InternalServerException"
+#: The type of a failure whose key is missing or is not one of those that the server has made.
+INVALID_KEY: Final = "InvalidKeyException"
 RETRY_AFTER: Final = ("Retry-After", "1")
 UNAVAILABLE: Final = "ServiceUnavailableException"
 

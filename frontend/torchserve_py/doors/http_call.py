@@ -125,7 +125,7 @@ class HttpCall(Request):
             if route.applies is not None and not route.applies(self, values):
                 continue
             if tokens is not None and route.token is not None:
-                tokens.check(route.token, self.headers.get("Authorization"))
+                tokens.check(route.token, self.headers.get("Authorization"), values.get("model_name"))
             if self.method in route.methods:
                 reply = route.handler(self, values)
                 if reply is not None:
@@ -201,6 +201,9 @@ class HttpCall(Request):
             if self.stage is WAITING:
                 if not is_expected:
                     logger.error("%s %s failed.", self.method, ascii(self.target), exc_info=error)
+                elif self._exchange is None and (telling := self._refused(error)) is not None:
+                    self._run(telling)
+                    return
                 self._send(self._failure(error))
                 return
             if is_expected and (exchange := self._exchange) is not None:
@@ -217,6 +220,15 @@ class HttpCall(Request):
         except Exception:
             logger.exception("An answer could not be written")
             self.finish()
+
+    def _refused(self, error: Exception) -> Coroutine[Any, Any, Reply] | None:
+        """Return what answers a refused request in its route's own way, if there is such a way."""
+        route = self._route or next((route for route, _ in self._matches), None)
+        if route is None or route.refuse is None:
+            return None
+        failure = route.dialect.refusal(error)
+        self.cause = failure.cause
+        return route.refuse(self, failure)
 
     def _failure(self, error: Exception) -> Answer:
         """Return the answer to an exception, in the dialect of the job, else of the route."""

@@ -20,7 +20,7 @@ from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import ANY_PATH, DoorContext, PathValues, Route
 from torchserve_py.doors.server_doors import DescriptionDoor, DrainDoor, HealthDoor, MetricsDoor
 from torchserve_py.doors.tls import server_context
-from torchserve_py.doors.token_authorization import KEY_FILE, TokenAuthorization
+from torchserve_py.doors.token_authorization import Authorization
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.plugin_api import DoorOffer
 from torchserve_py.serving.serving import Serving
@@ -103,7 +103,7 @@ class Doors:
             if address.is_unix:
                 Path(address.path).unlink(missing_ok=True)
         if self.context.tokens is not None:
-            self.context.tokens.remove_key_file()
+            self.context.tokens.close()
 
 
 async def start_doors(
@@ -111,18 +111,13 @@ async def start_doors(
     serving: Serving,
     metrics: ServerMetrics,
     offers: Iterable[DoorOffer],
-    key_file: Path = Path(KEY_FILE),
+    tokens: Authorization | None,
 ) -> Doors:
-    """Open the HTTP doors: the kernel's, and those that features offer.
+    """Open the HTTP doors: the kernel's, and those that features offer; ``tokens`` is None if all may use them.
 
-    The keys are written to ``key_file``, unless token authorization is off.
-
-    Raises ListenError: an address cannot be used; TlsError: the configured key or certificate cannot be used; OSError:
-    the key file cannot be written. No door is open then.
+    Raises ListenError: an address cannot be used; TlsError: the configured key or certificate cannot be used. No door
+    is open then.
     """
-    tokens = None
-    if not settings.disable_token_authorization:
-        tokens = TokenAuthorization(key_file.absolute(), settings.token_expiration_min)
     doors = Doors(DoorContext(settings, serving, metrics, tokens), offers)
     try:
         await doors.open()

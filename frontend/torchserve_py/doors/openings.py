@@ -1,12 +1,9 @@
-"""What a server opens when it starts, tried before any model is loaded: key stores, key files, addresses."""
+"""What a server opens when it starts, tried before any model is loaded: key stores, addresses."""
 
-import os
 import socket
-from pathlib import Path
 
 from torchserve_py.doors.binding import check_free, http_addresses
 from torchserve_py.doors.tls import TlsError, check_certificate
-from torchserve_py.doors.token_authorization import KEY_FILE
 from torchserve_py.plugins import plugins
 from torchserve_py.settings.table import Settings
 
@@ -20,10 +17,6 @@ async def problems_of_opening(settings: Settings) -> list[str]:
             check_certificate(settings)
     except TlsError as error:
         problems.append(str(error))
-    key_file = Path(KEY_FILE).absolute()
-    place = key_file if key_file.exists() else key_file.parent
-    if not settings.disable_token_authorization and not os.access(place, os.W_OK):
-        problems.append(f"the file of the keys, {key_file}, cannot be written; start the server in another folder")
     held: list[socket.socket] = []
     try:
         for names, address in addresses:

@@ -33,6 +33,11 @@ _CONFINING: Final = (
 )
 
 
+#: What pages of other origins may do where only their origin is configured. An asterisk alone excludes Authorization.
+_METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+_ANY_HEADER: Final = "*, Authorization"
+
+
 class Answer(NamedTuple):
     """A whole answer, or the head of a stream."""
 
@@ -131,13 +136,14 @@ def failure_body(failure: Failure) -> tuple[bytes, Headers]:
 
 
 def allows_other_origins(settings: Settings) -> bool:
-    """Return whether pages of other origins may call the server; TorchServe requires all three settings for that."""
-    return bool(settings.cors_allowed_origin and settings.cors_allowed_methods and settings.cors_allowed_headers)
+    """Return whether pages of other origins may call the server."""
+    return bool(settings.cors_allowed_origin)
 
 
 def _cross_origin_lines(settings: Settings) -> str:
     if not allows_other_origins(settings):
         return ""
-    values = (settings.cors_allowed_origin, settings.cors_allowed_methods, settings.cors_allowed_headers)
+    methods, headers = settings.cors_allowed_methods or _METHODS, settings.cors_allowed_headers or _ANY_HEADER
+    values = (settings.cors_allowed_origin, methods, headers)
     names = ("access-control-allow-origin", "access-control-allow-methods", "access-control-allow-headers")
     return "".join(f"{name}: {value}\r\n" for name, value in zip(names, values, strict=True))

@@ -14,11 +14,12 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpDialect, HttpExchange
+from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.openapi import Operation
 from torchserve_py.doors.path_templates import PathTemplate, read_template
 from torchserve_py.doors.requests import split_path
 from torchserve_py.doors.responses import AlreadySent, Answer, Responses
-from torchserve_py.doors.token_authorization import TokenAuthorization, TokenType
+from torchserve_py.doors.token_authorization import Authorization, TokenType
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.serving.serving import ServedModel, Serving
@@ -64,6 +65,8 @@ class Route:
         operations: The entries of OpenAPI documents.
         applies: Whether the path means this route now, for paths whose meaning depends on the registered models. If
             the route applies, later routes get the request only if the handler passes it on.
+        refuse: Answers a request that is refused before it is a job, in another way than the dialect would; or returns
+            None: the dialect answers.
         is_quiet: Whether the access log has only refusals (status 4xx): for probes, and pages that ask again and again.
     """
 
@@ -74,6 +77,7 @@ class Route:
     dialect: HttpDialect = TORCHSERVE_DIALECT
     operations: Sequence[Operation] = ()
     applies: Callable[[Request, PathValues], bool] | None = None
+    refuse: Callable[[Request, Failure], Coroutine[Any, Any, Reply] | None] | None = None
     is_quiet: bool = False
 
 
@@ -113,7 +117,7 @@ class DoorContext:
         settings: Settings,
         serving: Serving,
         metrics: ServerMetrics,
-        tokens: TokenAuthorization | None,
+        tokens: Authorization | None,
     ) -> None:
         self.settings = settings
         self.serving = serving
@@ -151,7 +155,12 @@ class DoorContext:
         inference: InferenceRequest,
         version: str | None = None,
     ) -> HttpExchange:
-        """Make a job of a request to a model; ``version`` is the one that the client named."""
+        """Make a job of a request to a model; ``version`` is the one that the client named.
+
+        Raises DoorError: the request's key is not for this model.
+        """
+        if self.tokens is not None:
+            self.tokens.check_model(request.headers.get("Authorization"), model.name)
         parts = self.serving.submit(model, inference)
         return HttpExchange(dialect, model, model.name, inference.sequence, parts, version, request, self.responses)
 

@@ -1,28 +1,10 @@
-"""Token authorization, on by default: the keys for the inference and the management API.
+"""Who may use the server: what doors ask of the feature that has the keys (`features.keys`)."""
 
-Three random keys are written to a file that only the server's user can read. The *inference* and the *management* key
-expire. The *API* key does not expire, and only serves to replace one of the other two.
-"""
-
-import hmac
-import json
-import os
-import secrets
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import partial
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Protocol
 
-from torchserve_py.doors.failures import DoorError, Failure
-
+#: The file with the keys that the server has made, in its folder.
 KEY_FILE: Final = "key_file.json"
-_KEY_BYTES: Final = 6
-#: How clients name the key; the second one is Baseten's and openpi's.
-_SCHEMES: Final = ("Bearer", "Api-Key")
-_REASON: Final = "failed. Token either incorrect, expired, or not provided correctly"
-_utc_now: Final = partial(datetime.now, UTC)
 
 
 class TokenType(StrEnum):
@@ -32,74 +14,24 @@ class TokenType(StrEnum):
     inference = "inference"
 
 
-class _Key(NamedTuple):
-    text: str
-    expires_at: datetime
+class Authorization(Protocol):
+    """The keys of a running server, while token authorization is on."""
 
+    def check(self, kind: TokenType, authorization: str | None, model: str | None = None) -> None:
+        """Check the header ``Authorization`` of a request to an API, and to a model if it is for one.
 
-class TokenAuthorization:
-    """The keys of a running server; those for inference and management live ``minutes``. Tests set the clock ``now``.
+        Raises DoorError: there is no key, it is wrong, or it is for something else.
+        """
+        ...
 
-    Raises OSError: the key file cannot be written.
-    """
-
-    def __init__(self, path: Path, minutes: float, now: Callable[[], datetime] = _utc_now) -> None:
-        self._path = path
-        self._minutes = minutes
-        self._now = now
-        self._api_key = secrets.token_urlsafe(_KEY_BYTES)
-        self._keys = {kind: self._new_key() for kind in TokenType}
-        self._write()
-
-    def check(self, kind: TokenType, authorization: str | None) -> None:
-        """Check the header ``Authorization`` (``Bearer KEY``, ``Api-Key KEY``). Raises DoorError: the key is wrong."""
-        key = self._keys[kind]
-        if not _matches(authorization, key.text) or self._now() >= key.expires_at:
-            raise DoorError(Failure(400, "InvalidKeyException", f"Token Authorization {_REASON}"))
+    def check_model(self, authorization: str | None, model: str) -> None:
+        """Check that the key of a request, which was checked before, may use a model. Raises DoorError: it may not."""
+        ...
 
     def rotate(self, kind: str, authorization: str | None) -> None:
-        """Replace a key by a new one, which the key file then holds; the old key expires.
+        """Replace a key by a new one. Raises DoorError: ``authorization`` may not, or there is no such key."""
+        ...
 
-        Raises DoorError: the kind is not one of `TokenType`, or ``authorization`` lacks the API key.
-        """
-        if kind not in TokenType.__members__ or not _matches(authorization, self._api_key):
-            raise DoorError(Failure(400, "InvalidKeyException", f"Token Authentication {_REASON}"))
-        self._keys[TokenType(kind)] = self._new_key()
-        self._write()
-
-    def remove_key_file(self) -> None:
-        """Delete the key file; its keys are of no use once the server has ended."""
-        self._path.unlink(missing_ok=True)
-
-    def _new_key(self) -> _Key:
-        try:
-            expires_at = self._now() + timedelta(minutes=self._minutes)
-        except OverflowError:
-            expires_at = datetime.max.replace(tzinfo=UTC)
-        return _Key(secrets.token_urlsafe(_KEY_BYTES), expires_at)
-
-    def _write(self) -> None:
-        """Replace the file in one step: readers never see half a file, and its mode is always 0600."""
-        content = {
-            kind: {"key": key.text, "expiration time": key.expires_at.isoformat().replace("+00:00", "Z")}
-            for kind, key in self._keys.items()
-        }
-        text = json.dumps({**content, "API": {"key": self._api_key}}, indent=2) + "\n"
-        new = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
-        try:
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-                file.write(text)
-            new.replace(self._path)
-        except OSError:
-            new.unlink(missing_ok=True)
-            raise
-
-
-def read_key(kind: TokenType, path: Path) -> str:
-    """Return a key from the key file. Raises OSError: the file cannot be read."""
-    return str(json.loads(path.read_bytes())[kind]["key"])
-
-
-def _matches(authorization: str | None, key: str) -> bool:
-    scheme, _, token = (authorization or "").partition(" ")
-    return scheme in _SCHEMES and hmac.compare_digest(token.encode("utf-8", "surrogateescape"), key.encode())
+    def close(self) -> None:
+        """Delete what is of no use once the server has ended."""
+        ...

@@ -8,7 +8,7 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from numbers import Number
 from types import TracebackType
 from typing import Any, Final
@@ -111,10 +111,21 @@ class JsonFormatter(logging.Formatter):
 
 
 def _lines_of(record: logging.LogRecord) -> list[str]:
-    """Return the lines of what a worker has logged: its text, and its traceback."""
+    """Return the lines of what a worker has logged: its text, and its traceback with the model and the requests."""
     exception = getattr(record, "exception", None)
     text = record.getMessage()
-    return (f"{text}\n{exception}" if exception else text).split("\n")
+    if exception:
+        text = f"{text} [{', '.join(_concerned(record))}]\n{exception}"
+    return text.split("\n")
+
+
+def _concerned(record: logging.LogRecord) -> Iterator[str]:
+    """Yield what a record of a worker concerns."""
+    yield f"model {getattr(record, 'model', None) or getattr(record, 'worker', '')}"
+    if ids := [
+        *([one] if (one := getattr(record, "request_id", None)) else getattr(record, "request_ids", None) or ())
+    ]:
+        yield f"request {', '.join(map(str, ids))}"
 
 
 def _message_of(template: Any, arguments: Any) -> str:

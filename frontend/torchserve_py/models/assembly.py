@@ -29,6 +29,7 @@ from torchserve_py.scheduling.closed import Over
 from torchserve_py.serving.errors import BadParameter
 from torchserve_py.serving.serving import RegisterRequest
 from torchserve_py.serving.usage import Usage
+from torchserve_py.settings.server_settings import sources
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment as DeviceAssignment
@@ -82,7 +83,10 @@ class Assembly:
         self._worker_numbers = itertools.count(settings.initial_worker_port)
         self._next_distribution_number = settings.initial_distribution_port
         hidden = settings.blacklist_env_vars
-        hidden_variables = frozenset(name for name in os.environ if hidden and hidden.fullmatch(name))
+        secret = {each.env for each in sources().values() if each.secret}
+        hidden_variables = frozenset(
+            name for name in os.environ if name in secret or (hidden and hidden.fullmatch(name))
+        )
         is_local = settings.worker_launcher not in launchers()
         #: Whether workers are forked where they can be.
         self._forks = settings.fork_workers and is_local and not settings.debug and can_fork()

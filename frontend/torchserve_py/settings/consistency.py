@@ -8,7 +8,7 @@ from torchserve_py.settings.schemas.versions import VERSION_KEYS, VersionSetting
 from torchserve_py.settings.server_settings import sources
 from torchserve_py.settings.table import Effective
 
-_CORS = ("cors_allowed_origin", "cors_allowed_methods", "cors_allowed_headers")
+_CORS = ("cors_allowed_methods", "cors_allowed_headers")
 #: Settings about processes of this machine.
 _LOCAL = ("debug", "cpu_launcher_enable", "install_py_dep_per_model", "worker_user", "worker_memory_limit")
 
@@ -38,13 +38,10 @@ def contradictions(effective: Mapping[str, Effective]) -> Iterator[str]:
 def doubts(effective: Mapping[str, Effective]) -> Iterator[str]:
     """Yield a warning for each setting that has no effect, or not the one that was probably meant."""
     values = {name: each.value for name, each in effective.items()}
-    missing = [name for name in _CORS if not values.get(name)]
-    given = [name for name in _CORS if name not in missing]
-    if given and missing:
-        yield (
-            f"{effective[given[0]].origin}: {' and '.join(given)} without {' and '.join(missing)}:"
-            " no other origin is allowed until all three are set"
-        )
+    if not values.get("cors_allowed_origin"):
+        for name in _CORS:
+            if values.get(name):
+                yield f"{effective[name].origin}: {name} has no effect without cors_allowed_origin"
     if values.get("model_snapshot") and "load_models" in effective:
         flag = sources()["load_models"].flag
         if effective["load_models"].origin == f"flag {flag}":

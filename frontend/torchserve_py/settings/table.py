@@ -246,9 +246,15 @@ class Settings(ClosedSchema):
             " its addresses, `localhost` and the machine's host name; `*` allows any",
         )
     )
-    cors_allowed_origin: OptionalName = setting(None, "value of the header access-control-allow-origin")
-    cors_allowed_methods: OptionalName = setting(None, "value of the header access-control-allow-methods")
-    cors_allowed_headers: OptionalName = setting(None, "value of the header access-control-allow-headers")
+    cors_allowed_origin: OptionalName = setting(
+        None, "the origin whose pages may call the server, or `*`: the header access-control-allow-origin"
+    )
+    cors_allowed_methods: OptionalName = setting(
+        None, "what these pages may do: the header access-control-allow-methods", "all methods"
+    )
+    cors_allowed_headers: OptionalName = setting(
+        None, "the headers that they may send: the header access-control-allow-headers", "all headers"
+    )
     keystore: OptionalPath = setting(None, "key store with the TLS key and certificate")
     keystore_pass: Annotated[str, ANY_TEXT] = setting("changeit", "password of the key store", repr=False)
     keystore_type: Name = setting("PKCS12", "format of the key store: `PKCS12` or `JKS`")

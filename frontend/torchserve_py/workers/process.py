@@ -140,6 +140,8 @@ async def log_lines(stream: OutputStream, source: str, label: str, worker_id: st
     ``source`` is stdout or stderr; ``worker_id`` is empty for a process that is no worker.
     """
     about = {"worker": f"{label}-{source}", "of_worker": worker_id, "source": source}
+    if worker_id:  # the label is W-<id>-<model>_<version>
+        about["model"], _, about["model_version"] = label.split("-", 2)[-1].rpartition("_")
     turns, rest = running_turns(), b""
     while data := await stream.read(_READ_SIZE):
         *lines, rest = (rest + data).split(b"\n")

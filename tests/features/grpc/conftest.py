@@ -11,9 +11,9 @@ from tests.unit.doors.fake_serving import FakeServing
 from tests.unit.doors.fakes import FakeMetrics, make_settings
 
 from torchserve_py.doors.routing import DoorContext
-from torchserve_py.doors.token_authorization import TokenAuthorization
 from torchserve_py.features.grpc.grpc_listeners import GrpcDoors, start_grpc_doors
 from torchserve_py.features.grpc.protos import inference_pb2_grpc, management_pb2_grpc
+from torchserve_py.features.keys.generated_keys import GeneratedKeys
 
 
 class GrpcServing:
@@ -47,7 +47,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     opened: list[GrpcServing] = []
 
     async def run(
-        registry: FakeServing | None = None, tokens: TokenAuthorization | None = None, **settings: Any
+        registry: FakeServing | None = None, tokens: GeneratedKeys | None = None, **settings: Any
     ) -> GrpcServing:
         registry = registry or FakeServing()
         settings = {"grpc_inference_port": 0, "grpc_management_port": 0, **settings}

@@ -17,10 +17,10 @@ from tests.features.grpc.models import echo, later, request
 
 from torchserve_py.doors.binding import ListenError
 from torchserve_py.doors.tls import TlsError
-from torchserve_py.doors.token_authorization import TokenAuthorization
 from torchserve_py.features.grpc.http2 import frames
 from torchserve_py.features.grpc.protos import inference_pb2, management_pb2
 from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
+from torchserve_py.features.keys.generated_keys import GeneratedKeys
 from torchserve_py.logs import access_log
 
 INFERENCE = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
@@ -94,7 +94,7 @@ async def test_tls_files_that_are_none(start, tmp_path):
 
 async def test_a_token_opens_its_service_only(start, tmp_path):
     key_file = tmp_path / "key_file.json"
-    serving = await start(tokens=TokenAuthorization(key_file, 60))
+    serving = await start(tokens=GeneratedKeys(key_file, 60))
     keys = {name: each["key"] for name, each in json.loads(key_file.read_text()).items()}
 
     def bearer(name):
@@ -116,7 +116,7 @@ async def test_a_token_opens_its_service_only(start, tmp_path):
 
 
 async def test_a_call_without_the_token_is_refused_before_its_body_is_there(start, tmp_path):
-    serving = await start(tokens=TokenAuthorization(tmp_path / "key_file.json", 60))
+    serving = await start(tokens=GeneratedKeys(tmp_path / "key_file.json", 60))
     endless = asyncio.Event()
 
     async def requests():
@@ -135,7 +135,7 @@ async def test_a_call_without_the_token_is_refused_before_its_body_is_there(star
 )
 async def test_the_index_of_the_repository_needs_the_management_token(start, tmp_path, service):
     key_file = tmp_path / "key_file.json"
-    serving = await start(tokens=TokenAuthorization(key_file, 60))
+    serving = await start(tokens=GeneratedKeys(key_file, 60))
     keys = {name: each["key"] for name, each in json.loads(key_file.read_text()).items()}
     index = serving.inference_channel.unary_unary(f"/{service}/RepositoryIndex")
     error = await failure(index(b"", metadata=(("authorization", f"Bearer {keys['inference']}"),)))
@@ -158,7 +158,7 @@ async def test_a_name_of_a_megabyte_is_not_sent_back(serving):
 
 
 async def test_streams_need_a_token_too(start, tmp_path):
-    serving = await start(tokens=TokenAuthorization(tmp_path / "key_file.json", 60))
+    serving = await start(tokens=GeneratedKeys(tmp_path / "key_file.json", 60))
     for call in (serving.inference.StreamPredictions(request(data=b"")), serving.inference.StreamPredictions2()):
         assert (await failure(call.read())).code() is StatusCode.PERMISSION_DENIED
     assert serving.registry.model.calls == []
@@ -166,7 +166,7 @@ async def test_streams_need_a_token_too(start, tmp_path):
 
 @pytest.mark.parametrize(("channel", "service"), [("inference_channel", INFERENCE), ("management_channel", MANAGEMENT)])
 async def test_health(start, tmp_path, channel, service):
-    serving = await start(tokens=TokenAuthorization(tmp_path / "key_file.json", 60))
+    serving = await start(tokens=GeneratedKeys(tmp_path / "key_file.json", 60))
     health = health_pb2_grpc.HealthStub(getattr(serving, channel))
     for name in ("", service):
         assert (await health.Check(health_pb2.HealthCheckRequest(service=name))).status == SERVING

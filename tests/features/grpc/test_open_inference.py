@@ -10,13 +10,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.features.grpc.models import refuse, registry_of
 from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
 
-from torchserve_py.doors.token_authorization import TokenAuthorization
 from torchserve_py.features.grpc.protos import open_inference_pb2 as messages
 from torchserve_py.features.grpc.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from torchserve_py.features.grpc.protos.open_inference_repository_pb2_grpc import ModelRepositoryServiceStub
 from torchserve_py.features.grpc.protos.open_inference_torchserve_pb2_grpc import (
     GRPCInferenceServiceStub as TorchServeStub,
 )
+from torchserve_py.features.keys.generated_keys import GeneratedKeys
 from torchserve_py.scheduling.effects import Cause
 from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 
@@ -345,7 +345,7 @@ async def test_health_of_the_service(serving):
 
 async def test_tokens(start, tmp_path: Path):
     key_file = tmp_path / "key_file.json"
-    serving = await start(answering(FakeModel()), TokenAuthorization(key_file, 60), enable_model_api=True)
+    serving = await start(answering(FakeModel()), GeneratedKeys(key_file, 60), enable_model_api=True)
     keys = json.loads(key_file.read_text())
     inference, management = (
         (("authorization", f"Bearer {keys[name]['key']}"),) for name in ("inference", "management")

@@ -1,22 +1,30 @@
 """Models listed and probed as clients of KServe v1 and OpenAI's own client do."""
 
+from dataclasses import replace
+
 import pytest
 from openai import AsyncOpenAI, NotFoundError
 from tests.unit.doors.conftest import OpenDoors, Start
-from tests.unit.doors.fake_serving import FakeModel, FakeServing, worker_status
+from tests.unit.doors.fake_serving import CONFIG, FakeModel, FakeServing, worker_status
+
+from torchserve_py.features.openai.openai_keys import OpenAIKeys
+from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 
 
 def client(serving: OpenDoors) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{serving.address()}/v1", api_key="none", max_retries=0)
 
 
-async def test_openais_client_lists_the_models(start: Start) -> None:
-    serving = await start(FakeServing([FakeModel("chat"), FakeModel("noop")]))
+async def test_openais_client_lists_the_models_that_it_can_use(start: Start) -> None:
+    chat, truss = FakeModel("chat"), FakeModel("truss")
+    chat.config = replace(CONFIG, plugin_keys=PluginKeys((OpenAIKeys(openai=True),)))
+    truss.contract = "truss"
+    serving = await start(FakeServing([chat, FakeModel("noop"), truss]))
     async with client(serving) as openai:
         models = (await openai.models.list()).data
         assert [(model.id, model.object, model.owned_by) for model in models] == [
             ("chat", "model", "torchserve-py"),
-            ("noop", "model", "torchserve-py"),
+            ("truss", "model", "torchserve-py"),
         ]
         assert (await openai.models.retrieve("noop")).id == "noop"
         with pytest.raises(NotFoundError):

@@ -146,7 +146,7 @@ async def test_a_wrong_token_is_refused_in_the_protocols_shape(start):
     inference = {"Authorization": f"Bearer {keys['inference']['key']}"}
     management = {"Authorization": f"Bearer {keys['management']['key']}"}
     assert (await serving.request("POST", INFER, data=b"x", headers=inference)).status == 200
-    assert (await serving.request("POST", "/v2/repository/index", headers=inference)).status == 400
+    assert (await serving.request("POST", "/v2/repository/index", headers=inference)).status == 401
     assert (await serving.request("POST", "/v2/repository/index", headers=management)).status == 200
 
 

@@ -34,7 +34,7 @@ async def test_a_models_own_route_wants_a_token(start):
     model.contract = "mlserver"
     model.declared = {"routes": [["/custom", ["GET"], "it"]]}
     serving = await start(FakeServing([model]), disable_token_authorization=False)
-    assert (await serving.request("GET", "/custom")).status == 400
+    assert (await serving.request("GET", "/custom")).status == 401
     assert not model.calls
 
 
@@ -78,7 +78,7 @@ async def test_the_root_stays_open_while_a_model_has_other_paths(start):
     serving = await start(models, disable_token_authorization=False)
     assert (await serving.request("GET", "/")).json() == {"status": "alive"}
     assert (await serving.request("OPTIONS", "/")).json()["openapi"]
-    assert (await serving.request("POST", "/")).status == 400
+    assert (await serving.request("POST", "/")).status == 401
 
 
 async def test_openais_paths_are_those_of_a_model_that_declares_openais_interface(start):

@@ -17,9 +17,10 @@ from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 CHUNK = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "llm"}
 
 
-def model_of(name: str = "llm") -> FakeModel:
+def model_of(name: str = "llm", *names: str) -> FakeModel:
     model = FakeModel(name)
-    model.config = replace(CONFIG, plugin_keys=PluginKeys((OpenAIKeys(openai=True),)))
+    keys = OpenAIKeys.model_validate({"openai": True, "openaiModels": [*names]})
+    model.config = replace(CONFIG, plugin_keys=PluginKeys((keys,)))
     model.behave = answer
     return model
 
@@ -68,7 +69,7 @@ async def test_chat_completions_and_embeddings(serving: OpenDoors, client: Async
     assert (await client.completions.create(model="llm", prompt="hi")).choices[0].text == "v1/completions of llm"
     embedded = await client.embeddings.create(model="llm", input="hi", encoding_format="float")
     assert embedded.data[0].embedding == [0.5, 1.0]
-    assert [each.id for each in (await client.models.list()).data] == ["llm", "noop"]
+    assert [each.id for each in (await client.models.list()).data] == ["llm"]
     assert all(call.by_default for call in serving.registry.model.calls)
 
 
@@ -87,8 +88,37 @@ async def test_a_failure_within_a_stream_is_raised(serving: OpenDoors, client: A
         await anext(stream)
 
 
-async def test_the_only_model_gets_names_that_its_handler_may_know(client: AsyncOpenAI) -> None:
-    assert (await client.completions.create(model="adapter", prompt="")).choices[0].text == "v1/completions of adapter"
+async def test_a_model_gets_the_names_that_it_says_are_its_own(start: Start) -> None:
+    models = [
+        model_of("llm", "adapter", "other", "taken"),
+        model_of("other"),
+        model_of("last", "taken"),
+        FakeModel("noop"),
+    ]
+    serving = await start(FakeServing(models))
+    async with client_of(serving) as client:
+        for name, model in (("llm", 0), ("adapter", 0), ("other", 1), ("taken", 2), ("last", 2)):
+            before = len(models[model].calls)
+            answer = await client.completions.create(model=name, prompt="")
+            assert (answer.choices[0].text, len(models[model].calls)) == (f"v1/completions of {name}", before + 1)
+        assert {each.id for each in (await client.models.list()).data} == {"llm", "adapter", "other", "taken", "last"}
+
+
+@pytest.mark.parametrize("name", ["noop", "typo"])
+async def test_other_names_are_not_answered_by_the_only_model(client: AsyncOpenAI, name: str) -> None:
+    with pytest.raises(openai.NotFoundError, match=rf"'{name}' does not .*: llm\.") as unknown:
+        await client.completions.create(model=name, prompt="")
+    assert unknown.value.code == "model_not_found"
+
+
+async def test_a_model_may_take_any_name_that_no_other_has(start: Start) -> None:
+    serving = await start(FakeServing([model_of("llm", "*"), FakeModel("noop")]))
+    async with client_of(serving) as client:
+        answer = await client.completions.create(model="adapter", prompt="")
+        assert answer.choices[0].text == "v1/completions of adapter"
+        with pytest.raises(openai.NotFoundError, match="'noop' does not answer OpenAI's requests"):
+            await client.completions.create(model="noop", prompt="")
+        assert [each.id for each in (await client.models.list()).data] == ["llm"]
 
 
 async def test_what_is_refused_looks_as_it_does_at_openai(start: Start) -> None:

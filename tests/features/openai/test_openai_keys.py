@@ -20,3 +20,17 @@ from torchserve_py.settings.schemas.yaml_mapping import parse_yaml_mapping
 )
 def test_a_handler_that_runs_vllm_answers_openais_requests(yaml: str, openai: bool | None) -> None:
     assert parse_model_config(parse_yaml_mapping(yaml.encode())).plugin_keys.of(OpenAIKeys).openai is openai
+
+
+@pytest.mark.parametrize(
+    ("yaml", "names"),
+    [
+        ("{openai: true, openaiModels: [a, b]}", ["a", "b"]),
+        ("{openai: true}", None),
+        ("handler: {vllm_engine_config: {served_model_name: llama}, adapters: {mine: x}}", ["llama", "mine"]),
+        ("handler: {vllm_engine_config: {served_model_name: [a, b]}}", ["a", "b"]),
+        ("{handler: {vllm_engine_config: {}}, openaiModels: ['*']}", ["*"]),
+    ],
+)
+def test_the_names_of_a_model(yaml: str, names: list[str] | None) -> None:
+    assert parse_model_config(parse_yaml_mapping(yaml.encode())).plugin_keys.of(OpenAIKeys).openai_models == names

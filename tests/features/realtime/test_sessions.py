@@ -184,7 +184,7 @@ async def test_what_a_browser_offers(start: Start) -> None:
     for wrong in ({}, {"subprotocols": ["realtime", "openai-insecure-api-key.x"]}):
         with pytest.raises(InvalidStatus) as refused:
             await open_socket(doors, **wrong)
-        assert refused.value.response.status_code == 400
+        assert refused.value.response.status_code == 401
     with pytest.raises(InvalidStatus) as refused:
         await open_socket(doors, origin="https://elsewhere.example", subprotocols=offered)
     assert refused.value.response.status_code == 403

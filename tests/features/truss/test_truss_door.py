@@ -135,7 +135,7 @@ async def test_a_name_that_no_model_has_is_answered_in_truss_s_shape(start: Star
 
 async def test_who_may_not_ask_is_not_told_which_models_there_are(start: Start) -> None:
     serving = await start(registry(truss()), disable_token_authorization=False)
-    assert (await serving.request("POST", "/v1/models/none:predict")).status == 400
+    assert (await serving.request("POST", "/v1/models/none:predict")).status == 401
 
 
 async def test_without_a_truss_its_paths_do_not_exist(serving: OpenDoors) -> None:

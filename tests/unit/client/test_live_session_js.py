@@ -35,3 +35,7 @@ def test_a_session_that_has_ended_is_resumed_for_answers_to_earlier_steps() -> N
         '{"resume":"token","after":2,"unanswered":[1]}',
         "A B",
     ]
+
+
+def test_a_page_that_is_refused_is_told_the_cause_at_once() -> None:
+    assert said_by("refused_session.mjs") == ["SessionRefused 403 4403 see cors_allowed_origin true"]

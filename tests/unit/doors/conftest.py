@@ -15,6 +15,7 @@ from tests.unit.doors.fakes import FakeMetrics, RawConnection, make_settings
 
 from torchserve_py.doors.http_listeners import Doors, start_doors
 from torchserve_py.doors.token_authorization import KEY_FILE
+from torchserve_py.features.keys.server_keys import open_keys
 from torchserve_py.plugins import plugins
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import Settings
@@ -25,7 +26,8 @@ async def open_doors(
 ) -> Doors:
     """Open the doors of a server."""
     offers = [offer for plugin in plugins() for offer in plugin.doors()]
-    return await start_doors(settings, registry, metrics, offers, key_file)  # type: ignore[arg-type]
+    tokens = None if settings.disable_token_authorization else open_keys(settings, key_file)
+    return await start_doors(settings, registry, metrics, offers, tokens)  # type: ignore[arg-type]
 
 
 class OpenDoors:

@@ -307,15 +307,20 @@ async def test_compressed_bodies_are_not_touched(serving):
     assert (answer.status, answer.body) == (200, b"not gzip at all")
 
 
-async def test_cross_origin_headers_are_sent_when_all_are_configured(start):
+async def test_cross_origin_headers_are_sent_when_an_origin_is_configured(start):
     headers = {"cors_allowed_origin": "https://example.org", "cors_allowed_methods": "GET, POST"}
     serving = await start(**headers, cors_allowed_headers="X-One")
     answer = await serving.request("GET", "/ping")
     assert answer.headers["access-control-allow-origin"] == "https://example.org"
     assert answer.headers["access-control-allow-methods"] == "GET, POST"
     assert answer.headers["access-control-allow-headers"] == "X-One"
-    serving = await start(**headers)
+    serving = await start(cors_allowed_methods="GET", cors_allowed_headers="X-One")
     assert "access-control-allow-origin" not in (await serving.request("GET", "/ping")).headers
+    serving = await start(cors_allowed_origin="*")
+    answer = await serving.request("GET", "/ping")
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert answer.headers["access-control-allow-methods"] == "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+    assert answer.headers["access-control-allow-headers"] == "*, Authorization"
 
 
 async def test_browsers_may_ask_without_a_token_before_they_call(start):

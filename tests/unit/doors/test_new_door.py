@@ -39,7 +39,7 @@ async def test_a_door_of_one_file_has_what_every_door_has(shouting: None, start:
     answer = await serving.request("POST", "/shout/noop", data=b"hello", headers=authorized)
     assert (answer.status, answer.body) == (200, b"HELLO")
     refused = await serving.request("POST", "/shout/noop", data=b"hello")
-    assert (refused.status, refused.body[-1:]) == (400, b"!")
+    assert (refused.status, refused.body[-1:]) == (401, b"!")
     unknown = await serving.request("POST", "/shout/ghost", headers=authorized)
     assert (unknown.status, unknown.body) == (404, b"Model not found: ghost!")
     wrong = await serving.request("GET", "/shout/noop", headers=authorized)

@@ -88,7 +88,9 @@ class ConsoleDoor(Door):
         yield Route(f"{API}/sequences/{_VERSION}", self._sequences, ("GET",), _MANAGEMENT, is_quiet=True)
         yield Route(f"{API}/sequences/{_VERSION}", self._end_sequence, ("DELETE",), _MANAGEMENT)
         yield Route(f"/console/predictions/{_VERSION}", self._predict, ("POST",), _MANAGEMENT)
-        yield Route(f"/console/sequences/{_VERSION}", self._open_session, ("GET",), token=None)
+        yield Route(
+            f"/console/sequences/{_VERSION}", self._open_session, ("GET",), token=None, refuse=self._live.refuse
+        )
 
     def _page(self, request: Request, values: PathValues) -> Answer:
         path = request.target.partition("?")[0]

@@ -61,7 +61,7 @@ class GrpcDoors:
         """Listen. Raises ListenError, TlsError: see `start_grpc_doors`."""
         settings = self.context.settings
         tls = tls_context(settings)
-        inference = InferenceService(settings, self.context.serving, self._open_calls).methods
+        inference = InferenceService(settings, self.context.serving, self._open_calls, self.context.tokens).methods
         open_inference = OpenInferenceService(self.context, self._open_calls).methods
         inference_services = [
             (inference_pb2, inference),

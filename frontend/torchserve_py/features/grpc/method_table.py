@@ -17,7 +17,7 @@ from grpc import StatusCode
 
 from torchserve_py.doors.failures import CAUSE_HEADER, EXPECTED_ERRORS, DoorError
 from torchserve_py.doors.routing import DoorContext
-from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.doors.token_authorization import Authorization, TokenType
 from torchserve_py.features.grpc.grpc_exchange import GrpcDialect
 from torchserve_py.features.grpc.http2.call import Call, Denied, Method
 from torchserve_py.features.grpc.http2.grpc_messages import MessageLimit
@@ -86,9 +86,8 @@ class _Served:
     def admit(self, metadata: Metadata, peer: str) -> Denied | None:
         """Check the key of a call; return the status of one that is refused."""
         assert self._tokens is not None, "token authorization is on"
-        given = next((value for key, value in metadata if key == _AUTHORIZATION), None)
         try:
-            self._tokens.check(self._row.token, given if isinstance(given, str) else None)
+            self._tokens.check(self._row.token, _authorization(metadata))
         except DoorError as error:
             denied = self.refuse(error)
             name = name_among(metadata)
@@ -130,6 +129,17 @@ class _Served:
         """``/<ip>:<port> "gRPC <full.method/Name> HTTP/2.0" <grpc code> <ms>``; ``peer`` is ``ipv4:<ip>:<port>``."""
         client = unquote(peer.partition(":")[2])
         access.note(client, "gRPC", self.name, "HTTP/2.0", code.value[0], seconds, fields)
+
+
+def check_model(tokens: Authorization | None, metadata: Metadata, model: str) -> None:
+    """Check that the key of a call, which was admitted, may use a model. Raises DoorError: it may not."""
+    if tokens is not None:
+        tokens.check_model(_authorization(metadata), model)
+
+
+def _authorization(metadata: Metadata) -> str | None:
+    given = next((value for key, value in metadata if key == _AUTHORIZATION), None)
+    return given if isinstance(given, str) else None
 
 
 def _serialized(kind: type[Message], response: Any) -> bytes:

@@ -53,7 +53,7 @@ class OpenInferenceService:
         self._serving = context.serving
         self._memory = context.shared(SharedMemory.of)
         self._repository = context.shared(Repository.of)
-        self._jobs = OpenInferenceJobs(context.settings, context.serving)
+        self._jobs = OpenInferenceJobs(context.settings, context.serving, context.tokens)
         self._open_calls = open_calls
 
     @property

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from grpc import StatusCode
 
-from torchserve_py.doors.failures import CAUSE_HEADER, failure_of
+from torchserve_py.doors.failures import CAUSE_HEADER, INVALID_KEY, failure_of
 from torchserve_py.features.grpc.grpc_exchange import GrpcDialect, GrpcExchange
 from torchserve_py.features.grpc.open_inference_requests import EMPTY_FINAL_RESPONSE, OpenRequest
 from torchserve_py.features.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
-from torchserve_py.features.grpc.refusals import INVALID_KEY, Refusal, code_of
+from torchserve_py.features.grpc.refusals import Refusal, code_of
 from torchserve_py.features.management.management_calls import ModelApiDisabledError
 from torchserve_py.features.open_inference.answers import only_response
 from torchserve_py.jobs.parts import Part

@@ -12,10 +12,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
-from torchserve_py.doors.failures import CAUSE_HEADER, Failure
-
-#: The type of a failure whose token is missing or wrong.
-INVALID_KEY: Final = "InvalidKeyException"
+from torchserve_py.doors.failures import CAUSE_HEADER, INVALID_KEY, Failure
 
 _CODES: Final = {
     400: StatusCode.INVALID_ARGUMENT,

@@ -24,4 +24,4 @@ def _settings() -> type[SettingsSection]:
     return KServeSettings
 
 
-PLUGIN = Plugin(name="kserve", needs=("open_inference",), doors=_doors, settings=_settings)
+PLUGIN = Plugin(name="kserve", needs=("open_inference", "openai"), doors=_doors, settings=_settings)

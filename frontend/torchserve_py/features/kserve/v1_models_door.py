@@ -11,6 +11,8 @@ from torchserve_py.doors.openapi import JSON, OBJECT, TEXT, Operation
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import READING, Door, DoorContext, PathValues, Route
 from torchserve_py.features.open_inference.descriptions import model_ready
+from torchserve_py.features.openai.openai_keys import ANY_NAME, names_of
+from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.request import Request
 
 _OWNER: Final = "torchserve-py"
@@ -43,8 +45,11 @@ class V1ModelsDoor(Door):
         return json_answer({"status": "alive"})
 
     def _list(self, request: Request, values: PathValues) -> Answer:
-        names = [model.name for model in self.serving.models()]
-        return json_answer({"object": "list", "data": [self._described(name) for name in names], "models": names})
+        """List, for OpenAI's clients, the names of models that answer them, and for KServe's all models."""
+        models = self.serving.models()
+        data = dict.fromkeys(name for model in models for name in _for_openai(model) if name != ANY_NAME)
+        names = [model.name for model in models]
+        return json_answer({"object": "list", "data": [self._described(name) for name in data], "models": names})
 
     async def _show(self, request: Request, values: PathValues) -> Answer:
         name = values["model_name"]
@@ -53,3 +58,8 @@ class V1ModelsDoor(Door):
 
     def _described(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": _OWNER}
+
+
+def _for_openai(model: ServedModel) -> list[str]:
+    """Return the names by which OpenAI's clients may ask for a model. A Truss may have methods for them."""
+    return [model.name] if model.contract.truss_api else names_of(model)

@@ -3,27 +3,31 @@
     GET /sequences/{model}      GET /sequences/{model}/{version}
 
 A step is what a ``POST /predictions/{model}`` with the sequence's headers would be. Everything that can be refused is
-refused before the upgrade.
+refused before the upgrade; but browsers show pages nothing of such a refusal, so pages are told after it.
 """
 
 import contextlib
 from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from torchserve_py.background_tasks import in_background
-from torchserve_py.doors.responses import AlreadySent
+from torchserve_py.doors.failures import Failure
+from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.live.live_session import LiveSession
 from torchserve_py.features.live.live_steps import StepExchange
-from torchserve_py.features.live.message_forms import FORMS
-from torchserve_py.features.live.session_door import SUBPROTOCOL, SessionDoor, first_known
-from torchserve_py.features.live.session_ends import REPLACED
+from torchserve_py.features.live.message_forms import FOR_PAGES, FORMS, refusal
+from torchserve_py.features.live.session_door import SUBPROTOCOL, SessionDoor, first_known, offered_by
+from torchserve_py.features.live.session_ends import REPLACED, code_of_refusal
 from torchserve_py.features.live.socket_session import SocketSession
+from torchserve_py.features.live.websocket import WebSocket
 from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.transport.http1.request import Request
 
+#: How long a page that was refused has to close its WebSocket (seconds).
+CLOSE_SECONDS: Final = 5.0
 #: The live session that owns a sequence, by the model and the sequence's id.
 _Owners = dict[tuple[str, str], LiveSession]
 
@@ -43,7 +47,7 @@ class LiveSessionDoor(SessionDoor):
 
     def routes(self) -> Iterator[Route]:
         for path in ("/sequences/{model_name}", "/sequences/{model_name}/{model_version}"):
-            yield Route(path, self.open, ("GET",), token=None)
+            yield Route(path, self.open, ("GET",), token=None, refuse=self.refuse)
 
     def open(
         self, request: Request, values: PathValues, token: TokenType = TokenType.inference
@@ -63,6 +67,20 @@ class LiveSessionDoor(SessionDoor):
 
         headers = [(SUBPROTOCOL, form.name)] if offered else []
         return self.serve(request, model, partial(LiveSession, form=form, adopted=adopted), version, headers)
+
+    def refuse(self, request: Request, failure: Failure) -> Coroutine[Any, Any, AlreadySent] | None:
+        """Tell the page that opens a session, if one does, why it is refused."""
+        if "Origin" not in request.headers or FOR_PAGES not in offered_by(request):
+            return None
+        socket = WebSocket(request, self.max_body, compress=False)
+        return self._tell(socket, failure) if socket.is_possible else None
+
+    async def _tell(self, socket: WebSocket, failure: Failure) -> AlreadySent:
+        socket.accept([(SUBPROTOCOL, FOR_PAGES)])
+        await socket.send(refusal(failure), is_text=True)
+        code, reason = code_of_refusal(failure)
+        await socket.close(code, reason.encode(), CLOSE_SECONDS)
+        return ALREADY_SENT
 
     # Which session owns a sequence.
 

@@ -58,10 +58,14 @@ class _JsonStep(msgspec.Struct, forbid_unknown_fields=True):
     unanswered: msgspec.UnsetType | msgspec.Raw = msgspec.UNSET
 
 
+#: The form that browsers speak.
+FOR_PAGES: Final = "sequences.json.v1"
+
+
 class _JsonForm:
     """Text messages of JSON."""
 
-    name = "sequences.json.v1"
+    name = FOR_PAGES
     is_text = True
 
     def decode(self, data: bytes) -> Step | Resume:
@@ -85,6 +89,11 @@ class _JsonForm:
 
     def failure(self, number: int, failure: Failure) -> bytes:
         return msgspec.json.encode({"step": number, "error": _error(failure)})
+
+
+def refusal(failure: Failure) -> bytes:
+    """Return the message to a page whose session is refused."""
+    return msgspec.json.encode({"error": _error(failure)})
 
 
 #: The kind, the flags, the status and the number of the step.

@@ -19,7 +19,11 @@ from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.request import Request
 
 SUBPROTOCOL: Final = "Sec-WebSocket-Protocol"
+#: What precedes the key in the subprotocol that OpenAI's clients send.
+OPENAI_KEY: Final = "openai-insecure-api-key."
 _BEARER: Final = "bearer."
+#: What precedes a key in a subprotocol, in any of the APIs.
+_KEY_PREFIXES: Final = (_BEARER, OPENAI_KEY)
 #: The beginnings of the handshake's headers that are not passed on with steps.
 _OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-length")
 
@@ -44,11 +48,9 @@ class SessionDoor(Door):
         A browser, which cannot set headers, sends its key in the subprotocol that begins with ``key_prefix``. Raises
         DoorError: the key is wrong, or the page is of another origin.
         """
-        offered = [name.strip() for name in request.headers.get(SUBPROTOCOL, "").split(",") if name.strip()]
+        offered = offered_by(request)
         if self.context.tokens is not None:
-            key = next((name.removeprefix(key_prefix) for name in offered if name.startswith(key_prefix)), None)
-            given = request.headers.get("Authorization", None if key is None else f"Bearer {key}")
-            self.context.tokens.check(token, given)
+            self.context.tokens.check(token, _authorization(request, key_prefix))
         check_origin(request, self.settings)
         return [name for name in offered if not name.startswith(key_prefix)]
 
@@ -66,8 +68,10 @@ class SessionDoor(Door):
     def template(self, request: Request, model: ServedModel, version: str | None = None) -> StepTemplate:
         """Return what the steps of a session share; they have the headers of the handshake.
 
-        Raises DoorError: the content type or the priority is unusable.
+        Raises DoorError: the content type or the priority is unusable, or the client's key is not for the model.
         """
+        if self.context.tokens is not None:
+            self.context.tokens.check_model(_authorization(request, *_KEY_PREFIXES), model.name)
         content_type = request.headers.get("Content-Type") or request.parameter("content_type")
         if content_type and not (content_type.isascii() and content_type.isprintable()):
             raise bad_request(
@@ -134,3 +138,15 @@ def first_known(offered: Sequence[str], known: Sequence[str]) -> str:
         if name in known:
             return name
     raise bad_request(f"{SUBPROTOCOL}: {', '.join(offered)!a} names none of {', '.join(known)}.")
+
+
+def offered_by(request: Request) -> list[str]:
+    """Return the subprotocols that a client offers."""
+    return [name.strip() for name in request.headers.get(SUBPROTOCOL, "").split(",") if name.strip()]
+
+
+def _authorization(request: Request, *prefixes: str) -> str | None:
+    """Return the header ``Authorization``, or what it would be for the key in a subprotocol."""
+    keys = (name.removeprefix(prefix) for name in offered_by(request) for prefix in prefixes if name.startswith(prefix))
+    key = next(keys, None)
+    return request.headers.get("Authorization", None if key is None else f"Bearer {key}")

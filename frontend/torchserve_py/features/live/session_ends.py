@@ -22,6 +22,11 @@ GONE: Final = 4410
 _OVER: Final = (Cause.sequence_lost, Cause.sequence_expired, Cause.sequence_unknown, Cause.version_gone)
 
 
+def code_of_refusal(failure: Failure) -> tuple[int, str]:
+    """Return the code and the reason with which a session is closed that the server refuses."""
+    return (_TRY_AGAIN if failure.status >= 500 else 4000 + failure.status), failure.message
+
+
 class SessionOver(Exception):
     """The server closes the session."""
 

@@ -2,9 +2,10 @@
 
     POST /v1/chat/completions   /v1/completions   /v1/embeddings
 
-The body's ``model`` names the model. The handler gets the body, and in the request header ``url_path`` the path, as
-under ``/predictions/{model}/{version}/v1/chat/completions``; so `ts.torch_handler.vllm_handler` serves both. It answers
-as OpenAI does; a stream is made of server-sent events, which the handler writes. The list of models is KServe's, too:
+The body's ``model`` names the model, or is one of `openaiModels` in its configuration, such as an adapter. The handler
+gets the body, and in the request header ``url_path`` the path, as under
+``/predictions/{model}/{version}/v1/chat/completions``; so `ts.torch_handler.vllm_handler` serves both. It answers as
+OpenAI does; a stream is made of server-sent events, which the handler writes. The list of models is KServe's, too:
 `features.kserve` has it.
 """
 
@@ -19,7 +20,7 @@ from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation
 from torchserve_py.doors.requests import inference_of, model_in, split_path
 from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE, Answer
 from torchserve_py.doors.routing import AfterBody, Door, DoorContext, PathValues, Route
-from torchserve_py.features.openai.openai_keys import answers_openai
+from torchserve_py.features.openai.openai_keys import ANY_NAME, names_of
 from torchserve_py.jobs.parts import Part
 from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.request import Request
@@ -81,22 +82,36 @@ class OpenAIDoor(Door):
         return lambda body: self._submit(request, body)
 
     def _submit(self, request: Request, body: bytes) -> HttpExchange:
-        """Run a request on the model that its body names, or on the only model of this interface."""
-        models = self._models.get()
-        name = model_in(body) or ""
-        model = models.get(name)
-        if model is None:
-            if len(models) != 1:
-                known = f"Models of OpenAI's interface: {', '.join(models)}." if models else _NO_MODELS
-                message = f"The model {name!r} does not exist. {known}"
-                raise DoorError(Failure(404, "ModelNotFoundException", message, "model_not_found"))
-            (model,) = models.values()  # the name may be one that the handler knows, such as an adapter's
+        """Run a request on the model that its body names."""
+        model = self._named(model_in(body) or "")
         headers = (("url_path", "/".join(split_path(request.target))), ("explain", "False"))
         return self.context.submit(request, DIALECT, model, inference_of(request, body, headers))
 
+    def _named(self, name: str) -> ServedModel:
+        """Return the model that a request names. Raises DoorError: none of this interface has the name."""
+        models = self._models.get()
+        if name in models:
+            return models[name]
+        is_other = any(model.name == name for model in self.serving.models())
+        if ANY_NAME in models and not is_other:
+            return models[ANY_NAME]
+        if not name and len(only := {model.name: model for model in models.values()}) == 1:
+            return next(iter(only.values()))
+        named = [each for each in models if each != ANY_NAME]
+        if not name:
+            message = "The body names no model."
+        elif is_other:
+            message = f"The model {name!r} does not answer OpenAI's requests."
+        else:
+            message = f"The model {name!r} does not exist."
+        known = f"Models of OpenAI's interface: {', '.join(named)}." if named else _NO_MODELS
+        raise DoorError(Failure(404, "ModelNotFoundException", f"{message} {known}", "model_not_found"))
+
 
 def _of_this_interface(models: Sequence[ServedModel]) -> dict[str, ServedModel]:
-    return {model.name: model for model in models if answers_openai(model)}
+    """Return the models by their names for OpenAI's clients; a model's own name comes before names that others take."""
+    own = {model.name: model for model in models if names_of(model)}
+    return own | {name: model for model in reversed(models) for name in names_of(model) if name not in own}
 
 
 def _error(failure: Failure) -> bytes:

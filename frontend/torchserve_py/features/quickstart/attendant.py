@@ -10,9 +10,11 @@ from typing import Any, Final
 from tqdm import tqdm
 
 from torchserve_py.archive.errors import ArchiveError
-from torchserve_py.doors.token_authorization import KEY_FILE, TokenType, read_key
+from torchserve_py.doors.token_authorization import KEY_FILE, TokenType
 from torchserve_py.features.console.console_settings import ConsoleSettings
-from torchserve_py.features.quickstart.introduction import introduction
+from torchserve_py.features.keys.generated_keys import read_key
+from torchserve_py.features.keys.keys_settings import KeysSettings
+from torchserve_py.features.quickstart.introduction import VARIABLE, introduction
 from torchserve_py.features.quickstart.served_path import ServedPath, Stamps
 from torchserve_py.server import Server, Unservable
 from torchserve_py.serving.errors import ModelError
@@ -33,6 +35,7 @@ class Attendant:
         self._watch = watch
         self._workers = settings.default_workers_per_model
         self._has_tokens = not settings.disable_token_authorization
+        self._was_given_keys = settings.of(KeysSettings).has_keys
         self._has_console = settings.of(ConsoleSettings).enable_console
         self._base = ""
         #: The model at each path, by location; absent while it cannot be loaded.
@@ -142,16 +145,24 @@ class Attendant:
         """Return the inference key for the curl of a person; a log gets the name of a variable instead."""
         if not self._has_tokens:
             return None
-        return read_key(TokenType.inference, Path(KEY_FILE)) if sys.stdout.isatty() else "$KEY"
+        is_shown = sys.stdout.isatty() and not self._was_given_keys
+        return read_key(TokenType.inference, Path(KEY_FILE)) if is_shown else VARIABLE
+
+    def _where_keys_are(self) -> str:
+        """Return the words about the key that requests need."""
+        if not self._has_tokens:
+            return ""
+        if self._was_given_keys:
+            return ", with a key that it was given (KEY in the commands above)"
+        return f", with the inference key in {Path(KEY_FILE).absolute()} (KEY=$(torchserve-py key) in that folder)"
 
     def _say_where(self, server: Server) -> None:
         grpc = server.addresses.get("grpc_inference_port")  # the feature may be absent
         called = "" if grpc is None else f" (gRPC {_url(grpc).partition('//')[2]})"
-        keys = f", with the inference key in {Path(KEY_FILE).absolute()}" if self._has_tokens else ""
         watched = " Changes of files are loaded." if self._watch else ""
         if self._has_console:
             _say("", f"In the browser: {_url(server.addresses['management_address'])}/console")
-        _say(f"Serving at {self._base}{called}{keys}.{watched} Ctrl-C ends it.")
+        _say(f"Serving at {self._base}{called}{self._where_keys_are()}.{watched} Ctrl-C ends it.")
 
 
 def _url(address: Address) -> str:

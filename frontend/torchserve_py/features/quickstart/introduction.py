@@ -19,6 +19,8 @@ _SIMPLE: Final = {"string": _BODY, "integer": 1, "number": 0.5, "boolean": True,
 _MAX_DEPTH: Final = 8
 #: More values than this are no example that a person would read.
 _MAX_ELEMENTS: Final = 64
+#: What stands for the key in a curl that does not show it.
+VARIABLE: Final = "$KEY"
 _SAMPLES: Final = ("sample", "samples", "examples")
 _MEDIA_TYPES: Final = {".json": _JSON, ".txt": _TEXT, ".jpg": "image/jpeg", ".png": "image/png", ".wav": "audio/wav"}
 
@@ -75,7 +77,12 @@ def introduction(
     options = ["-N"] if streams else []
     options += ["-H", f"Authorization: Bearer {key}"] if key is not None else []
     options += ["-H", "ts_request_sequence_id: demo"] if model.is_stateful else []
-    yield f"  curl {shlex.join([f'{base}{path}', *options, *data])}"
+    yield f"  curl {_typed([f'{base}{path}', *options, *data])}"
+
+
+def _typed(words: Sequence[str]) -> str:
+    """Return a command line for a shell, in which `VARIABLE` is a variable of the shell."""
+    return " ".join(f'"{word}"' if word.endswith(f" {VARIABLE}") else shlex.quote(word) for word in words)
 
 
 def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> tuple[str, str, list[str]]:

@@ -17,6 +17,8 @@ from torchserve_py.server_process import become, hold_end_signals
 
 #: How long Ctrl-C waits for open requests and sequences.
 _DRAIN_SECONDS: Final = 3
+#: Minutes: the key of a server that is tried out, or runs in a container, does not expire.
+_FOR_EVER: Final = 1e12
 _MODULE: Final = "torchserve_py.features.quickstart.serve_command"
 
 
@@ -87,7 +89,7 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
         print(f"No logs can be written: {error.filename}: {error.strerror}; {where}", file=sys.stderr)
         return 1
     if settings.log_config is None:
-        show_less()
+        show_less(settings.log_format)
     if arguments.watch:  # what is compiled may be older than a change of the same second that leaves the size as it is
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     with orphans_adopted():
@@ -95,6 +97,7 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]) -> Any:
+    from torchserve_py.features.keys.keys_settings import KEY_SETTINGS
     from torchserve_py.settings.addresses import Address
     from torchserve_py.settings.flags import parse_flags
     from torchserve_py.settings.resolution import Resolution
@@ -116,7 +119,8 @@ def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]
         "grpc_inference_address": address.host or "127.0.0.1",
         "grpc_inference_port": 0,
         "grpc_management_port": 0,
-        "disable_token_authorization": is_local,
+        "disable_token_authorization": is_local and not any(effective[name].value for name in KEY_SETTINGS),
+        "token_expiration_min": _FOR_EVER,
         "default_workers_per_model": arguments.workers,
         "metrics_mode": "prometheus",
         "drain_timeout": _DRAIN_SECONDS,

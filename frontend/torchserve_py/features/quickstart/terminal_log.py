@@ -7,7 +7,7 @@ from typing import Final
 from tqdm import tqdm
 
 from torchserve_py.logs import access_log
-from torchserve_py.logs.formatters import LineFormatter
+from torchserve_py.logs.formatters import JsonFormatter, LineFormatter
 from torchserve_py.logs.handlers import Console, InThread
 from torchserve_py.logs.setup import MODEL_LOGGER
 
@@ -19,10 +19,10 @@ _ACCESS_LINES: Final = "%(asctime)s %(message)s"
 class _Terminal(logging.Handler):
     """Writes records to standard output, above a progress bar if there is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, json_lines: logging.Formatter | None) -> None:
         super().__init__()
-        self._model_lines = LineFormatter(_MODEL_LINES)
-        self.setFormatter(LineFormatter(_OTHER_LINES))
+        self._model_lines = json_lines or LineFormatter(_MODEL_LINES)
+        self.setFormatter(json_lines or LineFormatter(_OTHER_LINES))
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of a record; what models print stands alone."""
@@ -36,9 +36,10 @@ class _Terminal(logging.Handler):
             self.handleError(record)
 
 
-def show_less() -> None:
-    """Replace what the built-in logging writes to standard output."""
-    terminal = _Terminal()
+def show_less(log_format: str) -> None:
+    """Replace what the built-in logging writes to standard output; ``log_format`` is that of the settings."""
+    json_lines = JsonFormatter() if log_format == "json" else None
+    terminal = _Terminal(json_lines)
     terminal.addFilter(lambda record: record.name == MODEL_LOGGER or record.levelno >= logging.WARNING)
     root = logging.getLogger()
     for handler in root.handlers:
@@ -46,4 +47,4 @@ def show_less() -> None:
             handler.handlers = [terminal, *(each for each in handler.handlers if not isinstance(each, Console))]
     for handler in logging.getLogger(access_log.LOGGER_NAME).handlers:
         if isinstance(handler, Console):
-            handler.setFormatter(LineFormatter(_ACCESS_LINES))
+            handler.setFormatter(json_lines or LineFormatter(_ACCESS_LINES))

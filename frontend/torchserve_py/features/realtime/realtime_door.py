@@ -12,7 +12,7 @@ from typing import Any, Final
 from torchserve_py.doors.failures import DoorError, Failure, bad_request
 from torchserve_py.doors.responses import AlreadySent
 from torchserve_py.doors.routing import PathValues, Route
-from torchserve_py.features.live.session_door import SUBPROTOCOL, SessionDoor, first_known
+from torchserve_py.features.live.session_door import OPENAI_KEY, SUBPROTOCOL, SessionDoor, first_known
 from torchserve_py.features.openai.openai_door import DIALECT
 from torchserve_py.features.realtime.client_events import BadEvent
 from torchserve_py.features.realtime.realtime_keys import transcribes
@@ -22,7 +22,6 @@ from torchserve_py.transport.http1.request import Request
 #: Subprotocols of OpenAI's browser clients: that of the API, the beta, and the beginning of the one with the key.
 _REALTIME: Final = "realtime"
 _BETA: Final = "openai-beta.realtime-v1"
-_KEY: Final = "openai-insecure-api-key."
 _BETA_HEADER: Final = "OpenAI-Beta"
 _TRANSCRIPTION: Final = "transcription"
 
@@ -34,7 +33,7 @@ class RealtimeDoor(SessionDoor):
         yield Route("/v1/realtime", self._open, ("GET",), token=None, dialect=DIALECT)
 
     def _open(self, request: Request, values: PathValues) -> Coroutine[Any, Any, AlreadySent]:
-        offered = self.admit(request, key_prefix=_KEY)
+        offered = self.admit(request, key_prefix=OPENAI_KEY)
         intent = request.parameter("intent") or _TRANSCRIPTION
         if intent != _TRANSCRIPTION:
             raise bad_request(f"intent={intent!a}: this server has sessions with intent=transcription.")

@@ -113,6 +113,8 @@ class WorkflowInferenceDoor(Door):
             return json_answer(
                 document(f"RESTful API for: {workflow.name}", [(path, "POST", operation)], version="1.0.0")
             )
+        if self.context.tokens is not None:
+            self.context.tokens.check_model(request.headers.get("Authorization"), workflow.name)
         content_type = content_type_of(request)
 
         def submit(body: bytes) -> HttpExchange:

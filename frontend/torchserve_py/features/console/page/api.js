@@ -6,7 +6,7 @@ const KEY = "torchserve-py.key";
 export class Refused extends Error {
   constructor(status, { type, message } = {}) {
     super(message ?? `The server answered ${status}.`);
-    Object.assign(this, { name: "Refused", status, isKey: type === "InvalidKeyException" });
+    Object.assign(this, { name: "Refused", status, isKey: status === 401 || type === "InvalidKeyException" });
   }
 }
 

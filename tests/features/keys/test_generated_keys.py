@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from torchserve_py.doors.failures import DoorError
-from torchserve_py.doors.token_authorization import TokenAuthorization, TokenType
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.keys.generated_keys import GeneratedKeys
 from torchserve_py.logs import access_log
 
 REFUSED = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
@@ -133,7 +134,7 @@ async def test_the_key_file_goes_with_the_server(guarded):
 
 def test_keys_expire(tmp_path):
     now = datetime(2024, 1, 1, tzinfo=UTC)
-    tokens = TokenAuthorization(tmp_path / "keys.json", 2.5, lambda: now)
+    tokens = GeneratedKeys(tmp_path / "keys.json", 2.5, lambda: now)
     header = f"Bearer {keys(tmp_path / 'keys.json')['inference']}"
     now += timedelta(seconds=149)
     tokens.check(TokenType.inference, header)
@@ -145,10 +146,10 @@ def test_keys_expire(tmp_path):
 
 
 def test_a_lifetime_beyond_the_calendar_is_for_ever(tmp_path):
-    tokens = TokenAuthorization(tmp_path / "keys.json", 1e15)
+    tokens = GeneratedKeys(tmp_path / "keys.json", 1e15)
     tokens.check(TokenType.management, f"Bearer {keys(tmp_path / 'keys.json')['management']}")
 
 
 def test_a_key_file_that_cannot_be_written_is_an_error(tmp_path):
     with pytest.raises(OSError, match="keys"):
-        TokenAuthorization(tmp_path / "missing" / "keys.json", 60)
+        GeneratedKeys(tmp_path / "missing" / "keys.json", 60)

@@ -1,0 +1,98 @@
+"""TorchServe's keys for the inference and the management API, which the server makes if nobody gives it others.
+
+Three random keys are written to a file that only the server's user can read. The *inference* and the *management* key
+expire. The *API* key does not expire, and only serves to replace one of the other two.
+"""
+
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from torchserve_py.doors.failures import INVALID_KEY
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.keys.bearer import key_in, unauthorized
+
+_KEY_BYTES: Final = 6
+_REASON: Final = "failed. Token either incorrect, expired, or not provided correctly"
+_utc_now: Final = partial(datetime.now, UTC)
+
+
+class _Key(NamedTuple):
+    text: str
+    expires_at: datetime
+
+
+class GeneratedKeys:
+    """The keys of a running server; those for inference and management live ``minutes``. Tests set the clock ``now``.
+
+    Raises OSError: the key file cannot be written.
+    """
+
+    def __init__(self, path: Path, minutes: float, now: Callable[[], datetime] = _utc_now) -> None:
+        self._path = path
+        self._minutes = minutes
+        self._now = now
+        self._api_key = secrets.token_urlsafe(_KEY_BYTES)
+        self._keys = {kind: self._new_key() for kind in TokenType}
+        self._write()
+
+    def check(self, kind: TokenType, authorization: str | None, model: str | None = None) -> None:
+        """Check the header ``Authorization`` (``Bearer KEY``, ``Api-Key KEY``). Raises DoorError: the key is wrong."""
+        key = self._keys[kind]
+        if not _matches(authorization, key.text) or self._now() >= key.expires_at:
+            raise unauthorized(f"Token Authorization {_REASON}", INVALID_KEY, given=bool(authorization))
+
+    def check_model(self, authorization: str | None, model: str) -> None:
+        """Check nothing: these keys are for all models."""
+
+    def rotate(self, kind: str, authorization: str | None) -> None:
+        """Replace a key by a new one, which the key file then holds; the old key expires.
+
+        Raises DoorError: the kind is not one of `TokenType`, or ``authorization`` lacks the API key.
+        """
+        if kind not in TokenType.__members__ or not _matches(authorization, self._api_key):
+            raise unauthorized(f"Token Authentication {_REASON}", INVALID_KEY, given=bool(authorization))
+        self._keys[TokenType(kind)] = self._new_key()
+        self._write()
+
+    def close(self) -> None:
+        """Delete the key file; its keys are of no use once the server has ended."""
+        self._path.unlink(missing_ok=True)
+
+    def _new_key(self) -> _Key:
+        try:
+            expires_at = self._now() + timedelta(minutes=self._minutes)
+        except OverflowError:
+            expires_at = datetime.max.replace(tzinfo=UTC)
+        return _Key(secrets.token_urlsafe(_KEY_BYTES), expires_at)
+
+    def _write(self) -> None:
+        """Replace the file in one step: readers never see half a file, and its mode is always 0600."""
+        content = {
+            kind: {"key": key.text, "expiration time": key.expires_at.isoformat().replace("+00:00", "Z")}
+            for kind, key in self._keys.items()
+        }
+        text = json.dumps({**content, "API": {"key": self._api_key}}, indent=2) + "\n"
+        new = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
+        try:
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+                file.write(text)
+            new.replace(self._path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+
+
+def read_key(kind: TokenType, path: Path) -> str:
+    """Return a key from the key file. Raises OSError: the file cannot be read."""
+    return str(json.loads(path.read_bytes())[kind]["key"])
+
+
+def _matches(authorization: str | None, key: str) -> bool:
+    return hmac.compare_digest(key_in(authorization).encode("utf-8", "surrogateescape"), key.encode())

@@ -1,0 +1,139 @@
+"""The keys that a server is given, in its settings and in a file that may change while it runs.
+
+The server keeps the SHA-256 of each key, by which it finds the key of a request: how long that takes tells nothing of
+the keys. Keys are meant to be random; for texts that people choose, a fast hash is no protection.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from torchserve_py.doors.failures import unsupported
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.keys.bearer import forbidden, key_in, unauthorized
+from torchserve_py.features.keys.keys_file import KeysFileError, read_keys
+from torchserve_py.features.keys.keys_settings import GivenKey, KeysSettings
+
+logger = logging.getLogger(__name__)
+
+_UNAUTHORIZED: Final = "UnauthorizedException"
+_HOW: Final = "Send the header 'Authorization: Bearer KEY'."
+_utc_now: Final = partial(datetime.now, UTC)
+
+
+class _Key(NamedTuple):
+    """What a key is for; ``models`` is None for all, ``expires_at`` for never."""
+
+    name: str
+    scope: TokenType
+    models: frozenset[str] | None = None
+    expires_at: datetime | None = None
+
+
+#: What a key is for, by the SHA-256 of the key; one key may open both APIs.
+_Keys = Mapping[tuple[TokenType, str], _Key]
+#: By what it is seen that a file has changed: its number, its time and its size.
+_Stamp = tuple[int, int, int]
+
+
+class GivenKeys:
+    """The keys of a running server. Tests set the clock ``now``. Raises KeysFileError: the file cannot be used."""
+
+    def __init__(self, settings: KeysSettings, now: Callable[[], datetime] = _utc_now) -> None:
+        self._now = now
+        self._path = settings.keys_file
+        self._of_settings = {
+            **_of_setting(TokenType.inference, settings.inference_keys),
+            **_of_setting(TokenType.management, settings.management_keys),
+        }
+        self._stamp = self._look()
+        self._keys = self._read()
+
+    def check(self, kind: TokenType, authorization: str | None, model: str | None = None) -> None:
+        """Check the header ``Authorization`` of a request to an API, and to a model if it is for one.
+
+        Raises DoorError: there is no key, or it is unknown or has expired (401); it is for something else (403).
+        """
+        if not (text := key_in(authorization)):
+            raise unauthorized(f"This server needs a key. {_HOW}", _UNAUTHORIZED, given=bool(authorization))
+        digest = _digest(text)
+        key = self._keys.get((kind, digest))
+        if key is None:
+            if any(known == digest for _, known in self._keys):
+                raise forbidden(f"This key does not open the {kind} API.")
+            raise unauthorized(f"The key is not one of this server's. {_HOW}", _UNAUTHORIZED, given=True)
+        if key.expires_at is not None and self._now() >= key.expires_at:
+            raise unauthorized(f"{_named(key)} expired at {key.expires_at.isoformat()}.", _UNAUTHORIZED, given=True)
+        if model is not None:
+            _check_model(key, model)
+
+    def check_model(self, authorization: str | None, model: str) -> None:
+        """Check that the key of a request, which was checked before, may use a model. Raises DoorError: it may not."""
+        key = self._keys.get((TokenType.inference, _digest(key_in(authorization))))
+        if key is not None:
+            _check_model(key, model)
+
+    def rotate(self, kind: str, authorization: str | None) -> None:
+        """Refuse, by raising DoorError: the operator replaces these keys."""
+        raise unsupported("This server was given its keys. Replace the file of the setting keys_file to rotate them.")
+
+    def close(self) -> None:
+        """Keep everything: the file is the operator's."""
+
+    @property
+    def may_change(self) -> bool:
+        """Whether there is a file whose changes count."""
+        return self._path is not None
+
+    def reload(self) -> None:
+        """Read the file again if it has changed; a file that cannot be used is logged and changes nothing. Blocks."""
+        if self._path is None or (stamp := self._look()) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._keys = self._read()
+        except KeysFileError as error:
+            logger.error("The keys stay as they are: %s", error)
+        else:
+            logger.info("keys_file %s has changed: %d keys", self._path, len(self._keys))
+
+    def _look(self) -> _Stamp | None:
+        """Return the state of the file; None if it cannot be found."""
+        if self._path is None:
+            return None
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _read(self) -> _Keys:
+        return {**self._of_settings, **({} if self._path is None else dict(_of_file(self._path)))}
+
+
+def _of_setting(scope: TokenType, keys: Iterable[GivenKey]) -> _Keys:
+    return {(scope, _digest(each.text, is_hash=each.is_hash)): _Key(each.name, scope) for each in keys}
+
+
+def _of_file(path: Path) -> Iterator[tuple[tuple[TokenType, str], _Key]]:
+    for entry in read_keys(path):
+        digest = _digest(entry.text or entry.sha256 or "", is_hash=entry.text is None)
+        models = None if entry.models is None else frozenset(entry.models)
+        yield (entry.scope, digest), _Key(entry.name, entry.scope, models, entry.expires_at)
+
+
+def _digest(text: str, *, is_hash: bool = False) -> str:
+    return text.lower() if is_hash else sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _check_model(key: _Key, model: str) -> None:
+    if key.models is not None and model not in key.models:
+        raise forbidden(f"{_named(key)} is not for the model {model!a}.")
+
+
+def _named(key: _Key) -> str:
+    return f"The key {key.name!a}" if key.name else "This key"

@@ -1,0 +1,130 @@
+"""A server that was given its keys, as in a container: over HTTP, gRPC and WebSockets, with a file that is replaced."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import requests
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
+from tests.e2e.serve_command import ServeCommand, run_curl
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
+
+ECHO = """
+import os
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    seen = [name for name in os.environ if name.endswith("_KEYS")]
+    return [f"{row.get('body') or row.get('data')!r} {seen}" for row in data]
+"""
+STATEFUL = """
+from ts import serve
+
+
+@serve
+def memory(text: str, state: dict) -> str:
+    state["n"] = state.get("n", 0) + 1
+    return f"{text} {state['n']}"
+"""
+
+
+def replace(file: Path, *keys: dict[str, object]) -> None:
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps({"keys": keys}))
+    new.replace(file)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "memory.py").write_text(STATEFUL)
+    (tmp_path / "other.py").write_text(STATEFUL.replace("memory", "other"))
+    yield tmp_path
+
+
+def test_keys_by_model_over_every_protocol_and_a_replaced_file(folder: Path) -> None:
+    file = folder / "keys.json"
+    replace(file, {"name": "app", "key": "app", "models": ["memory"]}, {"key": "all"})
+    variables = {"TS_KEYS_FILE": str(file)}
+    with ServeCommand(folder, "memory.py", "other.py", variables=variables) as command:
+        command.wait_until_serving()
+        assert not (folder / "key_file.json").exists()
+
+        def status(model: str, key: str) -> int:
+            sent = {"Authorization": f"Bearer {key}"} if key else {}
+            url, headers = f"{command.base}/predictions/{model}", {**sent, "content-type": "text/plain"}
+            return requests.post(url, "hello", headers=headers, timeout=DEADLINE).status_code
+
+        assert [status("memory", key) for key in ("", "wrong", "app", "all")] == [401, 401, 200, 200]
+        assert [status("other", key) for key in ("", "wrong", "app", "all")] == [401, 401, 403, 200]
+
+        for curl in command.curls():
+            assert 'Authorization: Bearer $KEY"' in curl
+            assert run_curl(f"export KEY=all; {curl}").startswith("hello")
+
+        url = command.base.replace("http://", "ws://")
+        for name, expected in (("memory", 101), ("other", 403)):
+            try:
+                with connect(f"{url}/sequences/{name}", subprotocols=["bearer.app"]) as socket:  # type: ignore[list-item]
+                    assert socket.response is not None
+                    assert socket.response.status_code == expected
+            except InvalidStatus as error:
+                assert error.response.status_code == expected
+
+        address = command.printed().partition("(gRPC ")[2].partition(")")[0]
+        with grpc.insecure_channel(address) as channel:
+            stub = InferenceAPIsServiceStub(channel)
+            for model, key, code in (
+                ("memory", "app", None),
+                ("other", "app", grpc.StatusCode.PERMISSION_DENIED),
+                ("other", "wrong", grpc.StatusCode.UNAUTHENTICATED),
+            ):
+                request = PredictionsRequest(model_name=model, input={"text": b"hi"})
+                try:
+                    stub.Predictions(request, metadata=(("authorization", f"Bearer {key}"),), timeout=DEADLINE)
+                    assert code is None
+                except grpc.RpcError as error:
+                    assert error.code() is code
+
+        replace(file, {"key": "new"})
+        eventually(lambda: status("memory", "new") == 200, "the replaced file counts")
+        assert status("memory", "app") == 401
+
+
+def test_keys_of_the_environment_are_hidden_from_models(tmp_path: Path) -> None:
+    model = model_folder(tmp_path, "echo", ECHO)
+    variables = {"TS_INFERENCE_KEYS": "web:sesame", "TS_MANAGEMENT_KEYS": "boss"}
+    with RunningServer({"echo": model}, environment=variables, flags=()) as server:
+        server.wait_ready()
+        answer = requests.get(
+            f"{server.inference}/predictions/echo", headers={"Authorization": "Bearer sesame"}, timeout=DEADLINE
+        )
+        assert (answer.status_code, answer.text) == (200, "None []")
+        models = requests.get(f"{server.management}/models", headers={"Authorization": "Bearer boss"}, timeout=DEADLINE)
+        assert models.status_code == 200
+        refused = requests.get(f"{server.inference}/predictions/echo", timeout=DEADLINE)
+        assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, 'Bearer realm="torchserve-py"')
+
+
+def test_keys_and_no_token_authorization_contradict_each_other(tmp_path: Path) -> None:
+    server = RunningServer({}, environment={"TS_INFERENCE_KEYS": "sesame"})
+    where = {"cwd": server.directory, "env": server.environment}
+    done = subprocess.run(
+        server.command,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+        **where,  # type: ignore[call-overload]
+    )
+    assert done.returncode == 1
+    assert "environment variable TS_INFERENCE_KEYS gives keys, but flag --disable-token-auth" in done.stdout
+    assert "sesame" not in done.stdout
