@@ -102,7 +102,8 @@ def test_the_python_package_has_the_client_and_not_the_server(wheel: Path, tmp_p
             (tmp_path / "site" / place.name).symlink_to(place)
     (tmp_path / "use.py").write_text(USE)
     with refusing_server() as url:
-        code = f"import sys; sys.path[:0] = [{str(tmp_path / 'site')!r}]; sys.argv = ['', {url!r}]; exec(open('use.py').read())"
+        path = str(tmp_path / "site")
+        code = f"import sys; sys.path[:0] = [{path!r}]; sys.argv = ['', {url!r}]; exec(open('use.py').read())"
         printed = run(sys.executable, "-I", "-S", "-c", code, folder=tmp_path)
     assert printed.splitlines() == ["404 Model not found: net", "[]"]
 
