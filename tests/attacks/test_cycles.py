@@ -307,6 +307,7 @@ USES: tuple[Callable[[RunningServer, str], None], ...] = (
 def test_a_body_goes_with_its_request(
     server: UncollectedServer, use: Callable[[RunningServer, str], None], how: str
 ) -> None:
+    server.bodies()
     use(server, how)
     told: list[dict[str, Any]] = []
 
@@ -319,3 +320,5 @@ def test_a_body_goes_with_its_request(
     except AssertionError as error:
         raise AssertionError(f"{error}; at last: {told[-1]}") from None
     assert not [holder for each in told for holder in each["in cycles"]]
+    # The connection, the request, the job and the session must not wait for the collector either.
+    assert not [each["garbage"] for each in told if each["garbage"]]

@@ -284,11 +284,15 @@ class HttpCall(Request):
 
     def finish(self) -> None:
         super().finish()
-        self._exchange = None  # it refers to this: a cycle of each request would wait for the garbage collector
+        self._forget()
 
     def lose(self) -> None:
         super().lose()
-        self._exchange = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what refers to this: cycles would wait for the garbage collector."""
+        self._exchange = self._after_body = None
 
     def left(self) -> None:
         """Give up: the client has disconnected."""

@@ -119,9 +119,10 @@ class SocketSession(ABC):
         self.put(_going)
 
     def take_unanswered(self) -> list[StepExchange]:
-        """Return the steps without an answer, and forget those that wait; call this when the session has ended."""
+        """Return the steps without an answer, and forget them; call this when the session has ended."""
         steps = [self.current, *(step for step, _ in self._queue)]
         self._queue.clear()
+        self.current = None  # it refers to the session
         return [step for step in steps if step is not None]
 
     # What the client sends.

@@ -295,6 +295,7 @@ class Call:
             self.fail(StatusCode.CANCELLED, "The server ends the call.")
         except Exception as error:
             self.raised(error)
+            error.__traceback__ = None  # whoever keeps the error would keep the frames, and these the call
 
     async def _answer(self, result: Any) -> None:
         if hasattr(result, "__aiter__"):
