@@ -231,6 +231,7 @@ class Cache(TypedDict):
     kept: int  # of how many of the latest steps of a sequence the answers are kept, besides the first
     remembered: float  # seconds for which it is remembered that a sequence has ended or expired
     most_ids: int  # of how many request ids of a sequence digests are kept
+    most_memory: int  # bytes that the states in memory may have, those in an arena on a device left out; 0: any number
     most_state: int  # bytes that a stored state may have
     checkpoint_steps: int  # how many steps a log may have before the state is written whole; 0: any number
     rebuilt_at_once: int  # how many states are made of their logs in one call of the handler

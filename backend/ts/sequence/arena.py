@@ -30,6 +30,7 @@ import torch
 
 from ts.jobs.device_copies import to_device, to_host
 from ts.sequence.sequence_cache import default_capacity
+from ts.sequence.state_tiers import DEVICE, HOST
 
 if TYPE_CHECKING:
     from ts.context import Context
@@ -72,6 +73,21 @@ class _Unit:
         self._free.append(self.index)
 
 
+class _HostCopy:
+    """The tensors of a state in the host's memory, by field, each [units, …]; counted while somebody refers to it."""
+
+    __slots__ = ("_sizes", "size", "tensors")
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], sizes: list[int]) -> None:
+        self.tensors = tensors
+        self.size = sum(tensor.nbytes for tensor in tensors.values())
+        self._sizes = sizes
+        sizes[0] += self.size
+
+    def __del__(self) -> None:
+        self._sizes[0] -= self.size
+
+
 class ArenaState:
     """What a sequence has in an arena. It never changes, so a copy is the state itself.
 
@@ -85,8 +101,8 @@ class ArenaState:
         self.length = length
         #: Empty while it is only in the host's memory.
         self.units = units
-        #: Its tensors in the host's memory, by field, each [units, …]; None if they are only on the device.
-        self.on_host: Mapping[str, torch.Tensor] | None = None
+        #: None if its tensors are only on the device.
+        self.on_host: _HostCopy | None = None
 
     def __copy__(self) -> ArenaState:
         return self
@@ -144,6 +160,8 @@ class Arena:
             for name, field in spec.items()
         }
         self._free = list(range(self.capacity, 0, -1))
+        #: The bytes in the host's memory, which copies of states count themselves.
+        self._host_bytes = [0]
         if context.arena is not None:
             raise ValueError("a handler has one Arena: name all tensors of a sequence in its spec")
         if context.sequence_cache is not None:
@@ -155,6 +173,19 @@ class Arena:
     def used_bytes(self) -> int:
         """The bytes on the device that states refer to."""
         return (self.capacity - len(self._free)) * self.unit_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """The bytes of states in the host's memory."""
+        return self._host_bytes[0]
+
+    def host_bytes_of(self, value: Any) -> int:
+        """Return the bytes in the host's memory of the states in a value, or in a dict or list of them."""
+        return sum(state.on_host.size for state in _states_in(value) if state.on_host is not None)
+
+    def sequences_on_device(self, values: Iterable[Any]) -> int:
+        """Return how many of these values have states, all of which are on the device."""
+        return sum(any(parts) and all(state.units for state in parts) for parts in map(list, map(_states_in, values)))
 
     # Reading
 
@@ -299,24 +330,32 @@ class Arena:
             name: torch.split(to_host(memory.index_select(0, index)), sizes) for name, memory in self._memory.items()
         }
         for place, state in enumerate(missing):
-            state.on_host = {name: pieces[place] for name, pieces in copies.items()}
+            # Each has memory of its own, which is free once the state is.
+            own = {name: pieces[place].clone() if len(missing) > 1 else pieces[0] for name, pieces in copies.items()}
+            state.on_host = _HostCopy(own, self._host_bytes)
 
     def _use(self, states: Sequence[ArenaState | None]) -> None:
         """Bring states back to the device, all in one copy of each field."""
         absent = list(
             dict.fromkeys(state for state in states if state is not None and not state.units and state.length)
         )
+        if self._context.sequence_cache is not None:
+            needed_now = len({id(state) for state in states if state is not None})
+            self._context.sequence_cache.tiers.looked(DEVICE, needed_now - len(absent), len(absent))
         if not absent:
             return
         needed = [self._units_of(state) for state in absent]
         fresh = self._allocate(sum(needed), states)
         index = self._index([unit.index for unit in fresh])
         for name, memory in self._memory.items():
-            rows = torch.cat([state.on_host[name] for state in absent if state.on_host is not None])
+            rows = torch.cat([state.on_host.tensors[name] for state in absent if state.on_host is not None])
             memory.index_copy_(0, index, to_device(rows, self._device))
         for state, count in zip(absent, needed, strict=True):
             state.units, fresh = tuple(fresh[:count]), fresh[count:]
             state.units[-1].used = (state.length - 1) % UNIT + 1
+            state.on_host = None
+        if self._context.sequence_cache is not None:
+            self._context.sequence_cache.tiers.moved(HOST, DEVICE, len(absent))
 
     def _allocate(self, count: int, used: Sequence[ArenaState | None] = ()) -> list[_Unit]:
         """Return units, after moving other states than those in use to the host if too few are free."""
@@ -343,6 +382,7 @@ class Arena:
             self.copy_to_host(moved)
             for state in moved:
                 state.units = ()
+            cache.tiers.moved(DEVICE, HOST, len(moved))
 
     def _units_of(self, state: ArenaState) -> int:
         return -(-state.length // UNIT) if self.grows else 1
@@ -352,7 +392,10 @@ class Arena:
     def _encoded(self, state: ArenaState) -> Any:
         self.copy_to_host([state])
         assert state.on_host is not None, "it was just copied"
-        return state.length, {name: self._cut(tensor, state.length) for name, tensor in state.on_host.items()}
+        encoded = state.length, {name: self._cut(each, state.length) for name, each in state.on_host.tensors.items()}
+        if state.units:  # the store has it, and the device
+            state.on_host = None
+        return encoded
 
     def _cut(self, units: torch.Tensor, length: int) -> torch.Tensor:
         return units.flatten(0, 1)[:length]
@@ -365,7 +408,7 @@ class Arena:
             units = torch.zeros((self._units_of(state), *memory.shape[1:]), dtype=memory.dtype)
             units.flatten(0, 1)[:length] = tensors[name]
             whole[name] = units
-        state.on_host = whole
+        state.on_host = _HostCopy(whole, self._host_bytes)
         return state
 
     # Checks

@@ -25,11 +25,11 @@ import copy
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from itertools import islice
 from typing import Any, Final
 
 from ts.sequence.encoding import Decoder, Encoder, StateEncoding
 from ts.sequence.state_size import size_of
+from ts.sequence.state_tiers import DEVICE, HOST, LOST, STORE, Held, Tiers
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,11 @@ class SequenceCache(MutableMapping[str, Any]):
         self._capacity = settings.get("capacity") or default_capacity(getattr(context, "model_yaml_config", None) or {})
         #: Whether a store holds the states that this cache evicts.
         self._stored = settings.get("store", "memory") != "memory"
+        #: The bytes that the states in memory may have, those on the device in an arena left out; 0: any number.
+        self._budget = int(settings.get("most_memory") or 0)
+        self._sizes: dict[str, int] = {}
+        self._size = 0
+        self.tiers = Tiers()
         self._states: OrderedDict[str, Any] = OrderedDict()  # the least recently used first
         #: Whether the handler has ever set a state.
         self.is_used = False
@@ -116,6 +121,7 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def __delitem__(self, sequence_id: str) -> None:
         del self._states[sequence_id]
+        self._forget_size(sequence_id)
         self._replaced.add(sequence_id)
 
     def __contains__(self, sequence_id: object) -> bool:
@@ -190,10 +196,12 @@ class SequenceCache(MutableMapping[str, Any]):
     def put(self, sequence_id: str, state: Any) -> None:
         """Add a state that was read from the store."""
         self._states[sequence_id] = state
+        self.measure(sequence_id)
 
     def drop(self, sequence_id: str) -> None:
         """Remove the sequence's state, and forget that the state was lost."""
         self._states.pop(sequence_id, None)
+        self._forget_size(sequence_id)
         self._lost.pop(sequence_id, None)
         self._before.pop(sequence_id, None)
         self.forget_changes(sequence_id)
@@ -245,6 +253,9 @@ class SequenceCache(MutableMapping[str, Any]):
         self.forget_changes(sequence_id)
         if self._before.pop(sequence_id, _UNTOUCHED) is not _UNTOUCHED and sequence_id in self._running:
             self.copy_before_step(sequence_id)  # another of its steps still runs
+        if self._budget:
+            self.measure(sequence_id)
+            self._make_room()
 
     def undo(self, sequence_id: str) -> bool:
         """Restore the state from before a step that failed; return whether the step has looked at the state."""
@@ -252,11 +263,13 @@ class SequenceCache(MutableMapping[str, Any]):
         if before is _UNTOUCHED:
             return False
         self._states.pop(sequence_id, None)
+        self._forget_size(sequence_id)
         self.forget_changes(sequence_id)
         if before is _NO_COPY:
             self._lose(sequence_id, HALF_CHANGED)
         elif before is not _NOTHING:
             self._states[sequence_id] = before
+            self.measure(sequence_id)
         return True
 
     def _copy(self, sequence_id: str, state: Any) -> Any:
@@ -270,24 +283,72 @@ class SequenceCache(MutableMapping[str, Any]):
             return _NO_COPY
 
     def shrink(self, keep: Collection[str]) -> list[str]:
-        """Evict the least recently used states beyond the capacity, except ``keep``; return their sequence ids."""
-        excess = len(self._states) - self._capacity
-        if excess <= 0:
-            return []
-        dropped = [sequence_id for sequence_id in self._states if sequence_id not in keep][:excess]
+        """Evict the least recently used states that are too many, except ``keep``; return their sequence ids."""
+        dropped = self._surplus(keep)
         for sequence_id in dropped:
             del self._states[sequence_id]
+            self._forget_size(sequence_id)
+            self.tiers.moved(HOST, STORE)
         return dropped
 
     def _make_room(self) -> None:
-        excess = len(self._states) - self._capacity
-        if excess <= 0:
-            return
         # The states of the batch that runs stay, even if it has more rows than there is room for.
-        idle = (sequence_id for sequence_id in self._states if sequence_id not in self._running)
-        for sequence_id in list(islice(idle, excess)):
+        for sequence_id in self._surplus(self._running):
             del self._states[sequence_id]
+            self._forget_size(sequence_id)
             self._lose(sequence_id, EVICTED)
+            self.tiers.moved(HOST, LOST)
+
+    def _surplus(self, keep: Collection[str]) -> list[str]:
+        """Return the least recently used states beyond the capacity or the budget, except ``keep``."""
+        count, size = len(self._states) - self._capacity, self.used_bytes - self._budget if self._budget else 0
+        surplus: list[str] = []
+        if count <= 0 and size <= 0:
+            return surplus
+        for sequence_id, state in self._states.items():
+            if count <= 0 and size <= 0:
+                break
+            if sequence_id not in keep:
+                surplus.append(sequence_id)
+                count -= 1
+                size -= self._sizes.get(sequence_id, 0)
+                size -= 0 if self._arena is None else self._arena.host_bytes_of(state)
+        return surplus
+
+    # Bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of the states in the host's memory; without a budget only of those in an arena."""
+        return self._size + (0 if self._arena is None else self._arena.host_bytes)
+
+    def measure(self, sequence_id: str) -> None:
+        """Measure a state that has changed, if there is a budget."""
+        if self._budget:
+            self._forget_size(sequence_id)
+            if sequence_id in self._states:
+                self._sizes[sequence_id] = size = size_of(self._states[sequence_id], self._budget)
+                self._size += size
+
+    def _forget_size(self, sequence_id: str) -> None:
+        self._size -= self._sizes.pop(sequence_id, 0)
+
+    def excess(self, sequence_id: str) -> str | None:
+        """Return why a state cannot be kept in memory at all, None if it can."""
+        state = self._states.get(sequence_id)
+        if not self._budget or state is None or size_of(state, self._budget) <= self._budget:
+            return None
+        return f"Its state has more bytes than all states may have: handler.cache.maxMemorySize is {self._budget}."
+
+    def report(self, metrics: Any) -> None:
+        """Add where the states are to the metrics of the model, now and then; if there is a budget or an arena."""
+        if not (self._budget or self._arena is not None) or not self.tiers.is_due:
+            return
+        on_device = 0 if self._arena is None else self._arena.sequences_on_device(self._states.values())
+        held = {HOST: Held(len(self._states) - on_device, self.used_bytes)}
+        if self._arena is not None:
+            held[DEVICE] = Held(on_device, self._arena.used_bytes)
+        self.tiers.report(metrics, held)
 
     def _lose(self, sequence_id: str, reason: str) -> None:
         self._lost[sequence_id] = reason

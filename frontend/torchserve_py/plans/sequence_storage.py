@@ -75,6 +75,7 @@ def cache_message(config: EffectiveConfig, default_file: Path) -> Cache | None:
         kept=min(MOST_KEPT_ANSWERS, config.max_sequence_job_queue_size + 2),
         remembered=config.remember_ended,
         most_ids=cache.remember_ids,
+        most_memory=cache.max_memory_size or 0,
         most_state=cache.max_state_size,
         checkpoint_steps=cache.checkpoint_every,
         rebuilt_at_once=cache.rebuild_batch or config.batch_size,

@@ -51,6 +51,7 @@ def cache_settings(kind: str, tmp_path: Path, request: pytest.FixtureRequest) ->
             "require_start": False,
             "remembered": 86_400.0,
             "most_ids": 100_000,
+            "most_memory": 0,
             "most_state": 2**28,
             "state_version": "",
             "checkpoint_steps": 100,

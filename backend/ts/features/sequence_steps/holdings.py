@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ts.features.sequence_steps.rebuilding import Rebuilding, StoredLog
@@ -32,6 +32,7 @@ from ts.jobs.errors import device_failure
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import ENDED, EXPIRED_REASONS, EndedSequence
 from ts.sequence.sequence_cache import SequenceCache
+from ts.sequence.state_tiers import HOST, STORE
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Holdings:
         self._rebuilding = Rebuilding(cache, metrics, settings.rebuilt_at_once)
         self._next_sweep = 0.0
 
-    def take(self, steps: Iterable[Step]) -> Mapping[str, StepRefusal]:
+    def take(self, steps: Sequence[Step]) -> Mapping[str, StepRefusal]:
         """Acquire the leases of the steps' sequences and read their states; return refusals by sequence id."""
         # Renew leases that expire soon together with reading the sequences that are not in memory.
         now, leases = boot_time(), self.leases
@@ -83,6 +84,7 @@ class Holdings:
                 # A sequence requested for the first time counts as active from now on, even if the store fails now.
                 since = min(step.history.active_since, now)
                 active_since[sequence_id] = self._active_since.setdefault(sequence_id, since)
+        self._cache.tiers.looked(HOST, len(steps) - len(active_since), 0)
         if not active_since:
             return {}
         try:
@@ -94,6 +96,9 @@ class Holdings:
             logger.error("Sequences cannot be read: %s", error)
             text = f"The sequence store cannot be read, so nothing was done: {error}"
             return dict.fromkeys(active_since, StepRefusal(NOT_STORED, text))
+        stored = sum(each.state is not None or bool(each.log) for each in acquired)
+        self._cache.tiers.looked(HOST, len(active_since) - len(missing), stored)
+        self._cache.tiers.moved(STORE, HOST, stored)
         refusals = {}
         logged: list[StoredLog] = []
         for sequence_id, each in zip(missing, acquired, strict=True):

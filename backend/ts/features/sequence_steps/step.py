@@ -40,6 +40,9 @@ UNREADABLE: Final = (500, "handler_error")
 #: The cause where the device has failed, or its memory ran out: the handler would have been told the same.
 DEVICE: Final = "handler_error"
 
+#: The state is larger than the memory for all states.
+TOO_LARGE: Final = (507, DEVICE)
+
 ROLLED_BACK: Final = (
     "Another request of its sequence failed meanwhile, so the sequence went back to an earlier state and the step does"
     " not count. Send it again."

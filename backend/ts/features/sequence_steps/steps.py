@@ -26,6 +26,7 @@ from ts.features.sequence_steps.step import (
     NEW,
     ROLLED_BACK,
     RUNNING,
+    TOO_LARGE,
     UNKNOWN,
     Step,
     StepRefusal,
@@ -202,10 +203,11 @@ class Steps:
 
     def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Record the steps that these answers complete; return the answers to send."""
-        for index, answer in enumerate(answers):
-            step = self._live.get(answer.job_id)
+        for index, given in enumerate(answers):
+            step = self._live.get(given.job_id)
             if step is None:
                 continue
+            answer = answers[index] = self._unless_too_large(step, given)
             record = self._records.get(step.sequence_id)
             is_of_record = record is not None and record.incarnation == step.incarnation
             if record is not None and is_of_record and not step.is_answered:
@@ -218,6 +220,11 @@ class Steps:
                     self._settle_state(step.sequence_id, is_applied=answer.error is None)
                     self._count(step, record, is_applied=answer.error is None)
         return self._with_rolled_back(answers)
+
+    def _unless_too_large(self, step: Step, answer: ResultRow) -> ResultRow:
+        """Return an answer, or an error in place of the last part of one whose state has no room in memory."""
+        excess = None if answer.error is not None or answer.more else self._cache.excess(step.sequence_id)
+        return answer if excess is None else error_answer(step.row.job_id, *TOO_LARGE, excess)
 
     def _settle_state(self, sequence_id: str, *, is_applied: bool) -> None:
         """Let the changes of a step that is over count, or undo them, and with them those of its sequence's others."""
@@ -298,6 +305,7 @@ class Steps:
 
     def rest(self) -> None:
         """Do the deferred work after answers have left: evict states from memory, and sometimes sweep the store."""
+        self._cache.report(self._context.metrics)
 
     @property
     def store_update_due(self) -> bool:

@@ -302,6 +302,7 @@ class StoredSteps(Steps):
         else:
             log = self._written.log(lease, first, entries, runs_on=bool(running))
         self._states.forget_changes(sequence_id)
+        self._states.measure(sequence_id)
         return Commit(lease, state, "", kept, new_ids, begins, log, ends_log)
 
     def _note_step_without_state(self) -> None:
@@ -325,6 +326,7 @@ class StoredSteps(Steps):
 
     def rest(self) -> None:
         """Evict states from memory and sometimes sweep the store; only the former while a commit is under way."""
+        self._states.report(self._context.metrics)
         if self._under_way is None:
             self._holdings.rest(self._live_of)
         else:

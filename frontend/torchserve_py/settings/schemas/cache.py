@@ -43,6 +43,13 @@ class CacheConfig(ClosedSchema):
     capacity: Annotated[int | None, integer(1)] = key(
         "capacity", "states in the memory of one worker", "`maxNumSequence`"
     )
+    max_memory_size: Annotated[int | None, integer(1)] = key(
+        "maxMemorySize",
+        "bytes that the states in the memory of one worker may have, all together; those that were not used for the"
+        " longest time move to the store, or are lost without one. What an [arena](state.md#the-arena) has on its"
+        " device does not count",
+        "none",
+    )
     path: Text = key(
         "path",
         "with `file`: the file, seen from the directory that the server runs in",
