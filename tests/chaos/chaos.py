@@ -51,6 +51,7 @@ class Report:
     """What was survived."""
 
     store: str
+    logs: bool = False
     clients: int = CLIENTS
     servers: int = SERVERS
     seconds: float = 0.0
@@ -67,8 +68,9 @@ class Report:
         events = ", ".join(f"{count} × {name}" for name, count in sorted(self.events.items()))
         outcomes = ", ".join(f"{count} × {name}" for name, count in tally.outcomes.most_common())
         expired = ", ".join(f"{count} × {why}" for why, count in tally.expired.most_common())
+        store = f"{self.store}, with logs" if self.logs else self.store
         return (
-            f"{self.store}: {self.seconds:.0f} s, {self.clients} clients, {self.servers} servers. Survived: {events}.\n"
+            f"{store}: {self.seconds:.0f} s, {self.clients} clients, {self.servers} servers. Survived: {events}.\n"
             f"  sequences {tally.incarnations}, requests {tally.requests}, steps acknowledged {tally.acknowledged}, "
             f"unknown outcomes settled by asking {tally.asked}, slowest step {tally.slowest:.1f} s\n"
             f"  requests: {outcomes}\n"
@@ -100,19 +102,23 @@ async def endure(disasters: Disasters, tally: Tally, seconds: float) -> None:
         watching.cancel()
 
 
-def run(store: str, seconds: float, replicas: int = 0) -> Report:
+def run(store: str, seconds: float, replicas: int = 0, *, logs: bool = False) -> Report:
     """Let chaos reign over a store (``file``, ``redis`` or ``sentinel``) for so long; return what was survived.
 
     Args:
         replicas: With ``sentinel``, how many replicas of Redis must have a step.
+        logs: Whether the steps append to a log; every third state is written whole.
     """
-    report = Report(f"{store}, replicas {replicas}" if store == "sentinel" else store)
+    report = Report(f"{store}, replicas {replicas}" if store == "sentinel" else store, logs)
+    config = CONFIG
+    if logs:
+        config = config.replace("capacity: 10,", "capacity: 10, checkpointEvery: 3,") + "  logs: true\n"
     replicas = replicas if store == "sentinel" else 0  # a single Redis has none
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
         limits = {"worker_heartbeat_timeout": 2, "drain_timeout": 1}
         disasters = Disasters(
-            store, Path(directory), {"chaos": MODEL}, CONFIG, Timeline(IDLE_LIMIT), limits, replicas=replicas
+            store, Path(directory), {"chaos": MODEL}, config, Timeline(IDLE_LIMIT), limits, replicas=replicas
         )
         with disasters.running():
             asyncio.run(endure(disasters, report.tally, seconds))
@@ -129,8 +135,10 @@ def main() -> int:
     parser.add_argument("--store", choices=stores, action="append", help="default: file and redis, in turn")
     parser.add_argument("--seconds", type=float, default=300.0, help="for each store (default: 300)")
     parser.add_argument("--replicas", type=int, default=1, help="for sentinel: handler.cache.replicas (default: 1)")
+    parser.add_argument("--logs", action="store_true", help="steps append to a log, instead of storing the state")
     options = parser.parse_args()
-    return tell(run(store, options.seconds, options.replicas) for store in options.store or ["file", "redis"])
+    stores = options.store or ["file", "redis"]
+    return tell(run(store, options.seconds, options.replicas, logs=options.logs) for store in stores)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ class ChaosHandler:
     def initialize(self, context: Any) -> None:
         time.sleep(LOADING * random.random())
         self.cache = SequenceCache(context)
+        self.has_logs = context.model_yaml_config["handler"].get("logs", False)
         live_dangerously(deaths=DEATH_RATE, hangs=HANG_RATE)
 
     def handle(self, data: list[dict[str, Any]], context: Any) -> list[str]:
@@ -63,4 +64,10 @@ class ChaosHandler:
             self.cache[sequence_id] = []
         tokens = self.cache[sequence_id]
         tokens.append(step["token"])  # in place: the server has to notice
+        if self.has_logs:
+            self.cache.append(sequence_id, step["token"])
         return json.dumps(tokens)
+
+    def rebuild(self, states: list[Any], entries: list[list[str]]) -> list[list[str]]:
+        """With ``handler: logs: true`` the steps append to logs."""
+        return [[*(state or ()), *tokens] for state, tokens in zip(states, entries, strict=True)]
