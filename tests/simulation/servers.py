@@ -120,6 +120,7 @@ class Server:
             "protocols": {},
             "observers": {},
             "steps": "ts.features.sequence_steps.opening",
+            "functions": "",
             "processors": 1,
             "header_keys": _HEADER_KEYS,
             "cache": {**self._cache, "owner": self._owner},
