@@ -194,7 +194,7 @@ class Context:
         metrics: Takes the handler's own metrics (`ts.metrics.metrics_cache.MetricsCache`).
         request_ids: Row index to request id; None while the model is initialized.
         request_processor: One `RequestProcessor` per row; None while the model is initialized.
-        stopping_criteria: Continuous batching: callables by row index, see `ts.runtime.continuous`.
+        stopping_criteria: Continuous batching: callables by row index, see `ts.features.continuous_batching`.
         header_key_sequence_id, header_key_sequence_start, header_key_sequence_end: The configured header names.
     """
 

@@ -9,10 +9,10 @@ from the source, without running the source, so they are literals.
 """
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
 
-_MARK: Final = "__torchserve__"
+#: The attribute of a decorated function or class with its `Options`.
+MARK: Final = "__torchserve__"
 #: The name of the parameter that gets the state of the request's sequence.
 STATE: Final = "state"
 #: The method of a decorated class that answers requests.
@@ -48,13 +48,7 @@ def serve(target: T | None = None, **options: Any) -> T | Callable[[T], T]:
     chosen = Options(**options)
 
     def mark(marked: T) -> T:
-        setattr(marked, _MARK, chosen)
+        setattr(marked, MARK, chosen)
         return marked
 
     return mark if target is None else mark(target)
-
-
-def served_in(module: ModuleType) -> list[tuple[Callable[..., Any], Options]]:
-    """Return the decorated functions and classes that a module itself defines, with their options."""
-    defined = {id(each): each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__}
-    return [(each, vars(each)[_MARK]) for each in defined.values() if _MARK in getattr(each, "__dict__", ())]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import socket
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
     from torchserve_py.settings.schemas.schema import Schema
     from torchserve_py.settings.table import Settings, SettingsSection
+
+
+#: The keys of ``model-config.yaml`` that ask for another way to run a handler than with batches, see `Plugin.runtimes`.
+CONTINUOUS: Final = "continuousBatching"
+ASYNCHRONOUS: Final = "asyncCommunication"
 
 
 class FeatureUnavailable(Exception):
@@ -76,8 +81,8 @@ class ContractOffer(NamedTuple):
         contract: What its code can do, and the file by which a model of this kind is told.
         configure: The name of a module with ``configure(model_dir, yaml, store)``, which reads what the model's own
             files say; see `plans.contracts`.
-        runtime: The name of a module for workers with ``load(load, connection, runner)``; see
-            `ts.runtime.async_runtime`.
+        runtime: The name of a module for workers with ``load(load, connection, heartbeat)``; see
+            `ts.process.worker.load_model`, and `ts.features.async_calls.event_loop` for code that is asynchronous.
         metrics: Empty, or the name of a module whose ``model_families()`` returns the
             `metrics.server_metrics.ModelFamilies` that show models of this kind, too.
     """
@@ -171,6 +176,20 @@ def _no_observer(settings: Settings) -> None:
     return None
 
 
+class SourceOffer(NamedTuple):
+    """A form of a handler's module that TorchServe does not have.
+
+    Attributes:
+        module: The name of a module with ``read_source(file)``, which returns the `archive.model_files.ModelSource` of
+            a Python file, without running it, or None if the file has another form. Raises InvalidArchive.
+        adapter: The name of a module for workers with ``adapt(module)``, which returns a handler of what a module has,
+            with ``entry_point`` and ``initialize``, or None.
+    """
+
+    module: str
+    adapter: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
     """What a feature has.
@@ -191,8 +210,6 @@ class Plugin:
         stores: By what ``handler.cache.store`` says.
         steps: The name of a module for workers whose ``open_steps(context, load)`` returns what counts the steps of a
             model's sequences, a `ts.jobs.sequence_steps.Steps`; the first plugin that has one counts.
-        functions: The name of a module for workers whose ``handler_of(target, options)`` returns the handler of what
-            `ts.serve` marks, see `ts.features.served_functions.served_function`; the first plugin that has one counts.
         downloads: By the scheme of an archive's URL (http, https, file), the name of a module with
             ``fetch(url, store, policy)``; see `archive.downloads.fetch`.
         launchers: By what the setting ``worker_launcher`` says.
@@ -204,6 +221,12 @@ class Plugin:
         protocols: The protocols that bodies of its requests are in, by the name that `InferRow` has for each, with the
             name of the module for workers whose ``row_reader(context, declared, envelope)`` returns a function from an
             `InferRow` to a `ts.jobs.row.Row`. It is for TorchServe's handlers.
+        sources: The forms of handlers' modules that it can make handlers of.
+        runtimes: The ways to run TorchServe's handlers other than with batches: the key of ``model-config.yaml`` that
+            asks for one, and the name of a module for workers whose ``load`` loads such a handler, see
+            `ts.process.worker.load_model`.
+        forms: The name of a module for workers with ``parse_form(content_type, body)``, which returns name, content
+            type and value of each field of a form.
         settings: Returns the settings that only it reads. ``settings.of(schema)`` has their values.
         model_config: Returns the schema of its keys in ``model-config.yaml``; ``plugin_keys.of(schema)`` of a model's
             configuration has their values.
@@ -221,12 +244,14 @@ class Plugin:
     contracts: Mapping[str, ContractOffer] = field(default_factory=dict)
     stores: Mapping[str, StoreOffer] = field(default_factory=dict)
     steps: str = ""
-    functions: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     observer: Callable[[Settings], JobObserver | None] = _no_observer
     authorization: Callable[[Settings], Authorization] | None = None
     ranks: RanksOffer | None = None
     protocols: Mapping[str, str] = field(default_factory=dict)
+    sources: Sequence[SourceOffer] = ()
+    runtimes: Mapping[str, str] = field(default_factory=dict)
+    forms: str = ""
     settings: Callable[[], type[SettingsSection]] | None = None
     model_config: Callable[[], type[ModelConfigKeys]] | None = None

@@ -15,6 +15,7 @@ from torchserve_py.plugin_api import (
     Plugin,
     RanksOffer,
     ReportOffer,
+    SourceOffer,
     StoreOffer,
 )
 
@@ -53,6 +54,10 @@ BUILT_IN: Final = (
     "operator_tools",
     "archiver",
     "downloads",
+    "async_calls",
+    "continuous_batching",
+    "warm_up",
+    "forms",
 )
 
 
@@ -108,12 +113,6 @@ def steps() -> str:
 
 
 @cache
-def functions() -> str:
-    """Return the module that runs functions with `ts.serve` in workers; empty: they are not run."""
-    return next((plugin.functions for plugin in plugins() if plugin.functions), "")
-
-
-@cache
 def downloads() -> Mapping[str, str]:
     """Return the modules that download archives, by the schemes of their URLs."""
     return {scheme: module for plugin in plugins() for scheme, module in plugin.downloads.items()}
@@ -160,3 +159,21 @@ def authorization(settings: Settings) -> Authorization | None:
 def protocols() -> Mapping[str, str]:
     """Return the protocols of requests, by name, with the modules that read their rows for TorchServe's handlers."""
     return {name: module for plugin in plugins() for name, module in plugin.protocols.items()}
+
+
+@cache
+def sources() -> Sequence[SourceOffer]:
+    """Return the forms of handlers' modules that TorchServe does not have."""
+    return [offer for plugin in plugins() for offer in plugin.sources]
+
+
+@cache
+def runtimes() -> Mapping[str, str]:
+    """Return the modules that run handlers otherwise than with batches, by the key that asks for one."""
+    return {key: module for plugin in plugins() for key, module in plugin.runtimes.items()}
+
+
+@cache
+def forms() -> str:
+    """Return the module that reads forms in workers; empty: there is none."""
+    return next((plugin.forms for plugin in plugins() if plugin.forms), "")

@@ -356,9 +356,7 @@ def start_worker(
         runtime = TorchServeHandler(
             service,
             connection,  # type: ignore[arg-type]
-            decode_input=load["decode_input_request"],
-            protocols=load["protocols"],
-            max_response_size=load["max_response_size"],
+            load,  # type: ignore[arg-type]
             claims=BatchClaims(",".join(map(str, end.tokens.worker_ends))),
         )
         if service.steps is not None:

@@ -23,7 +23,7 @@ def test_a_first_model_is_written_with_a_configuration_without_warnings(
     assert str(folder) in capsys.readouterr().out
     files = open_model(folder, tmp_path)
     assert (files.name, files.manifest.handler) == ("model", "handler.py")
-    assert files.served is not None
+    assert files.source is not None
     assert configuration_of(files).config.warnings == ()
 
 

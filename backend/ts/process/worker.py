@@ -3,8 +3,8 @@
     TS_WORKER_TOKEN=… python -P -m ts.process.worker --socket ADDRESS        (in the model's folder)
 
 The worker connects to the frontend (`ts.connection.worker_socket` says what an address is), loads the model that the
-first message describes, and runs the jobs that follow: `serve` for synchronous models, `ts.process.event_loop` for
-asynchronous ones.
+first message describes, and runs the jobs that follow: `serve` for handlers that are called with batches, and what a
+feature has for models that are run in another way.
 
 A parallel worker consists of several such processes. torchrun starts them and sets each one's rank in RANK; only rank 0
 sends answers.
@@ -31,9 +31,8 @@ from ts.process.parent_death import die_with_parent
 from ts.protocol import messages
 from ts.protocol.log_records import write_records
 from ts.protocol.messages import EndedSequence, Load, Loaded
-from ts.runtime.loader import load_service
+from ts.runtime.loader import load_service, prepare
 from ts.runtime.torchserve_handler import TorchServeHandler
-from ts.runtime.worker_observer import observers_of
 
 logger = logging.getLogger(__name__)
 
@@ -117,43 +116,22 @@ def load_model(
 
     Raises LoadError: the handler does not fit the contract; Exception: the model's code raised it.
     """
-    if load["asynchronous"]:
-        return load_asynchronous(load, connection)
-    kind: type[TorchServeHandler] = TorchServeHandler
-    if load["continuous"]:
-        from ts.runtime.continuous import ContinuousHandler
+    if load["runtime"]:
+        run, declares = importlib.import_module(load["runtime"]).load(load, connection, heartbeat)
+        return run, declares
+    return load_handler(load, connection, heartbeat, TorchServeHandler)
 
-        kind = ContinuousHandler
+
+def load_handler(
+    load: Load, connection: Connection, heartbeat: Heartbeat, kind: type[TorchServeHandler]
+) -> tuple[Callable[[], None], Mapping[str, Any]]:
+    """Load a handler that a ``kind`` of runtime calls with several rows at once, as `load_model` does."""
     service = load_service(load)
-    runtime = kind(
-        service,
-        connection,
-        decode_input=load["decode_input_request"],
-        protocols=load["protocols"],
-        max_response_size=load["max_response_size"],
-        claims=BatchClaims(os.environ.pop(messages.CLAIMS_VARIABLE, "")),
-    )
-    if load["warmup"]:
-        from ts.runtime.warm_up import warm_up
-
-        warm_up(service, runtime, load)
+    runtime = kind(service, connection, load, claims=BatchClaims(os.environ.pop(messages.CLAIMS_VARIABLE, "")))
+    prepare(service, runtime, load)
     if service.steps is not None:
         service.steps.listen(heartbeat.tell_wanted)
     return partial(serve, connection, runtime), runtime.declares
-
-
-def load_asynchronous(load: Load, connection: Connection) -> tuple[Callable[[], None], Mapping[str, Any]]:
-    """Load a model whose code is asynchronous, as `load_model` does; loading and serving use the same event loop."""
-    import asyncio
-
-    from ts.process import event_loop
-    from ts.runtime.async_runtime import AsyncRuntime
-
-    module = importlib.import_module(load["runtime"])
-    runner = asyncio.Runner()
-    runtime: AsyncRuntime = module.load(load, connection, runner)
-    observers = observers_of(load) if runtime.is_observed_by_job else ()
-    return partial(event_loop.run, connection, runtime, runner, observers), runtime.declares
 
 
 def load_failure(error: BaseException) -> tuple[int, str]:

@@ -240,21 +240,15 @@ class Cache(TypedDict):
     restart_expired: bool
 
 
-class Warmup(TypedDict):
-    """A request that the worker runs before it says that the model is loaded."""
-
-    file: str | None  # in the model's folder: the body; None with ``inputs``
-    content_type: str | None
-    inputs: list[list[Any]]  # [name, datatype, shape] of tensors of zeros
-    rows: int  # such requests in one batch
-    calls: int
-
-
 class Load(TypedDict):
     """The message body with which a worker loads its copy of the model."""
 
     contract: str  # how the model's code is called
-    runtime: str  # the module whose ``load(load, connection, runner)`` returns the runtime of asynchronous code
+    runtime: (
+        str  # the module whose ``load`` loads it as `ts.process.worker.load_model` does; '': a handler with batches
+    )
+    adapters: list[str]  # modules whose ``adapt(module)`` makes a handler of what a module of the model's has
+    forms: str  # the module whose ``parse_form(content_type, body)`` reads forms; '': there is none
     protocols: dict[str, str]  # of rows, with the module whose ``row_reader`` reads each for TorchServe's handlers
     observers: dict[str, str]  # modules that follow jobs, each with the argument of its ``observer``
     model_name: str
@@ -269,7 +263,6 @@ class Load(TypedDict):
     asynchronous: bool
     sequences: bool
     steps: str  # the module whose ``open_steps(context, load)`` counts the steps of sequences; empty: there is none
-    functions: str  # the module whose ``handler_of(target, options)`` runs what `ts.serve` marks; empty: there is none
     envelope: str | None
     decode_input_request: bool
     limit_max_image_pixels: bool
@@ -277,7 +270,9 @@ class Load(TypedDict):
     max_response_size: int
     metrics: list[list[Any]]  # declared metrics of handlers: type, name, unit, [dimension, …]
     header_keys: list[str]  # names of the sequence id, start and end headers
-    warmup: list[Warmup]
+    preparations: dict[
+        str, Any
+    ]  # modules whose ``prepare`` is called before the model counts as loaded, with an argument
     cache: Cache | None  # the settings of the handler's SequenceCache; None for a stateless model
 
 

@@ -6,12 +6,14 @@ decoded becomes a ``bytearray``, too.
 """
 
 import functools
+import importlib
 import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ts.context import RequestProcessor
+from ts.jobs.errors import Failure
 from ts.jobs.row import Row
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
@@ -27,24 +29,25 @@ Parameter = tuple[str, str, bytes]
 _FORM_TYPES = {"multipart/form-data", "application/x-www-form-urlencoded"}
 
 
-def read_row(row: InferRow, *, decode: bool = True) -> Row:
+def read_row(row: InferRow, *, decode: bool = True, forms: str = "") -> Row:
     """Return a row as the handler sees it.
 
     Args:
         decode: Whether JSON and text are decoded (``decode_input_request``).
+        forms: The module whose ``parse_form(content_type, body)`` returns the fields of a form; empty: there is none.
 
     Raises:
         Failure: The body is a form that cannot be parsed.
     """
     job_id, headers, content_type, body, _, _ = row
     if type(body) is list:
-        parameters: Sequence[Parameter] = [each for item in body for each in _parameters(*item)]
+        parameters: Sequence[Parameter] = [each for item in body for each in _parameters(forms, *item)]
     else:
         decoder, value_types = _body_type(content_type)
         if decoder is not None:
             value = decoder(body) if decode else _own(body)
             return Row(job_id, {"body": value}, RequestProcessor(None, headers, value_types))
-        parameters = _form(content_type, body)
+        parameters = _form(forms, content_type, body)
     data = {name: _decoder(type_)(value) if decode else _own(value) for name, type_, value in parameters}
     return Row(job_id, data, RequestProcessor(None, headers, [(name, type_) for name, type_, _ in parameters]))
 
@@ -64,19 +67,22 @@ def _media_type(content_type: str | bytes | None) -> str:
     return text.partition(";")[0].strip()
 
 
-def _parameters(name: str | bytes | None, content_type: str | bytes | None, value: str | bytes) -> Sequence[Parameter]:
+def _parameters(
+    forms: str, name: str | bytes | None, content_type: str | bytes | None, value: str | bytes
+) -> Sequence[Parameter]:
     """Return the parameters in one item of a body that is a list: the named one, or (nameless) those of a raw body."""
     raw = value.encode() if isinstance(value, str) else value
     if name is None:
         decoder, ((key, media_type),) = _body_type(content_type)
-        return _form(content_type, raw) if decoder is None else [(key, media_type, raw)]
+        return _form(forms, content_type, raw) if decoder is None else [(key, media_type, raw)]
     return [(name if isinstance(name, str) else name.decode("utf-8", "replace"), _media_type(content_type), raw)]
 
 
-def _form(content_type: str | bytes | None, body: bytes) -> Sequence[Parameter]:
-    from ts.runtime.form_bodies import parse_form
-
-    return parse_form(content_type or "", bytes(body))
+def _form(forms: str, content_type: str | bytes | None, body: bytes) -> Sequence[Parameter]:
+    if not forms:
+        raise Failure(415, f"This server reads no forms: {_media_type(content_type)}; send the value as the body")
+    parameters: Sequence[Parameter] = importlib.import_module(forms).parse_form(content_type or "", bytes(body))
+    return parameters
 
 
 def _decoder(media_type: str) -> Decoder:

@@ -7,7 +7,7 @@ front, or the name of a built-in handler.
 import importlib
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import CoroutineType, ModuleType
 from typing import Any
 
@@ -15,8 +15,8 @@ from ts.context import Context
 from ts.jobs.errors import LoadError
 from ts.metrics.metrics_cache import MetricsCache
 from ts.protocol.messages import Load
+from ts.runtime.torchserve_handler import TorchServeHandler
 from ts.runtime.worker_observer import observers_of
-from ts.serve_decorator import served_in
 from ts.service import EntryPoint, Service
 
 _BUILT_IN = "ts.torch_handler"
@@ -36,7 +36,7 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
         Exception: The handler's own code raised it.
     """
     module, function_name = _import_handler(load["handler"], load["model_dir"])
-    entry_point, initialize, instance = _entry_point(module, function_name, load["functions"])
+    entry_point, initialize, instance = _entry_point(module, function_name, load["adapters"])
     if getattr(instance, "is_stateful", False) and not load["sequences"]:
         raise LoadError(f"The parameter state in {load['handler']} needs sequenceBatching: true in model-config.yaml.")
     _check_kind(entry_point, load["handler"], asynchronous=wait_for is not None)
@@ -78,6 +78,20 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
     if load["sequences"] and load["steps"]:
         service.steps = importlib.import_module(load["steps"]).open_steps(context, load)
     return service
+
+
+def prepare(
+    service: Service,
+    handler: TorchServeHandler,
+    load: Load,
+    wait_for: Callable[[Awaitable[Any]], Any] | None = None,
+) -> None:
+    """Let features do with a handler what ``load`` says they must before the model counts as loaded.
+
+    Raises LoadError: a feature cannot; memory that ran out is its cause.
+    """
+    for module, argument in load["preparations"].items():
+        importlib.import_module(module).prepare(service, handler, load, argument, wait_for)
 
 
 def _check_kind(entry_point: EntryPoint, handler: str, *, asynchronous: bool) -> None:
@@ -128,17 +142,13 @@ def _refuse_taken_name(name: str, folders: list[str]) -> None:
 
 
 def _entry_point(
-    module: ModuleType, function_name: str, functions: str
+    module: ModuleType, function_name: str, adapters: Sequence[str]
 ) -> tuple[EntryPoint, Callable[[Context], Any], Any]:
     """Return the function for batches, the function that initializes the model, and the object with hooks, or None."""
-    if served := served_in(module):
-        if len(served) > 1:
-            found = ", ".join(target.__name__ for target, _ in served)
-            raise LoadError(f"{module.__name__}.py has {len(served)} models: {found}. Decorate one with ts.serve.")
-        if not functions:
-            raise LoadError(f"{module.__name__}.py uses ts.serve, which this server was built without.")
-        handler = importlib.import_module(functions).handler_of(*served[0])
-        return handler.entry_point, handler.initialize, handler
+    for adapter in adapters:
+        handler = importlib.import_module(adapter).adapt(module)
+        if handler is not None:
+            return handler.entry_point, handler.initialize, handler
     function: EntryPoint | None = getattr(module, function_name, None)
     if function is not None:
         return function, lambda context: function(None, context), None

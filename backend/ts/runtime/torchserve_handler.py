@@ -1,13 +1,12 @@
 """The runtime of the TorchServe contract: ``handle(data, context)`` takes a list of rows, returns one result per row.
 
-`TorchServeHandler` runs a batch in one call. `ts.runtime.continuous` runs the steps of continuous batching,
-`ts.runtime.async_handler` the handlers that are coroutines.
+`TorchServeHandler` runs a batch in one call.
 """
 
 import importlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from ts.connection.batch_claims import BatchClaims
@@ -23,6 +22,7 @@ from ts.protocol.messages import (
     History,
     InferFrame,
     InferRow,
+    Load,
     ResultRow,
 )
 from ts.runtime.batch import Batch
@@ -43,17 +43,15 @@ class TorchServeHandler:
         self,
         service: Service,
         connection: Connection,
-        *,
-        decode_input: bool,
-        protocols: Mapping[str, str],
-        max_response_size: int,
+        load: Load,
         claims: BatchClaims | None = None,
     ) -> None:
         self._service = service
         self._connection = connection
-        self._decode_input = decode_input
-        self._max_response_size = max_response_size
-        self._protocols = protocols
+        self._decode_input = load["decode_input_request"]
+        self._max_response_size = load["max_response_size"]
+        self._protocols = load["protocols"]
+        self._forms = load["forms"]
         self._readers: dict[str, RowReader] = {}
         self._claims = claims
         self._frames: deque[InferFrame] = deque()
@@ -163,7 +161,7 @@ class TorchServeHandler:
         """Return a row decoded for the handler. Raises Failure: the row cannot be parsed."""
         protocol = wire_row.protocol
         if protocol is None:
-            return read_row(wire_row, decode=self._decode_input)
+            return read_row(wire_row, decode=self._decode_input, forms=self._forms)
         reader = self._readers.get(protocol)
         if reader is None:
             reader = self._readers[protocol] = self._reader_of(protocol)

@@ -8,22 +8,23 @@ A folder needs no manifest, nor does an archive that was made without the archiv
 and several candidates are an error.
 """
 
+import importlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.contracts import contract_of, known_contracts
 from torchserve_py.archive.errors import ArchiveNotFound, InvalidArchive, UnreadableArchive
 from torchserve_py.archive.locate import PYTHON_SUFFIX
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, describe, read
-from torchserve_py.archive.served_source import ServedSource, read_served
 from torchserve_py.archive.unpack import Target, unpack, unpack_into
+from torchserve_py.plugins import sources
 from torchserve_py.settings.model_spec import fallback_name
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,14 @@ _OUTLINED_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class ModelSource:
+    """What a handler's file says about how it is to be served: its name, and keys of `model-config.yaml`."""
+
+    name: str
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFiles:
     """Where a model's files are and what its manifest says."""
 
@@ -47,7 +56,7 @@ class ModelFiles:
     downloaded: Path | None = None  # the file in the model store that was downloaded for it
     dependencies_dir: Path | None = None  # the private folder with the packages that were installed for it
     contract: str = TORCHSERVE  # how its code is called, see `contract`
-    served: ServedSource | None = None  # what its handler's file decorates with `ts.serve`
+    source: ModelSource | None = None  # what its handler's file says, if it has a form that a feature reads
 
     @property
     def config_file(self) -> Path | None:
@@ -128,8 +137,8 @@ def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> Mode
         root = _model_root(folder)
         names = sorted(entry.name for entry in root.iterdir() if entry.is_file())
         contract = TORCHSERVE if handler else contract_of(names)
-        served = _served(root / handler) if handler else None
-        if served is None and (root / MANIFEST_PATH).is_file():
+        source = _source(root / handler) if handler else None
+        if source is None and (root / MANIFEST_PATH).is_file():
             manifest = read(root / MANIFEST_PATH)
             for key in ("createdOn", "archiverVersion"):  # as TorchServe warns
                 if manifest.raw.get(key) is None:
@@ -138,16 +147,19 @@ def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> Mode
             if manifest.handler:
                 contract = TORCHSERVE
         else:
-            manifest = _describe_folder(root, names, name, handler, contract, loads_weights=served is None)
-        if served is None and manifest.handler:
-            served = _served(root / manifest.handler)
+            manifest = _describe_folder(root, names, name, handler, contract, loads_weights=source is None)
+        if source is None and manifest.handler:
+            source = _source(root / manifest.handler)
     except OSError as error:
         raise UnreadableArchive(url, str(error)) from error
-    return ModelFiles(manifest.model_name or name, root, manifest, contract=contract, served=served)
+    return ModelFiles(manifest.model_name or name, root, manifest, contract=contract, source=source)
 
 
-def _served(file: Path) -> ServedSource | None:
-    return read_served(file) if file.suffix == PYTHON_SUFFIX and file.is_file() else None
+def _source(file: Path) -> ModelSource | None:
+    if file.suffix != PYTHON_SUFFIX or not file.is_file():
+        return None
+    found = (importlib.import_module(offer.module).read_source(file) for offer in sources())
+    return next((each for each in found if each is not None), None)
 
 
 def _model_root(folder: Path) -> Path:

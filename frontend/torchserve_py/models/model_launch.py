@@ -20,15 +20,15 @@ from torchserve_py.models.dependencies import packages_dir, venv_python
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan
 from torchserve_py.plans.sequence_storage import cache_message, sequence_file
-from torchserve_py.plugins import contracts, functions, protocols, ranks, steps
-from torchserve_py.settings.schemas.model_config import WarmupRequest
+from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
+from torchserve_py.plugins import contracts, forms, protocols, ranks, runtimes, sources, steps
 from torchserve_py.settings.table import Settings
 from torchserve_py.version import __version__
 from torchserve_py.workers.devices import Assignment, available_processors
 from torchserve_py.workers.launch_command import CpuLauncher, Launch, RankGroup, RankLauncher
 from torchserve_py.workers.pool import Place
 from ts.protocol.log_records import FORMAT_VARIABLE
-from ts.protocol.messages import Load, Warmup
+from ts.protocol.messages import Load
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +44,6 @@ _NAMES_READ_EARLY: Final = re.compile(
 #: Files of a model that are looked at, and bytes of each.
 _MOST_FILES: Final = 200
 _MOST_BYTES: Final = 1 << 20
-
-#: The module that runs asynchronous handlers of TorchServe's; others run without an event loop.
-_ASYNC_HANDLER: Final = "ts.runtime.async_handler"
 
 
 def launch_of(
@@ -117,10 +114,14 @@ def sends_ahead(config: EffectiveConfig, settings: Settings) -> bool:
     return batches and one_process and config.node is None
 
 
-def _runtime(contract: str) -> str:
-    """Return the module that runs the asynchronous code of a contract."""
+def _runtime(contract: str, config: EffectiveConfig) -> str:
+    """Return the module that runs a model's code; empty for handlers with batches."""
     offer = contracts().get(contract)
-    return _ASYNC_HANDLER if offer is None else offer.runtime
+    if offer is not None:
+        return offer.runtime
+    if config.async_communication:
+        return runtimes()[ASYNCHRONOUS]
+    return runtimes()[CONTINUOUS] if config.continuous else ""
 
 
 def load_message(
@@ -135,7 +136,9 @@ def load_message(
     config, node = plan.config, plan.config.node
     return Load(
         contract=plan.files.contract,
-        runtime=_runtime(plan.files.contract),
+        runtime=_runtime(plan.files.contract, config),
+        adapters=[offer.adapter for offer in sources()],
+        forms=forms(),
         protocols=dict(protocols()),
         observers=dict(each.in_workers for each in observers),
         model_name=plan.name,
@@ -150,7 +153,6 @@ def load_message(
         asynchronous=config.async_communication,
         sequences=config.stateful,
         steps=steps(),
-        functions=functions(),
         envelope=settings.service_envelope,
         decode_input_request=settings.decode_input_request,
         limit_max_image_pixels=settings.limit_max_image_pixels,
@@ -162,19 +164,12 @@ def load_message(
             settings.ts_header_key_sequence_start,
             settings.ts_header_key_sequence_end,
         ],
-        warmup=[_warmup(each, config.batch_size) for each in config.warmup],
+        preparations={
+            keys.prepares: argument
+            for keys in config.plugin_keys.values
+            if keys.prepares and (argument := keys.for_worker(config.batch_size)) is not None
+        },
         cache=cache_message(config, sequence_file(settings.log_location, plan.name)),
-    )
-
-
-def _warmup(request: WarmupRequest, batch_size: int) -> Warmup:
-    inputs = [[each.name, each.datatype, list(each.shape)] for each in request.inputs or ()]
-    return Warmup(
-        file=request.file,
-        content_type=request.content_type,
-        inputs=inputs,
-        rows=request.rows or batch_size,
-        calls=request.calls,
     )
 
 

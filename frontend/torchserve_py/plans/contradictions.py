@@ -47,24 +47,10 @@ def contradictions(config: ModelConfig, contract: Contract) -> Iterator[_Contrad
 
 
 def _computing_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
-    """Yield the settings of `BaseHandler` and of the warm-up that cannot be obeyed."""
+    """Yield the settings of `BaseHandler` that cannot be obeyed."""
     if config.autocast and config.compiled_ahead:
         problem = "the model was compiled ahead of time and computes in the types that it was compiled with"
         yield ("autocast",), f"autocast is {config.autocast} but pt2.export.aot_compile is true: {problem}"
-    for name, enabled, why in (
-        ("continuousBatching", config.continuous_batching, "a request runs over many steps"),
-        ("sequenceBatching", config.sequence_batching, "a request belongs to a sequence"),
-        ("parallelType: pp", config.parallel_type == "pp", "only rank 0 gets requests"),
-    ):
-        if config.warmup and enabled:
-            problem = f"warmup is set but so is {name}, where {why}; warm the model up in the handler's initialize"
-            yield ("warmup", name.partition(":")[0]), problem
-    for number, each in enumerate(config.warmup or ()):
-        place = f"warmup[{number}]"
-        if (each.file is None) == (each.inputs is None):
-            yield ("warmup",), f"{place} must have file or inputs, and not both"
-        elif each.content_type is not None and each.file is None:
-            yield ("warmup",), f"{place}.contentType has no meaning for inputs; leave it out"
 
 
 def _worker_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
@@ -175,7 +161,6 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
         ("inputs", config.inputs and "set", _DECLARED_BY_CODE),
         ("outputs", config.outputs and "set", _DECLARED_BY_CODE),
         ("decoupled", config.decoupled and "set", _DECLARED_BY_CODE),
-        ("warmup", config.warmup and "set", "its code warms itself up when it loads"),
         ("autocast", config.autocast, "only BaseHandler reads it"),
         ("channelsLast", config.channels_last and "true", "only BaseHandler reads it"),
     )

@@ -6,7 +6,6 @@ from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scaling import ScalingPolicy
 from torchserve_py.serving.serving import ServedConfig
 from torchserve_py.settings.schemas.cache import DEFAULT_REMEMBERED, CacheConfig
-from torchserve_py.settings.schemas.model_config import WarmupRequest
 from torchserve_py.workers.worker_launcher import NodeShare
 
 
@@ -27,7 +26,6 @@ class EffectiveConfig(ServedConfig):
     require_start: bool = False
     remember_ended: float = DEFAULT_REMEMBERED
     cache: CacheConfig = field(default_factory=CacheConfig)
-    warmup: tuple[WarmupRequest, ...] = ()
     #: What a worker has of the other machine that it runs on; None: it runs on this one.
     node: NodeShare | None = None
 

@@ -77,27 +77,19 @@ def plan_of(
             manifest_runtime=manifest.runtime,
             contract=files.contract,
         )
+        _check_fit(config, configured, files)
         if config.node is None:
             model_devices = devices.for_model(config.device_type, config.device_ids, config.parallel_level)
         else:  # its launcher chooses the GPUs
             model_devices = ModelDevices([Assignment(0 if config.node.has_gpu else None)])
     except (InvalidModelConfig, UnsuitableDevices) as error:
         raise InvalidModel(str(error)) from error
-    handler = request.handler or manifest.handler
-    if not handler and known_contracts()[files.contract].handlers:
-        handler = settings.default_service_handler
-        if not handler:
-            others = "".join(f", or {each.file} ({each.name})" for each in known_contracts().values() if each.file)
-            raise InvalidModel(
-                f"No handler is known for model {name}: name one in the manifest, in the registration, or as"
-                f" default_service_handler in config.properties. A folder has handler.py{others}."
-            )
     return Plan(
         name,
         version,
         request.url,
         files,
-        handler or "",
+        _handler_of(request, files, name, settings),
         config,
         model_devices,
         at_startup,
@@ -107,6 +99,27 @@ def plan_of(
         configured.requirements,
         configured.requirements_file or manifest.requirements_file,
     )
+
+
+def _handler_of(request: RegisterRequest, files: ModelFiles, name: str, settings: Settings) -> str:
+    """Return the handler of a model, empty for code of another contract. Raises InvalidModel: none is known."""
+    handler = request.handler or files.manifest.handler
+    if not handler and known_contracts()[files.contract].handlers:
+        handler = settings.default_service_handler
+        if not handler:
+            others = "".join(f", or {each.file} ({each.name})" for each in known_contracts().values() if each.file)
+            raise InvalidModel(
+                f"No handler is known for model {name}: name one in the manifest, in the registration, or as"
+                f" default_service_handler in config.properties. A folder has handler.py{others}."
+            )
+    return handler or ""
+
+
+def _check_fit(config: EffectiveConfig, configured: Configured, files: ModelFiles) -> None:
+    """Raise InvalidModelConfig if keys of plugins do not fit the model."""
+    unfit = [each for keys in config.plugin_keys.values for each in keys.unfit(config.batch_size, files.model_dir)]
+    if unfit:
+        raise InvalidModelConfig(configured.config.source, unfit)
 
 
 def check_names(name: str, version: str) -> None:

@@ -13,12 +13,12 @@ from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.contracts import known_contracts
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig
 from torchserve_py.plans.effective_config import EffectiveConfig
-from torchserve_py.plugins import launchers
+from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
+from torchserve_py.plugins import launchers, runtimes
 from torchserve_py.scheduling.scaling import ScalingPolicy
 from torchserve_py.serving.errors import BadParameter, NotEnoughDevices
 from torchserve_py.serving.serving import RegisterRequest
 from torchserve_py.settings.schemas.cache import DEFAULT_REMEMBERED, CacheConfig
-from torchserve_py.settings.schemas.model_config import WarmupRequest
 from torchserve_py.settings.schemas.values import MAX_INT
 from torchserve_py.settings.schemas.versions import VersionSettings
 from torchserve_py.settings.table import Settings
@@ -70,6 +70,7 @@ def resolve(
 
     batch_size = first("batch_size", yaml.batch_size, 1)
     asynchronous = bool(yaml.async_communication) or not known_contracts()[contract].batches
+    _check_runtime(yaml)
     if asynchronous:
         _check_no_batches(yaml, contract, batch_size)
     node = _node(yaml, settings)
@@ -88,7 +89,6 @@ def resolve(
         continuous=bool(yaml.continuous_batching),
         async_communication=asynchronous,
         concurrency_target=yaml.concurrency_target or MAX_ASYNC_JOBS,
-        warmup=_warmup(yaml, batch_size),
         node=node,
         plugin_keys=yaml.plugin_keys,
         use_venv=bool(yaml.use_venv),
@@ -108,6 +108,13 @@ def _scaling(yaml: ModelConfig, settings: Settings) -> ScalingPolicy | None:
         problem = "scaling is set but cpu_launcher_enable is true: each change would replace all workers; keep one"
         raise InvalidModelConfig(yaml.source, [problem])
     return ScalingPolicy(scaling.target_wait_ms / 1000, scaling.down_after, scaling.idle_timeout)
+
+
+def _check_runtime(yaml: ModelConfig) -> None:
+    given = {key: yaml.raw.get(key) is True for key in (CONTINUOUS, ASYNCHRONOUS)}
+    for key in (key for key, is_set in given.items() if is_set and key not in runtimes()):
+        problem = f"{key} is true, but nothing in this installation runs such handlers; leave it out"
+        raise InvalidModelConfig(yaml.source, [problem])
 
 
 def _check_no_batches(yaml: ModelConfig, contract: str, batch_size: int) -> None:
@@ -136,15 +143,6 @@ def _node(yaml: ModelConfig, settings: Settings) -> NodeShare | None:
         raise InvalidModelConfig(yaml.source, problems)
     share: NodeShare | None = None if launcher is None else launcher.share(yaml.plugin_keys)
     return share
-
-
-def _warmup(yaml: ModelConfig, batch_size: int) -> tuple[WarmupRequest, ...]:
-    requests = yaml.warmup or ()
-    for number, each in enumerate(requests):
-        if each.rows and each.rows > batch_size:
-            what = f"warmup[{number}].rows is {each.rows} but the batch size is {batch_size}"
-            raise InvalidModelConfig(yaml.source, [f"{what}; it must be at most that"])
-    return requests
 
 
 def _sequences(yaml: ModelConfig) -> dict[str, Any]:

@@ -277,9 +277,7 @@ class Worker:
         with patch.object(opening, "open_store", lambda *about: Watched(open_store(*about), world)):
             self.service = load_service(message)
         self.connection: Any = FakeConnection(world)
-        self.runtime = TorchServeHandler(
-            self.service, self.connection, decode_input=True, protocols={}, max_response_size=10**6
-        )
+        self.runtime = TorchServeHandler(self.service, self.connection, message)
         self.is_killed = False
         self.module.probe = self.called
 

@@ -48,7 +48,6 @@ concurrencyTarget: 50
 useVenv: true
 autocast: bfloat16
 channelsLast: true
-warmup: []
 handler:
   model_path: /models/llama
 """
@@ -99,10 +98,10 @@ def test_what_a_contract_cannot_do_is_refused_all_at_once(tmp_path: Path, contra
             "parallelType is tp",
             "inputs is set",
             "decoupled is set",
-            "warmup is set",
             "autocast is bfloat16",
             "channelsLast is true",
             "torchrun is set",
+            "warmup is set",
             "micro_batching is set",
         ),
     ]
@@ -178,7 +177,6 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         decoupled=False,
         autocast="bfloat16",
         channels_last=True,
-        warmup=(),
         raw=yaml.safe_load(COMPLETE),
         warnings=("concurrencyTarget has no effect because asyncCommunication is not true",),
     )

@@ -11,7 +11,6 @@ from torchserve_py.plans.precedence import Hardware, resolve
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.serving.errors import BadParameter, NotEnoughDevices
 from torchserve_py.serving.serving import RegisterRequest
-from torchserve_py.settings.schemas.model_config import WarmupRequest
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.settings.schemas.versions import VersionSettings
 
@@ -240,10 +239,3 @@ def test_an_asynchronous_model_has_no_batches(api: dict[str, int]) -> None:
 )
 def test_how_many_processes_torchrun_starts_for_a_worker(yaml: dict[str, Any], ranks: int) -> None:
     assert effective(yaml=yaml).ranks == ranks
-
-
-def test_a_warm_up_batch_is_no_larger_than_batches_are() -> None:
-    yaml = {"batch_size": 4, "warmup": (WarmupRequest(file="sample.json", rows=5),)}
-    with pytest.raises(InvalidModelConfig, match=r"warmup\[0\].rows is 5 but the batch size is 4"):
-        effective(yaml=yaml)
-    assert effective(yaml=yaml, api={"batch_size": 5}).warmup[0].rows == 5

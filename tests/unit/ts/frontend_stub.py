@@ -11,6 +11,7 @@ from typing import Any
 
 from torchserve_py.plugins import protocols
 from ts.connection.frontend_connection import Connection
+from ts.features.continuous_batching.continuous import ContinuousHandler
 from ts.protocol.frames import FrameBuffer, encode
 from ts.protocol.messages import (
     NO_HISTORIES,
@@ -21,7 +22,6 @@ from ts.protocol.messages import (
     SequenceNews,
     decode_infer,
 )
-from ts.runtime.continuous import ContinuousHandler
 from ts.runtime.loader import load_service
 from ts.runtime.torchserve_handler import TorchServeHandler
 
@@ -34,7 +34,9 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
     """Return a load message for the handler in ``model_dir``."""
     message: dict[str, Any] = {
         "contract": "torchserve",
-        "runtime": "ts.runtime.async_handler",
+        "runtime": "",
+        "adapters": ["ts.features.served_functions.adapter"],
+        "forms": "ts.features.forms.form_bodies",
         "model_name": "echo",
         "model_version": "1.0",
         "model_dir": str(model_dir),
@@ -46,19 +48,22 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
         "asynchronous": False,
         "sequences": False,
         "steps": "ts.features.sequence_steps.opening",
-        "functions": "ts.features.served_functions.served_function",
         "envelope": None,
         "decode_input_request": True,
         "limit_max_image_pixels": True,
         "server_version": "0.1.0",
         "max_response_size": 6_553_500,
         "metrics": [],
-        "warmup": [],
+        "preparations": {},
         "protocols": dict(protocols()),
         "observers": {},
         "processors": 1,
         "header_keys": ["ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"],
     }
+    if changes.get("asynchronous"):
+        message["runtime"] = "ts.features.async_calls.async_handler"
+    if changes.get("continuous"):
+        message["runtime"] = "ts.features.continuous_batching.continuous"
     return {**message, **changes}
 
 
@@ -179,13 +184,7 @@ class Worker:
         self.connection, self.peer = frontend.connect()
         self.service = load_service(message)  # type: ignore[arg-type]
         kind = ContinuousHandler if message["continuous"] else TorchServeHandler
-        self.runtime = kind(
-            self.service,
-            self.connection,
-            decode_input=message["decode_input_request"],
-            protocols=message["protocols"],
-            max_response_size=message["max_response_size"],
-        )
+        self.runtime = kind(self.service, self.connection, message)  # type: ignore[arg-type]
 
     @property
     def module(self) -> Any:

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ts.features.async_calls.async_runtime import NO_INPUTS, FurtherInputs
 from ts.protocol.messages import InferRow
-from ts.runtime.async_runtime import NO_INPUTS, FurtherInputs
 
 DEADLINE = 60.0
 

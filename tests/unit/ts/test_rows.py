@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,7 +13,9 @@ from tests.unit.ts.frontend_stub import BACKEND, row
 
 from ts.handler_utils.asgi_scope import as_bytes
 from ts.jobs.errors import Failure
-from ts.runtime.decoded_rows import read_row
+from ts.runtime import decoded_rows
+
+read_row = partial(decoded_rows.read_row, forms="ts.features.forms.form_bodies")
 
 
 def read(body: Any, content_type: str | None = None, *, decode: bool = True) -> dict[str, Any]:

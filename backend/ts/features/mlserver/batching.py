@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from mlserver import types
 
+from ts.features.async_calls.async_runtime import is_cancelled
 from ts.features.mlserver.conversion import parameters_of, unread_tensor
 from ts.features.mlserver.unread_data import UnreadData
 from ts.features.open_inference.tensors import flat, numpy_of, raw_bytes
@@ -26,7 +27,6 @@ from ts.features.open_inference.types import Tensor
 from ts.jobs.errors import Failure
 from ts.protocol.datatypes import DATATYPES
 from ts.protocol.log_records import Ids, running
-from ts.runtime.async_runtime import is_cancelled
 
 _OWN_FOR_EVERY_REQUEST = ("content_type", "headers")
 

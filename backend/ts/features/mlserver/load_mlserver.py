@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ts.connection.frontend_connection import Connection
+from ts.connection.heartbeat import Heartbeat
+from ts.features.async_calls import event_loop
 from ts.jobs.errors import LoadError
 from ts.protocol.log_records import FORMAT_VARIABLE, JSON, write_records
 from ts.protocol.messages import Load
@@ -36,7 +38,12 @@ MODEL_SETTINGS_FILE: Final = "model-settings.json"
 SETTINGS_FILE: Final = "settings.json"
 
 
-def load(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServerRuntime:
+def load(load: Load, connection: Connection, heartbeat: Heartbeat) -> event_loop.Loading:
+    """Load a model for the event loop that serves it, see `ts.process.worker.load_model`."""
+    return event_loop.load(load, connection, load_runtime)
+
+
+def load_runtime(load: Load, connection: Connection, runner: asyncio.Runner) -> MLServerRuntime:
     """Load the model in the loop that serves it. Raises LoadError: its settings or its class are invalid."""
     # Before the model's code is imported.
     reported_metrics.forward()

@@ -17,6 +17,7 @@ from mlserver import MLModel, types
 from mlserver.context import model_context
 
 from ts.connection.frontend_connection import Connection
+from ts.features.async_calls.async_runtime import AsyncRuntime, FurtherInputs, Outbox, is_cancelled
 from ts.features.mlserver.batching import AdaptiveBatcher
 from ts.features.mlserver.conversion import (
     CloudEvents,
@@ -36,7 +37,6 @@ from ts.handler_utils.asgi_scope import pseudo_header
 from ts.jobs.errors import Failure, too_large, wire_text
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow, ResultRow
-from ts.runtime.async_runtime import AsyncRuntime, FurtherInputs, Outbox, is_cancelled
 from ts.runtime.result_bodies import error_row
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _STREAMS: Final = frozenset(("infer_stream", "generate_stream"))
 
 
 class MLServerRuntime(AsyncRuntime):
-    """Runs every request as a task of its own; see `ts.runtime.async_runtime`.
+    """Runs every request as a task of its own; see `ts.features.async_calls.async_runtime`.
 
     Args:
         declares: What `declarations` in `load_mlserver` says of the model.

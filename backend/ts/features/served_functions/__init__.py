@@ -1,1 +1,1 @@
-"""Functions and classes that are decorated with `ts.serve`, and what they take and give."""
+"""Functions that are models: how a worker calls them."""

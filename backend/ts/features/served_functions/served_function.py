@@ -68,11 +68,6 @@ class ServedFunction:
         return batch.results
 
 
-def handler_of(target: Callable[..., Any], options: Options) -> ServedFunction:
-    """Return the handler of a decorated function or class. Raises LoadError: it cannot be called with requests."""
-    return ServedFunction(target, options)
-
-
 class _Call(NamedTuple):
     """One call of the function, for the rows with these indexes."""
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ts.connection.frontend_connection import Connection
+from ts.connection.heartbeat import Heartbeat
+from ts.features.async_calls import event_loop
 from ts.features.truss.class_file import CLASS_ARGUMENTS, add_to_path, import_class
 from ts.features.truss.deployment import Environment, Secrets
 from ts.features.truss.truss_config import read_config, read_options
@@ -46,7 +48,12 @@ class LazyDataResolver:
         return ""
 
 
-def load(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRuntime:
+def load(load: Load, connection: Connection, heartbeat: Heartbeat) -> event_loop.Loading:
+    """Load a model for the event loop that serves it, see `ts.process.worker.load_model`."""
+    return event_loop.load(load, connection, load_runtime)
+
+
+def load_runtime(load: Load, connection: Connection, runner: asyncio.Runner) -> TrussRuntime:
     """Load a Truss. Raises LoadError: it is invalid, or its code ended the process; Exception: its code raised it."""
     model_dir = Path(load["model_dir"])
     config, options = read_config(model_dir), read_options(model_dir)

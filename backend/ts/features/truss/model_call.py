@@ -14,6 +14,7 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
+from ts.features.async_calls.async_runtime import Outbox, is_cancelled
 from ts.features.truss.encodings import to_json
 from ts.features.truss.model_methods import PREDICT, Endpoint
 from ts.features.truss.model_request import Client, ModelRequest
@@ -27,7 +28,6 @@ from ts.features.truss.threads import Threads
 from ts.jobs import device_loss
 from ts.jobs.errors import users_traceback
 from ts.protocol.messages import InferRow
-from ts.runtime.async_runtime import Outbox, is_cancelled
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ts.features.async_calls.async_runtime import Outbox
 from ts.features.truss.encodings import to_json
 from ts.jobs.errors import too_large
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
-from ts.runtime.async_runtime import Outbox
 from ts.runtime.result_bodies import error_row
 
 Headers = Sequence[tuple[str, str]]

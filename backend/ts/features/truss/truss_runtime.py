@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from ts.connection.frontend_connection import Connection
+from ts.features.async_calls.async_runtime import AsyncRuntime, FurtherInputs, Outbox
 from ts.features.truss.model_call import Call
 from ts.features.truss.model_methods import PREDICT, WEBSOCKET
 from ts.features.truss.model_request import Client
@@ -19,7 +20,6 @@ from ts.features.truss.served_model import ServedModel
 from ts.features.truss.websocket_session import Session
 from ts.handler_utils.asgi_scope import pseudo_header
 from ts.protocol.messages import DECLARES, TRUSS, InferRow
-from ts.runtime.async_runtime import AsyncRuntime, FurtherInputs, Outbox
 
 logger = logging.getLogger(__name__)
 

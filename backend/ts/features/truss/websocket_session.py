@@ -13,6 +13,7 @@ from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from ts.connection.frontend_connection import Connection
+from ts.features.async_calls.async_runtime import FurtherInputs, is_cancelled
 from ts.features.truss.model_request import Client, model_scope
 from ts.features.truss.reply import MODEL_FAILED, Reply
 from ts.features.truss.served_model import ServedModel
@@ -20,7 +21,6 @@ from ts.features.truss.signatures import Method
 from ts.features.truss.websocket_frames import BYTES, CLOSE, TEXT
 from ts.jobs.errors import users_traceback
 from ts.protocol.messages import TAKEN, InferRow
-from ts.runtime.async_runtime import FurtherInputs, is_cancelled
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,10 @@ def _server_settings() -> SchemaOffer:
 
 PLUGIN = Plugin(
     name="mlserver",
-    needs=("open_inference",),
+    needs=(
+        "async_calls",
+        "open_inference",
+    ),
     schemas={"mlserver-model": _model_settings, "mlserver-server": _server_settings},
     contracts={
         "mlserver": ContractOffer(

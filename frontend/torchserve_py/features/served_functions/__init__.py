@@ -1,1 +1,1 @@
-"""Functions and classes that are decorated with `ts.serve`."""
+"""Functions that are models: what their source says about how to serve them."""

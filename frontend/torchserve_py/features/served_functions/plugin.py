@@ -1,5 +1,10 @@
-"""Functions and classes that are decorated with `ts.serve`; all of it is in the workers."""
+"""Functions and classes that are decorated with `ts.serve` are models."""
 
-from torchserve_py.plugin_api import Plugin
+from torchserve_py.plugin_api import Plugin, SourceOffer
 
-PLUGIN = Plugin(name="served_functions", functions="ts.features.served_functions.served_function")
+PLUGIN = Plugin(
+    name="served_functions",
+    sources=(
+        SourceOffer("torchserve_py.features.served_functions.function_source", "ts.features.served_functions.adapter"),
+    ),
+)

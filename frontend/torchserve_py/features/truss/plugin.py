@@ -32,7 +32,7 @@ def _model_config() -> type[ModelConfigKeys]:
 
 PLUGIN = Plugin(
     name="truss",
-    needs=("live", "open_inference", "sagemaker", "tracing"),
+    needs=("async_calls", "live", "open_inference", "sagemaker", "tracing"),
     doors=_doors,
     schemas={"truss": _config},
     contracts={

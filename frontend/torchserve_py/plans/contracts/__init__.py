@@ -51,7 +51,6 @@ def configuration_of(files: ModelFiles, store: Path | None = None) -> Configured
     """
     try:
         yaml = _model_config(files)
-        _check_samples(yaml, files.model_dir)
         offer = contracts().get(files.contract)
         if offer is None:
             return Configured(yaml)
@@ -63,18 +62,10 @@ def configuration_of(files: ModelFiles, store: Path | None = None) -> Configured
 
 
 def _model_config(files: ModelFiles) -> ModelConfig:
-    """Return what `model-config.yaml` says, and where it says nothing, what follows from a decorated function."""
+    """Return what `model-config.yaml` says, and where it says nothing, what the handler's file says."""
     file = files.config_file
-    if files.served is None:
+    if files.source is None:
         return read_model_config(file, files.contract) if file else ModelConfig()
     mapping = read_mapping(file) if file else YamlMapping({}, {})
-    values = {**files.served.config, **mapping.values}
-    return parse_model_config(replace(mapping, values=values), file.name if file else files.served.name)
-
-
-def _check_samples(yaml: ModelConfig, model_dir: Path) -> None:
-    """Refuse a warm-up with files that the model's folder does not hold."""
-    named = [each.file for each in yaml.warmup or () if each.file is not None]
-    missing = [file for file in named if not (model_dir / file).is_file()]
-    if missing:
-        raise InvalidModelConfig(yaml.source, [f"warmup names files that are not there: {', '.join(missing)}"])
+    values = {**files.source.config, **mapping.values}
+    return parse_model_config(replace(mapping, values=values), file.name if file else files.source.name)

@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
+from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
 from torchserve_py.settings.schemas.cache import Handler, HandlerKeys
 from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
 from torchserve_py.settings.schemas.values import (
@@ -14,10 +15,8 @@ from torchserve_py.settings.schemas.values import (
     Flag,
     Listed,
     Nested,
-    Text,
     choice,
     integer,
-    is_inside,
     unexpected,
 )
 from ts.protocol.datatypes import DATATYPES
@@ -41,14 +40,15 @@ class ScalingConfig(ClosedSchema):
 
 
 DATATYPE: Final = Expected(f"one of {', '.join(sorted(DATATYPES))}", lambda value: value in DATATYPES)
-_TENSOR = Nested("a map with name, datatype and shape")
+TENSOR = Nested("a map with name, datatype and shape")
 _TENSORS = Listed(
     "a list of one or more tensors, each with a name of its own, a datatype and a shape (-1: any size), for example "
     "[{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}]"
 )
 
 
-def _is_shape(value: object) -> bool:
+def is_shape(value: object) -> bool:
+    """Return whether a value is the shape of a tensor; -1 stands for any size."""
     return isinstance(value, list) and all(type(size) is int and -1 <= size <= MAX_LONG for size in value)
 
 
@@ -57,45 +57,14 @@ class TensorDeclaration(ClosedSchema):
 
     name: Annotated[str, TEXT]
     datatype: Annotated[str, DATATYPE]
-    shape: Annotated[tuple[int, ...], Expected("a list of integers from -1 (any size)", _is_shape)]
+    shape: Annotated[tuple[int, ...], Expected("a list of integers from -1 (any size)", is_shape)]
 
 
-def _named_once(tensors: tuple[TensorDeclaration, ...] | None) -> tuple[TensorDeclaration, ...]:
+def named_once(tensors: tuple[TensorDeclaration, ...] | None) -> tuple[TensorDeclaration, ...]:
+    """Return tensors. Raises PydanticCustomError: there is none, or two have the same name."""
     if not tensors or len({each.name for each in tensors}) < len(tensors):
         raise unexpected(_TENSORS.words)
     return tensors
-
-
-def _is_full_shape(value: object) -> bool:
-    return _is_shape(value) and -1 not in value  # type: ignore[operator]
-
-
-class WarmupTensor(TensorDeclaration):
-    """One input of zeros (BYTES: of empty texts)."""
-
-    shape: Annotated[tuple[int, ...], Expected("a list of integers from 0", _is_full_shape)]
-
-
-_WARMUP_TENSORS = Listed(
-    "a list of one or more tensors, each with a name of its own, a datatype and a shape, for example "
-    "[{name: image, datatype: FP32, shape: [3, 224, 224]}]"
-)
-
-
-class WarmupRequest(ClosedSchema):
-    """One request that a worker runs before it is ready. None = not set."""
-
-    file: Annotated[str | None, Expected("the path of a file in the model's folder", is_inside)] = key(
-        "file", "the request's body: a file of the model's folder"
-    )
-    content_type: Text = key("contentType", "the content type of the file")
-    inputs: Annotated[
-        tuple[Annotated[WarmupTensor, _TENSOR], ...] | None, AfterValidator(_named_once), _WARMUP_TENSORS
-    ] = key("inputs", "instead of a file: tensors of zeros, as an Open Inference request has them")
-    rows: Annotated[int | None, integer(1)] = key(
-        "rows", "how many such requests make the batch; at most `batchSize`", "`batchSize`"
-    )
-    calls: Annotated[int, integer(1, 1000)] = key("calls", "how often the handler is called so", "1", otherwise=1)
 
 
 def _are_gpus(value: object) -> bool:
@@ -105,13 +74,11 @@ def _are_gpus(value: object) -> bool:
 
 _GPUS = Expected("a list of one or more GPU numbers, each an integer from 0, for example [0, 1]", _are_gpus)
 _SCALING = Nested("a map, for example {targetWaitMSec: 500}, or {}")
-_WARMUP = Listed("a list of requests, for example [{file: sample.json, contentType: application/json}]")
-_WARMUP_REQUEST = Nested("a map, for example {file: sample.json, contentType: application/json}")
 AtLeastOne = Annotated[int | None, integer(1)]
 AtLeastZero = Annotated[int | None, integer(0)]
 Milliseconds = Annotated[int | None, integer(0, unit="milliseconds")]
 SecondsFromOne = Annotated[int | None, integer(1, unit="seconds")]
-Tensors = Annotated[tuple[Annotated[TensorDeclaration, _TENSOR], ...] | None, AfterValidator(_named_once), _TENSORS]
+Tensors = Annotated[tuple[Annotated[TensorDeclaration, TENSOR], ...] | None, AfterValidator(named_once), _TENSORS]
 
 
 class ModelConfigFile(Schema):
@@ -182,7 +149,7 @@ class ModelConfigFile(Schema):
         "useJobTicket", "take a request only while a worker is idle. Ignored for a model with sequences", "`false`"
     )
     continuous_batching: Flag = key(
-        "continuousBatching",
+        CONTINUOUS,
         "requests join the running ones between steps instead of waiting for the next batch",
         "`false`",
     )
@@ -221,7 +188,7 @@ class ModelConfigFile(Schema):
         "86400",
     )
     async_communication: Flag = key(
-        "asyncCommunication",
+        ASYNCHRONOUS,
         "`handle` is a coroutine (`async def`): each request is a call of its own, up to 1,024 at once per worker, "
         "answered in any order. See [Asynchronous handlers](handlers.md#asynchronous-handlers)",
         "`false`",
@@ -240,9 +207,6 @@ class ModelConfigFile(Schema):
         "let `BaseHandler` lay out weights and images with their channels last, which convolutions on tensor "
         "cores prefer",
         "`false`",
-    )
-    warmup: Annotated[tuple[Annotated[WarmupRequest, _WARMUP_REQUEST], ...] | None, _WARMUP] = key(
-        "warmup", "requests that each worker runs before it is ready, see [Warm-up](gpu.md#warm-up)", "none"
     )
     use_venv: Flag = key("useVenv", "install the model's packages into a virtual environment of its own", "`false`")
     inputs: Tensors = key(

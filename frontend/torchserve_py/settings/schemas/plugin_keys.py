@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from torchserve_py.settings.schemas.schema import Schema
@@ -12,9 +13,12 @@ class ModelConfigKeys(Schema):
     """The keys of one plugin.
 
     ``handlers_only`` says why only a model with a TorchServe handler may have them; without it all models may.
+    ``prepares`` is the name of a module for workers, whose ``prepare`` (see `ts.runtime.loader.prepare`) is called
+    before the model counts as loaded, if `for_worker` returns something.
     """
 
     handlers_only: ClassVar[str] = ""
+    prepares: ClassVar[str] = ""
 
     def contradictions(self, given: Mapping[Any, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
         """Yield the keys and the message for settings that contradict others of the file, which has ``given``."""
@@ -23,6 +27,14 @@ class ModelConfigKeys(Schema):
     def doubts(self, given: Mapping[Any, Any]) -> Iterable[str]:
         """Yield a warning for each setting that has no effect, or not the one that was probably meant."""
         return ()
+
+    def unfit(self, batch_size: int, model_dir: Path) -> Iterable[str]:
+        """Yield what is wrong with them for a model that runs batches of this size and has these files."""
+        return ()
+
+    def for_worker(self, batch_size: int) -> Any:
+        """Return what ``prepare`` in workers gets; None: there is nothing to prepare."""
+        return None
 
 
 S = TypeVar("S", bound=ModelConfigKeys)

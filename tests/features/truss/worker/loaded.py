@@ -13,10 +13,10 @@ import yaml  # noqa: F401 - the fixture `load` forgets what was imported within 
 from tests.unit.ts.frontend_stub import load_message
 from tests.unit.ts.sent_jobs import FakeConnection
 
+from ts.features.async_calls.async_runtime import NO_INPUTS
 from ts.features.truss import load_truss as loading
 from ts.features.truss.truss_runtime import TrussRuntime
 from ts.protocol.messages import TRUSS, InferRow
-from ts.runtime.async_runtime import NO_INPUTS
 
 Load = Callable[..., "Loaded"]
 
@@ -64,7 +64,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
         runners.append(asyncio.Runner())
         connection: Any = FakeConnection()
         message: Any = load_message(folder, contract="truss")
-        return Loaded(loading.load(message, connection, runners[-1]), connection, runners[-1])
+        return Loaded(loading.load_runtime(message, connection, runners[-1]), connection, runners[-1])
 
     yield load_truss
     for runner in runners:

@@ -10,21 +10,37 @@ worker's responses are slow, and then the worker has to slow down too.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from ts.connection.frontend_connection import Connection, FrontendGone
+from ts.features.async_calls.async_runtime import NO_INPUTS, AsyncRuntime, FurtherInputs
 from ts.jobs.errors import HandlerFailed
 from ts.protocol import messages
 from ts.protocol.log_records import running
-from ts.protocol.messages import EndedSequence, InferRow
+from ts.protocol.messages import EndedSequence, InferRow, Load
 from ts.protocol.request_names import name_among
-from ts.runtime.async_runtime import NO_INPUTS, AsyncRuntime, FurtherInputs
 from ts.runtime.result_bodies import error_row
-from ts.runtime.worker_observer import WorkerObserver
+from ts.runtime.worker_observer import WorkerObserver, observers_of
 
 logger = logging.getLogger(__name__)
+
+
+Loading: TypeAlias = tuple[Callable[[], None], Mapping[str, Any]]
+
+
+def load(
+    load: Load, connection: Connection, load_runtime: Callable[[Load, Connection, asyncio.Runner], AsyncRuntime]
+) -> Loading:
+    """Load a model in the event loop that serves it; return what serves it, and its declarations.
+
+    Raises what ``load_runtime`` raises.
+    """
+    runner = asyncio.Runner()
+    runtime = load_runtime(load, connection, runner)
+    observers = observers_of(load) if runtime.is_observed_by_job else ()
+    return partial(run, connection, runtime, runner, observers), runtime.declares
 
 
 def run(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.unit.ts.frontend_stub import Worker, load_message
 
+from ts.features.warm_up.warm_up import prepare
 from ts.jobs.errors import LoadError
-from ts.runtime.warm_up import warm_up
 
 #: Keeps what each call gets: rows, and the ids of the requests.
 REMEMBERS = """
@@ -30,8 +30,8 @@ def request(**changes: Any) -> dict[str, Any]:
 
 
 def run(worker: Worker, model_dir: Path, *requests: dict[str, Any]) -> None:
-    message: Any = load_message(model_dir, warmup=list(requests))
-    warm_up(worker.service, worker.runtime, message)
+    message: Any = load_message(model_dir)
+    prepare(worker.service, worker.runtime, message, list(requests))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -131,7 +131,8 @@ def test_a_coroutine_is_run_to_its_end(make_worker: Callable[..., Worker], tmp_p
         return handle(data, context)
 
     worker.service.entry_point = later
-    message: Any = load_message(tmp_path, warmup=[request(file=sample)])
+    message: Any = load_message(tmp_path)
+    requests: Any = [request(file=sample)]
     with asyncio.Runner() as runner:
-        warm_up(worker.service, worker.runtime, message, runner.get_loop().run_until_complete)
+        prepare(worker.service, worker.runtime, message, requests, runner.get_loop().run_until_complete)
     assert len(calls) == 1

@@ -10,10 +10,10 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from ts.jobs.errors import Failure, LoadError
-from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow, Load, Warmup
+from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow, Load
 from ts.runtime.result_bodies import encode_body
 from ts.runtime.torchserve_handler import TorchServeHandler
 from ts.service import Service
@@ -21,13 +21,24 @@ from ts.service import Service
 logger = logging.getLogger(__name__)
 
 
-def warm_up(
+class Warmup(TypedDict):
+    """A request that the worker runs before it says that the model is loaded."""
+
+    file: str | None  # in the model's folder: the body; None with ``inputs``
+    content_type: str | None
+    inputs: list[list[Any]]  # [name, datatype, shape] of tensors of zeros
+    rows: int  # such requests in one batch
+    calls: int
+
+
+def prepare(
     service: Service,
     runtime: TorchServeHandler,
     load: Load,
+    requests: list[Warmup],
     wait_for: Callable[[Awaitable[Any]], Any] | None = None,
 ) -> None:
-    """Run the warm-up requests of ``load``, and log how long they took.
+    """Run the warm-up requests of a model, and log how long they took.
 
     Args:
         wait_for: Runs a coroutine to its end; required for an asynchronous handler.
@@ -35,7 +46,7 @@ def warm_up(
     Raises:
         LoadError: A request failed; memory that ran out is its cause.
     """
-    for number, request in enumerate(load["warmup"]):
+    for number, request in enumerate(requests):
         what = request["file"] or ", ".join(name for name, _, _ in request["inputs"])
         label = f"Warm-up request {number} ({what}, {request['rows']} in a batch)"
         seconds = []

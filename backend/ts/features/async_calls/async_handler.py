@@ -12,12 +12,15 @@ import time
 from collections.abc import Iterable
 
 from ts.connection.frontend_connection import Connection
+from ts.connection.heartbeat import Heartbeat
+from ts.features.async_calls import event_loop
+from ts.features.async_calls.async_runtime import AsyncRuntime, FurtherInputs, is_cancelled
+from ts.features.async_calls.event_loop import Loading
 from ts.jobs.errors import HandlerFailed
 from ts.jobs.row import Row
 from ts.protocol.messages import EndedSequence, InferRow, Load
-from ts.runtime.async_runtime import AsyncRuntime, FurtherInputs, is_cancelled
 from ts.runtime.batch import Batch, failure_of
-from ts.runtime.loader import load_service
+from ts.runtime.loader import load_service, prepare
 from ts.runtime.torchserve_handler import TorchServeHandler
 from ts.service import Service
 
@@ -56,7 +59,7 @@ class Call(Batch):
 
 
 class AsyncHandler(AsyncRuntime):
-    """Runs every request as a call of its own; see `ts.runtime.async_runtime`."""
+    """Runs every request as a call of its own; see `ts.features.async_calls.async_runtime`."""
 
     is_observed_by_job = False
 
@@ -77,19 +80,14 @@ class AsyncHandler(AsyncRuntime):
         self._handler.end_sequences(ended)
 
 
-def load(load: Load, connection: Connection, runner: asyncio.Runner) -> AsyncHandler:
+def load(load: Load, connection: Connection, heartbeat: Heartbeat) -> Loading:
     """Load a model with an asynchronous handler, whose ``initialize`` may be a coroutine of the loop that serves it."""
+    return event_loop.load(load, connection, _load)
+
+
+def _load(load: Load, connection: Connection, runner: asyncio.Runner) -> AsyncHandler:
     wait_for = runner.get_loop().run_until_complete
     service = load_service(load, wait_for=wait_for)
-    handler = TorchServeHandler(
-        service,
-        connection,
-        decode_input=load["decode_input_request"],
-        protocols=load["protocols"],
-        max_response_size=load["max_response_size"],
-    )
-    if load["warmup"]:
-        from ts.runtime.warm_up import warm_up
-
-        warm_up(service, handler, load, wait_for)
+    handler = TorchServeHandler(service, connection, load)
+    prepare(service, handler, load, wait_for)
     return AsyncHandler(service, connection, handler, load["max_response_size"])

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 from tests.unit.ts.frontend_stub import FrontendStub, row
 
-from ts.process import event_loop
+from ts.features.async_calls import event_loop
+from ts.features.async_calls.async_runtime import AsyncRuntime, FurtherInputs
 from ts.protocol.log_records import Ids, running
 from ts.protocol.messages import EndedSequence, InferRow
-from ts.runtime.async_runtime import AsyncRuntime, FurtherInputs
 
 
 class Logging(AsyncRuntime):

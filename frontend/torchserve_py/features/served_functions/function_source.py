@@ -1,12 +1,12 @@
 """What a Python file that is decorated with `ts.serve` says about how it is to be served, read without running it."""
 
 import ast
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from torchserve_py.archive.errors import InvalidArchive
+from torchserve_py.archive.model_files import ModelSource
 from ts.serve_decorator import METHOD, STATE, Options
 
 _DECORATOR: Final = "serve"
@@ -19,15 +19,7 @@ _MAX_IDLE: Final = 600_000
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True, slots=True)
-class ServedSource:
-    """The decorated function or class of a file, and the keys of `model-config.yaml` that follow from it."""
-
-    name: str
-    config: Mapping[str, Any]
-
-
-def read_served(file: Path) -> ServedSource | None:
+def read_source(file: Path) -> ModelSource | None:
     """Return what the file decorates; None if it decorates nothing, or is no Python: its worker will tell where.
 
     Raises InvalidArchive: the decorator is used in a way that cannot work; the message has the file and the line.
@@ -54,7 +46,7 @@ def read_served(file: Path) -> ServedSource | None:
     if len(found) > 1:
         names_found = ", ".join(each.name for each, _ in found)
         raise _refusal(file, node, f"a file has one model, and {names_found} are decorated with {_DECORATOR}")
-    return ServedSource(node.name, _config(file, node, _options(file, decorator)))
+    return ModelSource(node.name, _config(file, node, _options(file, decorator)))
 
 
 def _names_of_decorator(tree: ast.Module) -> Iterator[str]:

@@ -7,14 +7,17 @@ response. A row without a callable ends with this step. ``docs/handlers.md`` has
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from ts.connection.batch_claims import BatchClaims
 from ts.connection.frontend_connection import Connection
+from ts.connection.heartbeat import Heartbeat
 from ts.jobs import device_loss
 from ts.jobs.errors import HandlerFailed
 from ts.jobs.row import Row
-from ts.protocol.messages import InferFrame
+from ts.process.worker import load_handler
+from ts.protocol.messages import InferFrame, Load
 from ts.runtime.torchserve_handler import TorchServeHandler
 from ts.service import Service
 
@@ -24,8 +27,8 @@ logger = logging.getLogger(__name__)
 class ContinuousHandler(TorchServeHandler):
     """Runs a handler step by step over the rows that are live."""
 
-    def __init__(self, service: Service, connection: Connection, **options: Any) -> None:
-        super().__init__(service, connection, **options)
+    def __init__(self, service: Service, connection: Connection, load: Load, claims: BatchClaims | None = None) -> None:
+        super().__init__(service, connection, load, claims)
         self._live: list[Row] = []
         self._describe: list[Row] = []
         self._known_cancelled: set[str] = set()
@@ -101,3 +104,8 @@ def _stream_next(criteria: Any, index: int, row: Row, value: Any) -> str | None:
     if stop is None:
         return "false" if row.streaming else None
     return "false" if stop else "true"
+
+
+def load(load: Load, connection: Connection, heartbeat: Heartbeat) -> tuple[Callable[[], None], Mapping[str, Any]]:
+    """Load a handler that is called step by step, see `ts.process.worker.load_model`."""
+    return load_handler(load, connection, heartbeat, ContinuousHandler)

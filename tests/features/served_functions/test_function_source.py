@@ -7,7 +7,7 @@ import pytest
 
 from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.archive.model_files import open_model, outline
-from torchserve_py.archive.served_source import read_served
+from torchserve_py.features.served_functions.function_source import read_source
 from torchserve_py.plans.contracts import configuration_of
 from torchserve_py.serving.errors import InvalidModel
 
@@ -36,7 +36,7 @@ def source(folder: Path, decorated: str, heading: str = "from ts import serve") 
     ],
 )
 def test_the_decorator_says_how_the_model_is_served(decorated: str, config: dict[str, Any], tmp_path: Path) -> None:
-    found = read_served(source(tmp_path, decorated))
+    found = read_source(source(tmp_path, decorated))
     assert found is not None
     assert (found.name.lower(), found.config) == ("shout", config)
 
@@ -46,7 +46,7 @@ def test_the_decorator_says_how_the_model_is_served(decorated: str, config: dict
     [("import ts", "@ts.serve"), ("import ts as t", "@t.serve(batch_size=1)"), ("from ts import serve as s", "@s")],
 )
 def test_the_decorator_is_found_under_each_name(heading: str, decorator: str, tmp_path: Path) -> None:
-    assert read_served(source(tmp_path, f"{decorator}\ndef shout(text): ...", heading)) is not None
+    assert read_source(source(tmp_path, f"{decorator}\ndef shout(text): ...", heading)) is not None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_decorator_is_found_under_each_name(heading: str, decorator: str, tm
     ],
 )
 def test_other_files_are_left_to_the_worker(decorated: str, heading: str, tmp_path: Path) -> None:
-    assert read_served(source(tmp_path, decorated, heading)) is None
+    assert read_source(source(tmp_path, decorated, heading)) is None
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_an_option_out_of_range_is_refused_like_a_key_of_the_configuration(tmp_p
 def test_a_handler_file_without_decorator_is_a_model_too(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def handle(data, context):\n    return data\n")
     files = open_model(tmp_path / "mine.py", tmp_path)
-    assert (files.name, files.manifest.handler, files.served) == ("mine", "mine.py", None)
+    assert (files.name, files.manifest.handler, files.source) == ("mine", "mine.py", None)

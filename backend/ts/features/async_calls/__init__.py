@@ -1,0 +1,1 @@
+"""Asynchronous code of models: an event loop in which each request is a call of its own."""

@@ -1,0 +1,1 @@
+"""Continuous batching: a handler is called step by step."""

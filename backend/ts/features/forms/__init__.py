@@ -1,0 +1,1 @@
+"""Bodies that are forms, cut into their fields."""

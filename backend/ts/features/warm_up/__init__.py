@@ -1,0 +1,1 @@
+"""Warm-up requests: how a worker runs them."""

@@ -1,0 +1,1 @@
+"""Asynchronous code of models; all of it is in the workers."""

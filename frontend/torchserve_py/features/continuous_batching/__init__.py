@@ -1,0 +1,1 @@
+"""Continuous batching; all of it is in the workers."""

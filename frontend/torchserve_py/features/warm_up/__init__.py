@@ -1,0 +1,1 @@
+"""Warm-up requests: what `model-config.yaml` says of them."""
