@@ -11,6 +11,7 @@ prints its help must not wait for all doors.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -172,6 +173,10 @@ async def _opens(settings: Settings, held: list[socket.socket]) -> tuple[()]:
     return ()
 
 
+def _nothing_around(settings: Settings) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 def _no_observer(settings: Settings) -> None:
     return None
 
@@ -212,6 +217,10 @@ class Plugin:
             model's sequences, a `ts.jobs.sequence_steps.Steps`; the first plugin that has one counts.
         downloads: By the scheme of an archive's URL (http, https, file), the name of a module with
             ``fetch(url, store, policy)``; see `archive.downloads.fetch`.
+        local_launcher: The name of a module with ``launcher(settings, launch)``, which returns the
+            `workers.worker_launcher.Launcher` of this machine's workers, or None where it cannot be used; ``launch`` is
+            what the launches of all workers have in common. The first plugin that has one counts.
+        around: Returns what holds from before the first worker is started until the last one has ended.
         launchers: By what the setting ``worker_launcher`` says.
         observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
             jobs cost nothing more. Raises FeatureUnavailable.
@@ -245,6 +254,8 @@ class Plugin:
     stores: Mapping[str, StoreOffer] = field(default_factory=dict)
     steps: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
+    local_launcher: str = ""
+    around: Callable[[Settings], AbstractContextManager[None]] = _nothing_around
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     observer: Callable[[Settings], JobObserver | None] = _no_observer
     authorization: Callable[[Settings], Authorization] | None = None

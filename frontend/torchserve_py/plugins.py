@@ -58,6 +58,8 @@ BUILT_IN: Final = (
     "continuous_batching",
     "warm_up",
     "forms",
+    "forking",
+    "orphans",
 )
 
 
@@ -116,6 +118,12 @@ def steps() -> str:
 def downloads() -> Mapping[str, str]:
     """Return the modules that download archives, by the schemes of their URLs."""
     return {scheme: module for plugin in plugins() for scheme, module in plugin.downloads.items()}
+
+
+@cache
+def local_launcher() -> str:
+    """Return the module that starts workers on this machine; empty: the kernel does."""
+    return next((plugin.local_launcher for plugin in plugins() if plugin.local_launcher), "")
 
 
 @cache

@@ -24,6 +24,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -40,7 +41,6 @@ from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan, 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.models.snapshot import SnapshotWriter
-from torchserve_py.orphans import orphans_adopted, reap_orphans
 from torchserve_py.pid_file import PidFile, default_path
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.plugins import authorization, plugins
@@ -259,7 +259,6 @@ async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
     server = Server(settings)
     # After nvidia-smi has run (it loads the driver with privileges of its own), and before any code of a model runs.
     gain_no_privileges()
-    reaping = asyncio.create_task(reap_orphans())
     try:
         received = await _until_signal(server.start(), signals)
         if received is None:
@@ -274,7 +273,6 @@ async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
         else:
             logger.info("%s received during the start", received.name)
     finally:
-        reaping.cancel()
         await server.stop()
     logger.info("The server has stopped")
 
@@ -314,9 +312,12 @@ def run(settings: Settings, attend: Attendant = _say_started) -> int:
     share_one_arena()
     try:
         with (
+            ExitStack() as around,
             server_folder(settings.temp_dir) as folder,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
+            for plugin in plugins():
+                around.enter_context(plugin.around(settings))
             runner.run(serve(settings.model_copy(update={"temp_dir": folder}), attend))
     except (OSError, MetricsConfigError, FeatureUnavailable, Unservable) as error:
         logger.error("The server cannot run: %s", error)
@@ -347,8 +348,7 @@ def _configure_and_run() -> int:
     logger.info("torchserve-py %s, compatible with TorchServe %s, runs on Python %s as process %d", *versions)
     for warning in resolution.warnings:
         logger.warning(warning)
-    with orphans_adopted():
-        return run(settings)
+    return run(settings)
 
 
 def _remove_pid_file() -> None:

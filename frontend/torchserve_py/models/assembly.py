@@ -5,7 +5,7 @@ import importlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +18,13 @@ from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.dependencies import install_dependencies
 from torchserve_py.models.model import Model
-from torchserve_py.models.model_launch import launch_of, load_message, sends_ahead, shared_imports
+from torchserve_py.models.model_launch import launch_of, load_message, sends_ahead
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.plans.contracts import Configured, configuration_of
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan, plan_of
 from torchserve_py.plans.sequence_storage import make_folder
-from torchserve_py.plugins import contracts, launchers, plugins
+from torchserve_py.plugins import contracts, launchers, local_launcher, plugins
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.serving.errors import BadParameter
 from torchserve_py.serving.serving import RegisterRequest
@@ -34,7 +34,6 @@ from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment as DeviceAssignment
 from torchserve_py.workers.devices import Devices, visible_devices
-from torchserve_py.workers.forking import Forking, can_fork
 from torchserve_py.workers.launch_command import Launch
 from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.listener import WorkerListener
@@ -87,21 +86,20 @@ class Assembly:
         hidden_variables = frozenset(
             name for name in os.environ if name in secret or (hidden and hidden.fullmatch(name))
         )
-        is_local = settings.worker_launcher not in launchers()
-        #: Whether workers are forked where they can be.
-        self._forks = settings.fork_workers and is_local and not settings.debug and can_fork()
-        self._launcher = self._launcher_of(settings, hidden_variables)
         #: How the workers of all models are launched; what is a model's own is added.
         self._launch = Launch(Path("/"), hidden_variables=hidden_variables, confinement=confinement)
+        self._launcher = self._launcher_of(settings)
 
-    def _launcher_of(self, settings: Settings, hidden_variables: frozenset[str]) -> Launcher:
+    def _launcher_of(self, settings: Settings) -> Launcher:
         offer = launchers().get(settings.worker_launcher)
         if offer is not None:
             launcher: Launcher = importlib.import_module(offer.module).launcher(settings, self._listener)
             return launcher
         if settings.debug:
             return DebugLauncher()
-        return LocalLauncher(Forking(self._confinement, hidden_variables) if self._forks else None)
+        module = local_launcher()
+        of_feature = importlib.import_module(module).launcher(settings, self._launch) if module else None
+        return of_feature or LocalLauncher()
 
     async def start(self) -> None:
         """Get ready to start workers. Raises OSError: that is not possible here."""
@@ -147,13 +145,10 @@ class Assembly:
             )
             await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
             await asyncio.to_thread(make_folder, plan.config.cache, settings.log_location, self._confinement)
-            imports: Sequence[str] = ()
-            if self._forks:
-                imports = await asyncio.to_thread(shared_imports, files.model_dir, plan.handler)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))  # the files may be many
             raise
-        return replace(plan, files=files, imports=imports)
+        return replace(plan, files=files)
 
     async def close(self) -> None:
         """Give up what workers were started with, once all of them have ended."""

@@ -1,20 +1,12 @@
-"""How the workers of a model are launched, what they are told to load, and which imports they share with others.
-
-A wrong guess of these imports costs time or memory, and changes nothing else: see `torchserve_py.workers.forking`.
-"""
+"""How the workers of a model are launched, and what they are told to load."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from torchserve_py.archive.built_in_handlers import BUILT_IN_HANDLERS
 from torchserve_py.jobs.job_observer import JobObserver
 from torchserve_py.models.dependencies import packages_dir, venv_python
 from torchserve_py.plans.effective_config import EffectiveConfig
@@ -29,21 +21,6 @@ from torchserve_py.workers.launch_command import CpuLauncher, Launch, RankGroup,
 from torchserve_py.workers.pool import Place
 from ts.protocol.log_records import FORMAT_VARIABLE
 from ts.protocol.messages import Load
-
-logger = logging.getLogger(__name__)
-
-#: What is imported for a model whose files import one of these.
-_TORCH: Final = ("torch", "ts.torch_handler.base_handler")
-_IMPORTS_TORCH: Final = re.compile(
-    rb"^[ \t]*(?:import|from)[ \t].*\b(?:torch|torch_handler|torchvision|transformers)\b", re.MULTILINE
-)
-#: Variables that libraries read while torch is imported: a model that names one may set it before.
-_NAMES_READ_EARLY: Final = re.compile(
-    rb"""["'](ATEN|GOMP|KMP|MKL|NCCL|NUMEXPR|OMP|OPENBLAS|PYTORCH|TORCH)[A-Z]*_[A-Z]"""
-)
-#: Files of a model that are looked at, and bytes of each.
-_MOST_FILES: Final = 200
-_MOST_BYTES: Final = 1 << 20
 
 
 def launch_of(
@@ -87,7 +64,7 @@ def launch_of(
         cpu_launcher=cpu_launcher,
         ahead=sends_ahead(config, settings),
         plugin_keys=config.plugin_keys,
-        imports=plan.imports,
+        handler=plan.handler,
     )
 
 
@@ -178,21 +155,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return value
-
-
-def shared_imports(model_dir: Path, handler: str) -> tuple[str, ...]:
-    """Return the modules that are worth importing for a model. Blocks."""
-    if importlib.util.find_spec("torch") is None:
-        return ()
-    uses_torch = handler.partition(":")[0] in BUILT_IN_HANDLERS
-    for _, file in zip(range(_MOST_FILES), model_dir.rglob("*.py"), strict=False):
-        try:
-            with file.open("rb") as opened:
-                source = opened.read(_MOST_BYTES)
-        except OSError as error:
-            logger.debug("%s is not looked at: %s", file, error)
-            continue
-        if _NAMES_READ_EARLY.search(source):
-            return ()
-        uses_torch = uses_torch or _IMPORTS_TORCH.search(source) is not None
-    return _TORCH if uses_torch else ()

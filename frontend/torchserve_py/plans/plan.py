@@ -43,8 +43,6 @@ class Plan:
     environment: Mapping[str, str]
     requirements: Sequence[str]
     requirements_file: str | None
-    #: The modules that its workers import and that other models' workers import, too.
-    imports: Sequence[str] = ()
 
 
 def plan_of(

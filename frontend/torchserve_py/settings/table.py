@@ -179,9 +179,6 @@ class Settings(ClosedSchema):
     worker_memory_limit: Annotated[int | None, integer(64, MAX_LONG, "megabytes")] = setting(
         None, "memory that each process of a worker may allocate (Linux); allocations beyond it fail", "unlimited"
     )
-    fork_workers: Switch = setting(
-        True, "fork the workers of models that use torch from a process that has imported it (Linux)"
-    )
     worker_launcher: Name = setting("local", "where workers run: on this machine")  # `server_settings` adds launchers
     blacklist_env_vars: Annotated[re.Pattern[str] | None, kinds.REGEX] = setting(
         None, "environment variables whose whole name matches are hidden from workers"

@@ -97,7 +97,7 @@ class Launch:
     cpu_launcher: CpuLauncher | None = None  # binds the worker to its share of the cores
     ahead: bool = False  # the worker may be sent a batch while it runs one
     confinement: Confinement = field(default_factory=Confinement)  # as which user it runs, and with how much memory
-    imports: Sequence[str] = ()  # modules that the model needs and that others need, too
+    handler: str = ""  # the file or the name of its handler, if it has one
     plugin_keys: PluginKeys = field(default_factory=PluginKeys)  # what the model's configuration says for plugins
 
     def command(self, socket: Path) -> list[str]:

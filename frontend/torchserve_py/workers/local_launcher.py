@@ -1,4 +1,4 @@
-"""Launchers of this machine: the server starts processes or has them forked; or, to debug them, a person does."""
+"""Launchers of this machine: the server starts processes; or, to debug them, a person does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 
 from torchserve_py.workers.batch_tokens import BatchTokens
-from torchserve_py.workers.forking import Forking
 from torchserve_py.workers.launch_command import Launch, command_line
 from torchserve_py.workers.process import WorkerProcess, start_child
 from torchserve_py.workers.worker_launcher import Launcher
@@ -17,25 +16,13 @@ logger = logging.getLogger(__name__)
 
 
 class LocalLauncher(Launcher):
-    """Starts processes; those that can be are forked, unless ``forking`` is None."""
-
-    def __init__(self, forking: Forking | None = None) -> None:
-        self._forking = forking
-
-    async def close(self) -> None:
-        """End what the workers were forked from."""
-        if self._forking is not None:
-            await self._forking.close()
+    """Starts processes."""
 
     async def start(
         self, launch: Launch, socket: Path, token: str, worker_id: str, label: str, tokens: BatchTokens | None
     ) -> WorkerProcess:
         """Start a process, as `Launcher.start` says."""
         claims = () if tokens is None else tokens.worker_ends
-        if self._forking is not None:
-            forked = await self._forking.fork(launch, socket, token, label, claims)
-            if forked is not None:
-                return WorkerProcess(forked, label, worker_id, forked=True)
         environment = launch.worker_environment(token)
         if claims:
             environment[CLAIMS_VARIABLE] = ",".join(map(str, claims))

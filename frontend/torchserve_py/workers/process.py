@@ -9,16 +9,13 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from torchserve_py.logs.setup import MODEL_LOGGER
 from torchserve_py.transport.turns import running_turns
 from torchserve_py.workers.startup import MEMORY_RAN_OUT
 from ts.protocol.log_records import record_of
 from ts.protocol.server_identity import started
-
-if TYPE_CHECKING:
-    from torchserve_py.workers.forking import ForkedProcess
 
 logger = logging.getLogger(__name__)
 model_log = logging.getLogger(MODEL_LOGGER)
@@ -29,6 +26,23 @@ _READ_SIZE = 64 * 1024
 _LEVELS: Final = {"stdout": logging.INFO, "stderr": logging.WARNING}
 #: What records of workers say besides level and message.
 _TOLD = ("request_id", "sequence_id", "request_ids", "sequence_ids", "model_logger", "exception")
+
+
+class RunningProcess(Protocol):
+    """What is known of a process as `asyncio.subprocess.Process` knows it."""
+
+    pid: int
+    stdout: asyncio.StreamReader | None
+    stderr: asyncio.StreamReader | None
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, negative if a signal has ended it; None while it runs."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait for its end; return the exit status."""
+        ...
 
 
 class WorkerProcess:
@@ -42,15 +56,15 @@ class WorkerProcess:
 
     def __init__(
         self,
-        process: asyncio.subprocess.Process | ForkedProcess,
+        process: RunningProcess,
         label: str,
         worker_id: str = "",
         *,
-        forked: bool = False,
+        is_child: bool = True,
     ) -> None:
         self._process = process
         #: The leaders of the process groups that end with it, and when each was started (None: it is our own child).
-        self._leaders: dict[int, str | None] = {process.pid: started(process.pid) if forked else None}
+        self._leaders: dict[int, str | None] = {process.pid: None if is_child else started(process.pid)}
         assert process.stdout is not None
         assert process.stderr is not None
         self._pumps = asyncio.gather(

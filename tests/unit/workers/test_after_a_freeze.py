@@ -5,15 +5,7 @@ The event loop does nothing at all for a while, which is as if the process were 
 
 import asyncio
 import time
-from pathlib import Path
-from typing import Any, cast
 
-import pytest
-
-from torchserve_py.workers import forking
-from torchserve_py.workers.confinement import Confinement
-from torchserve_py.workers.forking import ForkedProcess, Forking
-from torchserve_py.workers.launch_command import Launch
 from torchserve_py.workers.startup import Startup
 from ts.protocol.messages import Loaded
 
@@ -33,22 +25,3 @@ async def test_a_worker_may_still_load_its_model() -> None:
     await standstill()
     startup.loaded(Loaded(ok=True, status=200, message="", traceback="", declares={}))
     assert (await loading)["ok"]
-
-
-async def test_the_warm_parent_and_its_workers_are_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    forked, closed = cast("ForkedProcess", object()), []
-
-    async def fork(*arguments: Any) -> ForkedProcess:
-        await standstill()
-        return forked
-
-    async def close() -> None:
-        closed.append("closed")
-
-    forks = Forking(Confinement(), frozenset())
-    monkeypatch.setattr(forking, "_FORK_LIMIT", LIMIT)
-    monkeypatch.setattr(forking, "_is_forkable", lambda launch: True)
-    monkeypatch.setattr(forks, "_forked", fork)
-    monkeypatch.setattr(forks, "close", close)
-    assert await forks.fork(cast("Launch", None), Path("/"), "", "w", ()) is forked
-    assert closed == []

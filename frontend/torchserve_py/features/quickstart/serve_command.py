@@ -68,7 +68,6 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
     from torchserve_py.features.quickstart.served_path import NoModel, ServedPath
     from torchserve_py.features.quickstart.terminal_log import show_less
     from torchserve_py.logs.setup import configure_logging
-    from torchserve_py.orphans import orphans_adopted
     from torchserve_py.server import run
     from torchserve_py.settings.log_config import LogConfigError
     from torchserve_py.settings.resolution import SettingsError
@@ -92,8 +91,7 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
         show_less(settings.log_format)
     if arguments.watch:  # what is compiled may be older than a change of the same second that leaves the size as it is
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    with orphans_adopted():
-        return run(settings, Attendant(paths, settings, watch=arguments.watch).attend)
+    return run(settings, Attendant(paths, settings, watch=arguments.watch).attend)
 
 
 def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]) -> Any:

@@ -36,7 +36,7 @@ class Server:
                     sys.executable,
                     "-P",
                     "-m",
-                    "ts.process.warm_parent",
+                    "ts.features.forking.warm_parent",
                     "--socket",
                     self.path,
                     "--orders",

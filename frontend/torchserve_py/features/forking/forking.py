@@ -1,4 +1,4 @@
-"""Workers that are forked from a warm parent (`ts.process.warm_parent`), which has imported what they need.
+"""Workers that are forked from a warm parent (`ts.features.forking.warm_parent`), which has imported what they need.
 
 A forked worker is a grandchild of the server: the warm parent tells how it ended, and ends with the server itself.
 """
@@ -106,13 +106,20 @@ class Forking:
         self._has_forked = False
 
     async def fork(
-        self, launch: Launch, socket_path: Path, token: str, label: str, claims: Sequence[int]
+        self,
+        launch: Launch,
+        imports: Sequence[str],
+        socket_path: Path,
+        token: str,
+        label: str,
+        claims: Sequence[int],
     ) -> ForkedProcess | None:
-        """Fork a worker; return None if it has to be started in an interpreter of its own."""
-        if not _is_forkable(launch):
+        """Fork a worker that needs ``imports``; return None if it has to have an interpreter of its own."""
+        if not imports or not _is_forkable(launch):
             return None
+        order = _order_of(launch, imports, token)
         try:
-            return await running_time().within(_FORK_LIMIT, self._forked(socket_path, launch, token, label, claims))
+            return await running_time().within(_FORK_LIMIT, self._forked(socket_path, order, label, claims))
         except TimeoutError:
             logger.error("Worker %s is not forked: the warm parent has taken longer than %g s", label, _FORK_LIMIT)
             await self.close()
@@ -121,10 +128,8 @@ class Forking:
             logger.warning("Worker %s is not forked: %s", label, error)
             return None
 
-    async def _forked(
-        self, socket_path: Path, launch: Launch, token: str, label: str, claims: Sequence[int]
-    ) -> ForkedProcess | None:
-        return await self._order(await self._start(socket_path), launch, token, label, claims)
+    async def _forked(self, socket_path: Path, order: bytes, label: str, claims: Sequence[int]) -> ForkedProcess | None:
+        return await self._send(order, await self._start(socket_path), label, claims)
 
     async def close(self) -> None:
         """End the warm parent, and with it all workers that it has forked."""
@@ -147,7 +152,7 @@ class Forking:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 ours.setblocking(False)
-                command = [sys.executable, "-P", "-m", "ts.process.warm_parent", "--socket", str(socket_path)]
+                command = [sys.executable, "-P", "-m", "ts.features.forking.warm_parent", "--socket", str(socket_path)]
                 process = await start_child(
                     self._confinement.wrap([*command, "--orders", str(theirs.fileno())]),
                     Path("/"),
@@ -158,8 +163,8 @@ class Forking:
             self._warm = parent, ours, in_background(_watch(parent, ours), "watching the warm parent")
             return ours
 
-    async def _order(
-        self, orders: socket.socket, launch: Launch, token: str, label: str, claims: Sequence[int]
+    async def _send(
+        self, order: bytes, orders: socket.socket, label: str, claims: Sequence[int]
     ) -> ForkedProcess | None:
         with ExitStack() as unless_forked:
             readers, theirs = [], []
@@ -168,7 +173,7 @@ class Forking:
                     ours, end = os.pipe()
                     theirs.append(end)
                     readers.append(await _reader(ours, unless_forked))
-                socket.send_fds(orders, [_order_of(launch, token)], [*theirs, *claims])
+                socket.send_fds(orders, [order], [*theirs, *claims])
             finally:
                 for end in theirs:
                     os.close(end)
@@ -184,10 +189,10 @@ class Forking:
         raise OSError(f"the forked process has not become a worker: {why}")
 
 
-def _order_of(launch: Launch, token: str) -> bytes:
+def _order_of(launch: Launch, imports: Sequence[str], token: str) -> bytes:
     environment = {**launch.environment, TOKEN_VARIABLE: token}
     environment["PYTHONPATH"] = launch.worker_environment(token)["PYTHONPATH"]
-    order = {"imports": list(launch.imports), "folder": str(launch.working_dir), "environment": environment}
+    order = {"imports": list(imports), "folder": str(launch.working_dir), "environment": environment}
     return json.dumps(order).encode()
 
 
@@ -195,7 +200,7 @@ def _is_forkable(launch: Launch) -> bool:
     """Return whether a worker has the interpreter, the packages and the launcher that a forked one has."""
     own = launch.venv_python or launch.packages_dir or launch.ranks or launch.cpu_launcher
     early = [name for name in launch.environment if not (name in _READ_LATE or name.startswith(_OURS))]
-    return bool(launch.imports) and not own and not early and interpreter(launch.runtime) == sys.executable
+    return not own and not early and interpreter(launch.runtime) == sys.executable
 
 
 def _is_closed(connected: socket.socket) -> bool:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.models.model_launch import shared_imports
+from torchserve_py.features.forking.forking_launcher import shared_imports
 
 pytestmark = pytest.mark.torch
 TORCH = ("torch", "ts.torch_handler.base_handler")

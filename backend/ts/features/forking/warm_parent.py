@@ -1,6 +1,6 @@
 """A process without a model that has imported what many models need, and forks workers that need not import it again.
 
-    python -P -m ts.process.warm_parent --socket PATH --orders DESCRIPTOR
+    python -P -m ts.features.forking.warm_parent --socket PATH --orders DESCRIPTOR
 
 PATH is where workers connect. DESCRIPTOR is a socket with the server's orders, one message each: JSON (`Order`) and the
 descriptors of the status pipe, of the worker's output and errors, and of its claims. Into the status pipe the worker
@@ -131,7 +131,9 @@ def main(arguments: list[str]) -> int:
         case ["--socket", path, "--orders", descriptor]:
             orders = socket.socket(fileno=int(descriptor))
         case _:
-            print("usage: python -P -m ts.process.warm_parent --socket PATH --orders DESCRIPTOR", file=sys.stderr)
+            print(
+                "usage: python -P -m ts.features.forking.warm_parent --socket PATH --orders DESCRIPTOR", file=sys.stderr
+            )
             return 2
     orders.set_inheritable(False)
     die_with_parent()

@@ -1,0 +1,1 @@
+"""Processes that models leave behind."""
