@@ -57,7 +57,7 @@ class Listener(Protocol):
         ...
 
 
-#: Opens the ports. Raises ListenError: an address cannot be used; TlsError: the TLS files cannot be used.
+#: Opens the ports. Raises ListenError: an address cannot be used; OSError: the TLS files cannot be used.
 ListenerOffer = Callable[["DoorContext"], Awaitable[Listener]]
 
 
@@ -204,6 +204,9 @@ class Plugin:
         needs: The names of features that it imports.
         doors: Returns its doors. If two have the same path, the first gets the request. Raises FeatureUnavailable.
         listeners: Returns what opens its ports. Raises FeatureUnavailable.
+        tls: The name of a module with ``server_context(settings, hosts)``, which returns the `ssl.SSLContext` of https
+            listeners, and ``check_certificate(settings)``, which only finds out whether that is possible. Both raise
+            OSError with what to tell. The first plugin that has one counts.
         problems_of_opening: Opens what the settings name for its ports, and adds it to the list, whose sockets the
             caller closes; returns what cannot be opened and why. The server asks before it loads models.
         background: Returns what runs while the server does.
@@ -246,6 +249,7 @@ class Plugin:
     doors: Callable[[], Iterable[DoorOffer]] = _none
     listeners: Callable[[], Iterable[ListenerOffer]] = _none
     background: Callable[[], Iterable[BackgroundOffer]] = _none
+    tls: str = ""
     problems_of_opening: Callable[[Settings, list[socket.socket]], Awaitable[Sequence[str]]] = _opens
     commands: Mapping[str, str] = field(default_factory=dict)
     reports: Mapping[str, ReportOffer] = field(default_factory=dict)

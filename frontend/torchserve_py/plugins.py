@@ -60,6 +60,7 @@ BUILT_IN: Final = (
     "forms",
     "forking",
     "orphans",
+    "tls",
 )
 
 
@@ -88,6 +89,12 @@ def plugins() -> Sequence[Plugin]:
         if missing := [need for need in plugin.needs if need not in names]:
             raise FeatureUnavailable(f"The plugin {plugin.name} needs {missing[0]!r}; there is no plugin of that name.")
     return found
+
+
+@cache
+def tls() -> str:
+    """Return the module that encrypts connections; empty: they cannot be."""
+    return next((plugin.tls for plugin in plugins() if plugin.tls), "")
 
 
 @cache

@@ -4,6 +4,7 @@ A listener has one `Router`; doors with the same address share a listener, as in
 """
 
 import asyncio
+import importlib
 import logging
 import socket
 import ssl
@@ -19,10 +20,10 @@ from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import ANY_PATH, DoorContext, PathValues, Route
 from torchserve_py.doors.server_doors import DescriptionDoor, DrainDoor, HealthDoor, MetricsDoor
-from torchserve_py.doors.tls import server_context
 from torchserve_py.doors.token_authorization import Authorization
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.plugin_api import DoorOffer
+from torchserve_py.plugins import tls
 from torchserve_py.serving.serving import Serving
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import Settings
@@ -57,20 +58,20 @@ class Doors:
         self._acceptors: list[Acceptor] = []
 
     async def open(self) -> None:
-        """Listen. Raises ListenError, TlsError: see `start_doors`."""
+        """Listen. Raises ListenError, OSError: see `start_doors`."""
         settings = self.context.settings
         wanted = http_addresses(settings)
         hosts = [address.host for _, address in wanted if address.is_tls]
-        tls = server_context(settings, hosts) if hosts else None
+        context = importlib.import_module(tls()).server_context(settings, hosts) if hosts else None
         for names, address in wanted:
-            accept = self._serve(names, address, tls if address.is_tls else None)
+            accept = self._serve(names, address, context if address.is_tls else None)
             sockets, used = await bind(names, address)
             self._acceptors += map(accept, sockets)
             self.addresses |= dict.fromkeys(names, used)
             logger.info("%s: listening at %s", ", ".join(names), used)
 
     def _serve(
-        self, names: Sequence[str], address: Address, tls: ssl.SSLContext | None
+        self, names: Sequence[str], address: Address, encryption: ssl.SSLContext | None
     ) -> Callable[[socket.socket], Acceptor]:
         """Return the function that accepts the connections of the address that these settings name."""
         context, settings = self.context, self.context.settings
@@ -85,12 +86,12 @@ class Doors:
 
         routes = [route for offer in self._offers if offer.listener in names for route in offer.make(context).routes()]
         connect = connecting([*routes, *DescriptionDoor(context, routes).routes()])
-        plain = None if tls is None else connecting(_PLAIN)
+        plain = None if encryption is None else connecting(_PLAIN)
 
         def refuse(why: str) -> bytes:
             return context.responses.whole_failure(too_many_connections(why))
 
-        return lambda listening: Acceptor(listening, admission, connect, refuse, tls, plain)
+        return lambda listening: Acceptor(listening, admission, connect, refuse, encryption, plain)
 
     async def close(self) -> None:
         """Stop listening, let answers that are being written finish for a few seconds, close every connection."""
@@ -115,8 +116,8 @@ async def start_doors(
 ) -> Doors:
     """Open the HTTP doors: the kernel's, and those that features offer; ``tokens`` is None if all may use them.
 
-    Raises ListenError: an address cannot be used; TlsError: the configured key or certificate cannot be used. No door
-    is open then.
+    Raises ListenError: an address cannot be used; OSError: the configured TLS key or certificate cannot be used. No
+    door is open then.
     """
     doors = Doors(DoorContext(settings, serving, metrics, tokens), offers)
     try:

@@ -1,10 +1,10 @@
 """What a server opens when it starts, tried before any model is loaded: key stores, addresses."""
 
+import importlib
 import socket
 
 from torchserve_py.doors.binding import check_free, http_addresses
-from torchserve_py.doors.tls import TlsError, check_certificate
-from torchserve_py.plugins import plugins
+from torchserve_py.plugins import plugins, tls
 from torchserve_py.settings.table import Settings
 
 
@@ -12,11 +12,13 @@ async def problems_of_opening(settings: Settings) -> list[str]:
     """Open what the settings name, and close it again; return what cannot be opened and why."""
     problems = []
     addresses = http_addresses(settings)
-    try:
-        if any(address.is_tls for _, address in addresses):
-            check_certificate(settings)
-    except TlsError as error:
-        problems.append(str(error))
+    if encrypted := [names for names, address in addresses if address.is_tls]:
+        try:
+            if not tls():
+                raise OSError(f"{encrypted[0][0]} is https, but nothing in this installation speaks TLS; use http")
+            importlib.import_module(tls()).check_certificate(settings)
+        except OSError as error:
+            problems.append(str(error))
     held: list[socket.socket] = []
     try:
         for names, address in addresses:

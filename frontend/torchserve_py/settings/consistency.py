@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 
 from torchserve_py.plugins import launchers, settings_sections
-from torchserve_py.settings.needed_files import PEM_FILES, missing_files
 from torchserve_py.settings.schemas.versions import VERSION_KEYS, VersionSettings
 from torchserve_py.settings.server_settings import sources
 from torchserve_py.settings.table import Effective
@@ -16,7 +15,6 @@ _LOCAL = ("debug", "cpu_launcher_enable", "install_py_dep_per_model", "worker_us
 def contradictions(effective: Mapping[str, Effective]) -> Iterator[str]:
     """Yield a line for each mistake; settings whose own value is wrong are absent from ``effective``."""
     values = {name: each.value for name, each in effective.items()}
-    yield from _https_files(effective)
     for section in settings_sections():
         yield from section.contradictions(effective)
     if values.get("model_snapshot") and values.get("model_store"):
@@ -51,17 +49,6 @@ def doubts(effective: Mapping[str, Effective]) -> Iterator[str]:
     for place, version in _versions(effective):
         for key in sorted((version.model_extra or {}).keys() - set(VERSION_KEYS)):
             yield f"{place}.{key} is not known and has no effect; known are {', '.join(VERSION_KEYS)}"
-
-
-def _https_files(effective: Mapping[str, Effective]) -> Iterator[str]:
-    """Yield a line for each file that https listeners need and that is not there."""
-    values = {name: each.value for name, each in effective.items()}
-    addresses = (values.get(f"{door}_address") for door in ("inference", "management", "metrics"))
-    if any(address is not None and address.is_tls for address in addresses):
-        if values.get("keystore") is not None:
-            yield from missing_files(effective, ("keystore",), "https needs its file")
-        elif any(values.get(name) is not None for name in PEM_FILES):  # else the server makes a certificate
-            yield from missing_files(effective, PEM_FILES, f"https with {' and '.join(PEM_FILES)} needs both")
 
 
 def _versions(effective: Mapping[str, Effective]) -> Iterator[tuple[str, VersionSettings]]:

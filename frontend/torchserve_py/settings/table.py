@@ -18,7 +18,6 @@ from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.schemas.schema import ClosedSchema, key
 from torchserve_py.settings.schemas.values import (
-    ANY_TEXT,
     FLAG,
     MAX_LONG,
     NAME,
@@ -252,11 +251,6 @@ class Settings(ClosedSchema):
     cors_allowed_headers: OptionalName = setting(
         None, "the headers that they may send: the header access-control-allow-headers", "all headers"
     )
-    keystore: OptionalPath = setting(None, "key store with the TLS key and certificate")
-    keystore_pass: Annotated[str, ANY_TEXT] = setting("changeit", "password of the key store", repr=False)
-    keystore_type: Name = setting("PKCS12", "format of the key store: `PKCS12` or `JKS`")
-    private_key_file: OptionalPath = setting(None, "private key for TLS, PEM")
-    certificate_file: OptionalPath = setting(None, "certificate chain for TLS, PEM")
 
     # Metrics and logs
     metrics_mode: Annotated[Literal["log", "prometheus", "legacy"], choice("log", "prometheus", "legacy")] = setting(

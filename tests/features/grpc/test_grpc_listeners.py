@@ -16,11 +16,11 @@ from tests.features.grpc.http2.raw_client import HEADERS, RawClient, frame
 from tests.features.grpc.models import echo, later, request
 
 from torchserve_py.doors.binding import ListenError
-from torchserve_py.doors.tls import TlsError
 from torchserve_py.features.grpc.http2 import frames
 from torchserve_py.features.grpc.protos import inference_pb2, management_pb2
 from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 from torchserve_py.features.keys.generated_keys import GeneratedKeys
+from torchserve_py.features.tls.tls import TlsError
 from torchserve_py.logs import access_log
 
 INFERENCE = "org.pytorch.serve.grpc.inference.InferenceAPIsService"

@@ -6,8 +6,9 @@ import ssl
 from collections.abc import Mapping
 
 from torchserve_py.doors.binding import ListenError
-from torchserve_py.doors.tls import TlsError, use_files
 from torchserve_py.features.grpc.grpc_settings import GrpcSettings
+from torchserve_py.features.tls.tls import TlsError, use_files
+from torchserve_py.features.tls.tls_settings import TlsSettings
 from torchserve_py.settings.table import Settings
 from torchserve_py.transport.acceptor import listening_sockets
 
@@ -25,7 +26,8 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     """Return the TLS context of the ports; None if they do without. Raises TlsError: a file is not set or unusable."""
     if not settings.of(GrpcSettings).enable_grpc_ssl:
         return None
-    if settings.private_key_file is None or settings.certificate_file is None:
+    files = settings.of(TlsSettings)
+    if files.private_key_file is None or files.certificate_file is None:
         raise TlsError("enable_grpc_ssl is true: private_key_file and certificate_file must be set, to files in PEM")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from torchserve_py.settings.needed_files import PEM_FILES, missing_files
+from torchserve_py.features.tls.needed_files import PEM_FILES, missing_files
 from torchserve_py.settings.schemas.values import MAX_LONG, choice, integer
 from torchserve_py.settings.table import (
     Effective,

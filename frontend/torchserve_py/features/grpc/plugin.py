@@ -36,7 +36,7 @@ def _settings() -> type[SettingsSection]:
 
 PLUGIN = Plugin(
     name="grpc",
-    needs=("management", "open_inference"),
+    needs=("management", "open_inference", "tls"),
     listeners=_listeners,
     problems_of_opening=_problems_of_opening,
     settings=_settings,

@@ -16,7 +16,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from torchserve_py.doors import java_key_store
+from torchserve_py.features.tls import java_key_store
+from torchserve_py.features.tls.tls_settings import TlsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,9 +48,10 @@ def server_context(settings: Settings, hosts: Iterable[str]) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    if settings.keystore is not None:
-        _use_key_store(context, settings, settings.keystore)
-    elif settings.certificate_file is not None or settings.private_key_file is not None:
+    own = settings.of(TlsSettings)
+    if own.keystore is not None:
+        _use_key_store(context, settings, own.keystore)
+    elif own.certificate_file is not None or own.private_key_file is not None:
         use_files(context, settings)
     else:
         _use_self_signed(context, settings, hosts)
@@ -61,23 +63,25 @@ def use_files(context: ssl.SSLContext, settings: Settings) -> None:
 
     Raises TlsError: a file is missing or unusable.
     """
-    if settings.certificate_file is None or settings.private_key_file is None:
+    own = settings.of(TlsSettings)
+    if own.certificate_file is None or own.private_key_file is None:
         raise TlsError("certificate_file and private_key_file: TLS needs both (or neither)")
     for name in ("certificate_file", "private_key_file"):
-        _check_readable(name, getattr(settings, name))
+        _check_readable(name, getattr(own, name))
     try:
         # The empty password keeps OpenSSL from asking for one at the terminal.
-        context.load_cert_chain(settings.certificate_file, settings.private_key_file, password="")
+        context.load_cert_chain(own.certificate_file, own.private_key_file, password="")
     except (ssl.SSLError, ValueError) as error:
         raise TlsError(
-            f"certificate_file {settings.certificate_file} and private_key_file {settings.private_key_file} cannot be"
+            f"certificate_file {own.certificate_file} and private_key_file {own.private_key_file} cannot be"
             f" used: {error}; they must hold a chain and its key, without a password, in PEM"
         ) from error
 
 
 def check_certificate(settings: Settings) -> None:
     """Raise TlsError if `server_context` would."""
-    if settings.keystore is not None or settings.certificate_file is not None or settings.private_key_file is not None:
+    own = settings.of(TlsSettings)
+    if own.keystore is not None or own.certificate_file is not None or own.private_key_file is not None:
         server_context(settings, ())
     elif find_spec("cryptography") is None:
         raise _not_installed(_SELF_SIGNED)
@@ -85,9 +89,10 @@ def check_certificate(settings: Settings) -> None:
 
 def _use_key_store(context: ssl.SSLContext, settings: Settings, path: Path) -> None:
     """Load the key store; as in Java, its content tells which of the two formats it has."""
-    if settings.keystore_type.upper() not in _KEY_STORE_TYPES:
+    own = settings.of(TlsSettings)
+    if own.keystore_type.upper() not in _KEY_STORE_TYPES:
         raise TlsError(
-            f"keystore_type {settings.keystore_type} is not supported, only {' and '.join(_KEY_STORE_TYPES)} are;"
+            f"keystore_type {own.keystore_type} is not supported, only {' and '.join(_KEY_STORE_TYPES)} are;"
             f" convert the key store: {_conversion(path)}, and set keystore to the new file"
         )
     _check_readable("keystore", path)
@@ -96,7 +101,7 @@ def _use_key_store(context: ssl.SSLContext, settings: Settings, path: Path) -> N
         from cryptography.hazmat.primitives.serialization import load_der_private_key, pkcs12
     except ImportError as error:
         raise _not_installed("Reading keystore") from error
-    data, password = path.read_bytes(), settings.keystore_pass
+    data, password = path.read_bytes(), own.keystore_pass
     try:
         if data.startswith(java_key_store.MAGIC):
             entry = java_key_store.read_private_key(data, password)

@@ -8,8 +8,8 @@ import pytest
 from cryptography import x509
 from tests.unit.doors.fakes import make_settings
 
-from torchserve_py.doors.java_key_store import MAGIC, UnreadableKeyStore, read_private_key
-from torchserve_py.doors.tls import TlsError, server_context
+from torchserve_py.features.tls.java_key_store import MAGIC, UnreadableKeyStore, read_private_key
+from torchserve_py.features.tls.tls import TlsError, server_context
 from torchserve_py.settings.addresses import Address
 
 PASSWORD = "changeit"

@@ -20,7 +20,7 @@ from tests.unit.doors.conftest import OpenDoors, open_doors
 from tests.unit.doors.fake_serving import FakeServing
 from tests.unit.doors.fakes import FakeMetrics, make_settings
 
-from torchserve_py.doors.tls import TlsError, server_context
+from torchserve_py.features.tls.tls import TlsError, server_context
 from torchserve_py.settings.addresses import Address
 
 HTTPS = Address("https", "127.0.0.1", 0)

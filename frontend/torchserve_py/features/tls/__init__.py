@@ -1,0 +1,1 @@
+"""Keys and certificates: key stores, files in PEM, and certificates that are made for a run."""
