@@ -244,9 +244,7 @@ class Load(TypedDict):
     """The message body with which a worker loads its copy of the model."""
 
     contract: str  # how the model's code is called
-    runtime: (
-        str  # the module whose ``load`` loads it as `ts.process.worker.load_model` does; '': a handler with batches
-    )
+    runtime: str  # the module whose ``load`` loads it as `ts.process.worker.load_model` does; '': a handler's batches
     adapters: list[str]  # modules whose ``adapt(module)`` makes a handler of what a module of the model's has
     forms: str  # the module whose ``parse_form(content_type, body)`` reads forms; '': there is none
     protocols: dict[str, str]  # of rows, with the module whose ``row_reader`` reads each for TorchServe's handlers
@@ -270,9 +268,7 @@ class Load(TypedDict):
     max_response_size: int
     metrics: list[list[Any]]  # declared metrics of handlers: type, name, unit, [dimension, …]
     header_keys: list[str]  # names of the sequence id, start and end headers
-    preparations: dict[
-        str, Any
-    ]  # modules whose ``prepare`` is called before the model counts as loaded, with an argument
+    preparations: dict[str, Any]  # modules whose ``prepare(argument)`` runs before the model counts as loaded
     cache: Cache | None  # the settings of the handler's SequenceCache; None for a stateless model
 
 

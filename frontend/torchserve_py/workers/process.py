@@ -32,8 +32,16 @@ class RunningProcess(Protocol):
     """What is known of a process as `asyncio.subprocess.Process` knows it."""
 
     pid: int
-    stdout: asyncio.StreamReader | None
-    stderr: asyncio.StreamReader | None
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None:
+        """What it prints."""
+        ...
+
+    @property
+    def stderr(self) -> asyncio.StreamReader | None:
+        """What it prints as errors."""
+        ...
 
     @property
     def returncode(self) -> int | None:

@@ -82,6 +82,9 @@ class Bench:
         (self.directory / "handler.py").write_text(HANDLER.replace("LOADING", loading))
         load = Load(
             contract="torchserve",
+            runtime="",
+            adapters=[],
+            forms="",
             model_name="m",
             model_version="1.0",
             model_dir=str(self.directory),
@@ -97,7 +100,7 @@ class Bench:
             limit_max_image_pixels=True,
             server_version="1",
             max_response_size=1000,
-            warmup=[],
+            preparations={},
             protocols={},
             observers={},
             metrics=[],
