@@ -28,7 +28,7 @@ class ResponseHead(NamedTuple):
 _UNTOUCHED: Final = ResponseHead(200, "", ())
 
 #: Sends one part of a streamed response for rows of the batch that is running: results, rows, error message, status.
-PartSender = Callable[[Any, Mapping[int, str], str, int], None]
+PartSender = Callable[..., None]
 
 
 class RowError(NamedTuple):

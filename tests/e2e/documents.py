@@ -25,7 +25,7 @@ _REST = "..."
 PATIENCE = 20.0
 #: The tests run with what is to be tested, so nothing is installed.
 _INSTALLATION = "pip install"
-_FOREGROUND = "torchserve-py serve "
+_FOREGROUND_COMMAND = re.compile(r"(env (\w+=\S+ )+)?torchserve-py serve ")
 _START = " --start "
 
 
@@ -93,7 +93,7 @@ def run(block: Block, workplace: Workplace) -> None:
 
 def _run_command(command: Command, line: int, workplace: Workplace) -> None:
     patience = PATIENCE
-    if command.text.startswith(_FOREGROUND):
+    if _FOREGROUND_COMMAND.match(command.text):
         workplace.begin(command.text)
         code, printed, patience = 0, "", DEADLINE
     else:

@@ -60,15 +60,19 @@ def test_a_restart_brings_back_what_was_served() -> None:
         assert {path.stat().st_mode & 0o777 for path in running.snapshots} == {0o600}
 
 
-def test_what_is_unregistered_stays_away_and_models_of_the_command_line_do_not_count() -> None:
+def test_what_is_unregistered_stays_away_and_models_of_the_command_line_win() -> None:
     with SnapshotServer({"echo": HANDLERS / "echo", "gone": HANDLERS / "echo"}) as running:
         running.wait_ready()
         assert running.unregister("gone").status_code == 200
-        running.restart("--models", f"third={HANDLERS / 'echo'}")
+        running.restart()
         running.wait_ready()
         listed = requests.get(f"{running.management}/models", timeout=DEADLINE).json()["models"]
         assert [each["modelName"] for each in listed] == ["echo"]
-        assert "--models has no effect" in running.log()
+        running.restart("--models", f"third={HANDLERS / 'echo'}")
+        running.wait_ready()
+        listed = requests.get(f"{running.management}/models", timeout=DEADLINE).json()["models"]
+        assert [each["modelName"] for each in listed] == ["third"]
+        assert "flag --models says which models are loaded, so those of logs/config/" in running.log()
 
 
 def test_a_server_does_not_start_without_an_archive_that_it_served() -> None:

@@ -181,7 +181,8 @@ def test_a_missing_archive_is_an_error_with_torchserves_words(home):
     ]
 
 
-def test_the_models_of_the_command_line_have_no_effect_and_that_is_told(home):
+def test_the_models_of_the_command_line_win_and_that_is_told(home):
     write(home, "20200429132324374-startup.cfg", TORCHSERVE)
     resolution = Resolution(parse_flags(["--models", "other.mar"]), {}, home)
-    assert resolution.warnings[-1].startswith("--models has no effect: logs/config/20200429132324374-startup.cfg:4")
+    assert resolution.warnings[-1].startswith("flag --models says which models are loaded, so those of logs/config/")
+    assert resolution.settings().model_snapshot is None

@@ -190,11 +190,11 @@ class Batch:
         self.flush(meanwhile=meanwhile)
         running.set(no_requests)
 
-    def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:
+    def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int, kind: str = "") -> None:
         """Send one part of the response of every row in ``req_id_map``; the handler calls this while it runs.
 
-        A ``code`` other than 200 ends those rows with ``message`` as the error. Raises JobsCancelled: every row of the
-        batch is done, so no client waits for further results.
+        A ``code`` other than 200 ends those rows with ``message`` as the error, of this ``kind``. Raises JobsCancelled:
+        every row of the batch is done, so no client waits for further results.
         """
         self._look()
         some_done = False
@@ -203,7 +203,7 @@ class Batch:
             if code == 200:
                 self.answer(row, ret[index], "true")
             else:
-                self.fail(row, Failure(error_status(code), message))
+                self.fail(row, Failure(error_status(code), message, kind=kind))
             some_done |= row.done
         self.flush()
         if some_done and all(row.done for row in self.rows):

@@ -102,14 +102,14 @@ def _decode_json(value: bytes) -> Any:
             return json.loads(str(value, "utf-8"))
         except ValueError:
             return json.loads(value)  # finds out that it is UTF-16 or UTF-32, or starts with a byte order mark
-    except (ValueError, RecursionError):
-        logger.warning("Failed json decoding of input data. Forwarding encoded payload", exc_info=True)
+    except (ValueError, RecursionError) as error:  # the client's mistake, which needs no traceback of the library's
+        logger.warning("Failed json decoding of input data. Forwarding encoded payload: %s", error)
         return _own(value)
 
 
 def _decode_text(value: bytes) -> str | bytearray:
     try:
         return str(value, "utf-8")
-    except UnicodeDecodeError:
-        logger.warning("Failed utf-8 decoding of input data. Forwarding encoded payload", exc_info=True)
+    except UnicodeDecodeError as error:
+        logger.warning("Failed utf-8 decoding of input data. Forwarding encoded payload: %s", error)
         return _own(value)

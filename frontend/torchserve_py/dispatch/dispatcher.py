@@ -417,13 +417,14 @@ class Dispatcher:
 
     def _record(self, job: InferenceJob, outcome: Part | Cause, now: float) -> None:
         """Count and trace a job that ends."""
+        told = outcome.status if isinstance(outcome, Part) else outcome
         failed = not isinstance(outcome, Part) or outcome.error is not None
         self.metrics.observe_request(now - job.submitted_at, by_default=job.request.by_default)
         if failed:
-            self.metrics.outcomes.went_wrong(None if isinstance(outcome, Part) else outcome, job.submitted_at, now)
+            self.metrics.outcomes.went_wrong(told, job.submitted_at, now)
         else:
             self.metrics.answered(job.submitted_at, job.sent_at, now, by_default=job.request.by_default)
-        self.metrics.ended(job.request.via, outcome.status if isinstance(outcome, Part) else outcome, failed=failed)
+        self.metrics.ended(job.request.via, told, failed=failed)
         if job.on_end is not None:
             job.on_end(job.id, failed)
 

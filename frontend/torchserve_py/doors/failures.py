@@ -17,6 +17,8 @@ from torchserve_py.transport.request_budget import NoRoomError
 
 #: The header of an answer with the cause of a failure.
 CAUSE_HEADER: Final = "ts-error-cause"
+#: The cause of a failure that a client has made: its request does not fit the model.
+INVALID_REQUEST: Final = "invalid_request"
 INTERNAL: Final = "InternalServerException"
 #: The type of a failure whose key is missing or is not one of those that the server has made.
 INVALID_KEY: Final = "InvalidKeyException"
@@ -166,8 +168,12 @@ def handler_failure(
     details: bytes | bytearray = b"",
     kind: str = "",
 ) -> Failure:
-    """Return the failure for a row whose handler raised an exception or set an error status; ``kind`` is its type."""
-    return Failure(status, kind or INTERNAL, message, HANDLER_ERROR, details=details, more_headers=headers)
+    """Return the failure for a row whose handler raised an exception or set an error status; ``kind`` is its type.
+
+    A request that does not fit what the model takes is the client's mistake, and no error of the handler.
+    """
+    cause = INVALID_REQUEST if kind == "BadRequestException" else HANDLER_ERROR
+    return Failure(status, kind or INTERNAL, message, cause, details=details, more_headers=headers)
 
 
 _NO_WORKER: Final = (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT)

@@ -47,8 +47,8 @@ class Outcomes:
 
     @property
     def failed(self) -> int:
-        """How many jobs have failed, whatever the cause."""
-        return sum(self.failures.values())
+        """How many jobs have failed, whatever the cause, but for those that the handler has refused."""
+        return sum(self.failures.values()) - self.failures.get(REFUSED_BY_HANDLER, 0)
 
     def answered(self, submitted_at: float, sent_at: float, now: float) -> None:
         """Count a job that has its last part."""
@@ -57,9 +57,10 @@ class Outcomes:
         self.running_seconds += now - sent_at
         self.last_at = now
 
-    def went_wrong(self, cause: Cause | None, submitted_at: float, now: float) -> None:
-        """Count a job that has ended in any other way; ``cause`` is None for an error that its handler answered."""
-        name = HANDLER_ERROR if cause is None else cause.value
+    def went_wrong(self, told: Cause | int, submitted_at: float, now: float) -> None:
+        """Count a job that has ended in any other way: the cause, or the status of the error that its handler gave."""
+        of_handler = HANDLER_ERROR if isinstance(told, int) and told >= 500 else REFUSED_BY_HANDLER
+        name = told.value if isinstance(told, Cause) else of_handler
         self.failures[name] = self.failures.get(name, 0) + 1
         self.failed_seconds += now - submitted_at
         self.last_at = now

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from torchserve_py.metrics.model_metrics import REFUSED_BY_HANDLER
 from torchserve_py.scheduling import sequence as scheduled
 
 #: Sequences that one turn of the event loop looks at: about a millisecond.
@@ -42,6 +43,11 @@ class Activity(NamedTuple):
 
     @property
     def failed(self) -> int:
+        """Jobs without an answer, whatever the cause, but for those that the handler has refused: the clients' own."""
+        return self.unanswered - self.failures.get(REFUSED_BY_HANDLER, 0)
+
+    @property
+    def unanswered(self) -> int:
         """Jobs without an answer, whatever the cause."""
         return sum(self.failures.values())
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 
 from torchserve_py.plugins import launchers, settings_sections
 from torchserve_py.settings.schemas.versions import VERSION_KEYS, VersionSettings
-from torchserve_py.settings.server_settings import sources
 from torchserve_py.settings.table import Effective
 
 _CORS = ("cors_allowed_methods", "cors_allowed_headers")
@@ -40,10 +39,6 @@ def doubts(effective: Mapping[str, Effective]) -> Iterator[str]:
         for name in _CORS:
             if values.get(name):
                 yield f"{effective[name].origin}: {name} has no effect without cors_allowed_origin"
-    if values.get("model_snapshot") and "load_models" in effective:
-        flag = sources()["load_models"].flag
-        if effective["load_models"].origin == f"flag {flag}":
-            yield f"{flag} has no effect: {effective['model_snapshot'].origin} says which models are loaded"
     for section in settings_sections():
         yield from section.doubts(effective)
     for place, version in _versions(effective):

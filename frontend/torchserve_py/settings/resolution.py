@@ -67,8 +67,20 @@ class Resolution:
         self._env_enabled = self._file_switch("enable_envvars_config")
         self._read_values()
         self._check_environment()
+        self._let_flag_win_over_snapshot()
         self.errors += contradictions(self.effective)
         self.warnings += doubts(self.effective)
+
+    def _let_flag_win_over_snapshot(self) -> None:
+        """Drop the models of a snapshot where the command line names others, as flags win over every file."""
+        models, snapshot = self.effective.get("load_models"), self.effective.get("model_snapshot")
+        if models is None or snapshot is None or snapshot.value is None or not models.origin.startswith("flag "):
+            return
+        self.effective["model_snapshot"] = Effective(None, DEFAULT_ORIGIN)
+        self.warnings.append(
+            f"{models.origin} says which models are loaded, so those of {snapshot.origin} are not; start without the"
+            " flag to have these back"
+        )
 
     def settings(self) -> Settings:
         """Return the settings. Raises `SettingsError` when there are errors."""

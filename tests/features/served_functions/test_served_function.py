@@ -58,7 +58,7 @@ class Call:
         results = self.handler.entry_point(list(rows), self.context)
         return asyncio.run(results) if asyncio.iscoroutine(results) else results
 
-    def _send(self, ret: Any, req_id_map: Any, message: str, code: int) -> None:
+    def _send(self, ret: Any, req_id_map: Any, message: str, code: int, kind: str = "") -> None:
         for index in req_id_map:
             self.sent.append((index, ret[index] if code == 200 else (code, message)))
         if code != 200:
@@ -118,7 +118,10 @@ def test_several_parameters_come_from_an_object_a_form_or_tensors() -> None:
         (row(body={"a": "x"}), "a: Input should be a valid integer, unable to parse string as an integer, given 'x'"),
         (row(body=[1]), "the body is to be a JSON object with the members a, b, given '[1]'"),
         (row(body=None), "the body is to be a JSON object with the members a, b, and is empty"),
-        (row(body=b'{"a": '), "the body is to be a JSON object with the members a, b, and is no JSON: Expecting value"),
+        (
+            row(body=b'{"a": '),
+            "the body is to be a JSON object with the members a, b, and is not JSON: Expecting value",
+        ),
         (
             row(**{'{"a": 1}': ""}),
             "the request has '{\"a\": 1}' in place of a, b; a body that is no form needs the header"
@@ -285,3 +288,55 @@ def test_the_decorator_leaves_a_function_as_it_is() -> None:
     assert many(["a", "b"]) == ["a", "b"]
     with pytest.raises(TypeError, match="batches"):
         serve(batches=2)  # type: ignore[call-overload]
+
+
+def test_an_object_with_the_one_name_is_accepted_as_well() -> None:
+    def half(number: float) -> float:
+        return number / 2
+
+    assert Call(half)(row(body=3)) == [1.5]
+    assert Call(half)(row(body={"number": 3})) == [1.5]
+    assert Call(half)(row(body=bytearray(b'{"number": 3}'))) == [1.5]
+
+
+def test_a_value_that_fits_is_not_taken_for_an_object_with_the_one_name() -> None:
+    def echo(data: dict[str, Any]) -> Any:
+        return data
+
+    def shout(text: str) -> str:
+        return text.upper()
+
+    assert Call(echo)(row(body={"data": 1})) == [{"data": 1}]
+    assert Call(shout)(row(body='{"text": "a"}')) == ['{"TEXT": "A"}']
+    assert Call(shout)(row(body={"text": "a"})) == ["A"]
+
+
+NOT_A_NUMBER = "Input should be a valid number, unable to parse string as a number"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"number": "x"}, f"number: {NOT_A_NUMBER}, given 'x'"),
+        (b"\xff\xd8\xff", f"number: {NOT_A_NUMBER}, given 3 bytes that are not text"),
+        ("[1, 2", "number: the body is not JSON: Expecting ',' delimiter: line 1 column 6 (char 5)"),
+    ],
+)
+def test_what_is_told_of_a_wrong_body(body: Any, told: str) -> None:
+    def half(number: float) -> float:
+        return number / 2
+
+    call = Call(half)
+    call(row(body=body))
+    assert call.sent == [(0, (400, told))]
+
+
+def test_binary_bodies_are_not_repeated() -> None:
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    call = Call(add)
+    call(row(body=b"\xff\xd8\xff"))
+    assert call.sent == [
+        (0, (400, "the body is to be a JSON object with the members a, b, given 3 bytes that are not text"))
+    ]

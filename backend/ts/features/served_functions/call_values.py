@@ -98,8 +98,23 @@ class CallValues:
         try:
             checked = self._model.model_validate(given)
         except ValidationError as error:
-            raise InvalidValue("; ".join(map(_told, error.errors(include_url=False)))) from None
+            checked = self._under_its_name(given, error)
         return {name: getattr(checked, name) for name in self._model.model_fields}
+
+    def _under_its_name(self, given: Mapping[str, Any], error: ValidationError) -> Any:
+        """Check the value of the only parameter again, as the member of that name in an object; several are sent so.
+
+        Raises InvalidValue: it is no such object, or its value does not fit either.
+        """
+        value = None if self._single is None else given.get(self._single)
+        if isinstance(value, str) and value.lstrip()[:1] == "{":  # a text is taken as it came
+            value = _value(value, dict)
+        if isinstance(value, dict) and value.keys() == {self._single}:
+            try:
+                return self._model.model_validate(value)
+            except ValidationError as inner:
+                error = inner
+        raise InvalidValue("; ".join(map(_told, error.errors(include_url=False)))) from None
 
     def _given(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._types.keys().isdisjoint(row):  # an ordinary body
@@ -108,7 +123,7 @@ class CallValues:
             if self._optional and (body is None or (isinstance(body, bytes | bytearray | str) and not body)):
                 return {}
             if self._single is not None:
-                return {self._single: _value(body, self._types[self._single])}
+                return {self._single: _json_value(body, self._types[self._single], self._single)}
             row = _value(body, dict)
             if not isinstance(row, dict):
                 raise InvalidValue(
@@ -211,16 +226,36 @@ def _value(given: Any, kind: Any) -> Any:
     return given
 
 
+def _json_value(body: Any, kind: Any, name: str) -> Any:
+    """Return the value in a whole body. Raises InvalidValue: it looks like JSON, which the type needs, and is not."""
+    value = _value(body, kind)
+    if isinstance(value, str) and kind not in (str, Any) and value.lstrip()[:1] in ("{", "["):
+        try:
+            json.loads(value)
+        except ValueError as error:
+            raise InvalidValue(f"{name}: the body is not JSON: {error}") from None
+    return value
+
+
 def _given_instead(body: Any) -> str:
-    """Return what is wrong with a body that is no JSON object."""
+    """Return what is wrong with a body that is not a JSON object."""
     if body is None or (isinstance(body, str | bytes | bytearray) and not body):
         return "and is empty"
     if isinstance(body, str | bytes | bytearray):
         try:
             json.loads(body)
+        except UnicodeDecodeError:
+            return _shown(body)
         except ValueError as error:
-            return f"and is no JSON: {error}"
-    return f"given {str(body)[:_SHOWN]!r}"
+            return f"and is not JSON: {error}"
+    return _shown(body)
+
+
+def _shown(value: Any) -> str:
+    """Return the words about what was given instead: the beginning of a text, and nothing of what is not text."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"given {len(value)} bytes that are not text"
+    return f"given {str(value)[:_SHOWN]!r}"
 
 
 def _plain(value: Any) -> Any:
@@ -230,7 +265,7 @@ def _plain(value: Any) -> Any:
 
 
 def _told(error: Any) -> str:
-    given = "" if error["type"] == "missing" else f", given {str(error['input'])[:_SHOWN]!r}"
+    given = "" if error["type"] == "missing" else f", {_shown(error['input'])}"
     return f"{'.'.join(map(str, error['loc']))}: {error['msg']}{given}"
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ts.context import Context
 from ts.features.served_functions.call_values import CallValues, InvalidValue
-from ts.jobs.errors import JobsCancelled, LoadError
+from ts.jobs.errors import BAD_REQUEST, JobsCancelled, LoadError
 from ts.serve_decorator import METHOD, STATE, Options
 
 
@@ -115,7 +115,7 @@ class _Rows:
             arguments = self._values.read(row)
         except InvalidValue as error:
             with suppress(JobsCancelled):  # the other rows of the batch may still be open
-                _send(context, [], {index: ""}, str(error), 400)
+                _send(context, [], {index: ""}, str(error), 400, BAD_REQUEST)
             return None
         if self._values.new_state is not None:
             state = context.state.get(index)
@@ -146,7 +146,7 @@ class _Rows:
                 self._context.state[index] = state
 
 
-def _send(context: Context, values: Any, ids: Mapping[int, str], message: str, status: int) -> None:
+def _send(context: Context, values: Any, ids: Mapping[int, str], message: str, status: int, kind: str = "") -> None:
     """Send a part of the answers to these rows, see `ts.runtime.batch.Batch.send_part`."""
     assert context.send_part is not None
-    context.send_part(values, ids, message, status)
+    context.send_part(values, ids, message, status, kind)

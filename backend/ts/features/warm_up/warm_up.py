@@ -89,7 +89,7 @@ def _call(
         service.context.send_part = None
 
 
-def _receive_part(ret: Any, req_id_map: Mapping[int, str], message: str, code: int) -> None:
+def _receive_part(ret: Any, req_id_map: Mapping[int, str], message: str, code: int, kind: str = "") -> None:
     """Stand for the client of a streaming handler."""
     if code != 200:
         raise LoadError(f"the handler answered with status {code}: {message}")

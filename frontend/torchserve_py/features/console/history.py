@@ -154,7 +154,7 @@ def short(point: Point) -> list[float | None]:
 def point_between(before: Activity, now: Activity, seconds: float) -> Point:
     """Return the point of the time between two samples."""
     failures = now.failed - before.failed
-    answers = now.succeeded - before.succeeded + failures
+    answers = now.succeeded - before.succeeded + now.unanswered - before.unanswered
     batches = sum(now.batches) - sum(before.batches)
     seconds = max(seconds, 1e-3)
     return (

@@ -60,7 +60,9 @@ function page(server, model, chosen, signal) {
   const here = path(model.name, model.version);
   const versions = h("nav", { class: "versions", ariaLabel: "Versions" });
   const makeDefault = h("button", { type: "button", onclick: () => setDefault(makeDefault, model) }, "Make default");
-  const remove = h("button", { type: "button", class: "danger", onclick: () => unregister(remove, model) }, "Unregister");
+  const remove = server.model_api // else the server would refuse it
+    ? h("button", { type: "button", class: "danger", onclick: () => unregister(remove, model) }, "Unregister")
+    : null;
   const tabs = TABS.filter(([id]) => id !== "sequences" || model.stateful);
   const panel = h("div", { id: "panel", role: "tabpanel", tabIndex: -1 });
   const links = tabs.map(([id, label]) =>

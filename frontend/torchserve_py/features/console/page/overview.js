@@ -104,5 +104,6 @@ export function view({ server, signal, tellState }) {
 }
 
 function registerButton(server) {
-  return h("button", { id: "register", type: "button", class: "primary", onclick: () => registerDialog(server) }, "Register a model");
+  if (!server.model_api) return null; // the server would refuse it
+  return h("button", { id: "register", type: "button", class: "primary", onclick: registerDialog }, "Register a model");
 }

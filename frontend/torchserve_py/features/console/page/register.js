@@ -5,13 +5,7 @@ import { field, h } from "./dom.js";
 import { attempt, dialog, notify } from "./notices.js";
 
 /** Show the form; what is in the model store is proposed. */
-export async function registerDialog(server) {
-  if (!server.model_api) {
-    return dialog("Register a model", (close) => [
-      h("p", {}, "This server registers no models over its APIs. Start it with ", h("code", {}, "--enable-model-api"), " to allow that."),
-      h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => close() }, "Close")),
-    ]);
-  }
+export async function registerDialog() {
   const stored = await call("GET", "console/api/store").catch(() => []);
   return dialog("Register a model", (close) => {
     const choices = h("datalist", { id: "stored" }, stored.map((location) => h("option", { value: location })));
