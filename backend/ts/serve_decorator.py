@@ -27,13 +27,18 @@ class Options(NamedTuple):
     batch_size: int | None = None
     max_batch_delay: int | None = None
     store: str | None = None
+    openai: bool | None = None
 
 
 @overload
 def serve(target: T) -> T: ...
 @overload
 def serve(
-    *, batch_size: int | None = None, max_batch_delay: int | None = None, store: Literal["memory", "file"] = "memory"
+    *,
+    batch_size: int | None = None,
+    max_batch_delay: int | None = None,
+    store: Literal["memory", "file"] = "memory",
+    openai: bool = False,
 ) -> Callable[[T], T]: ...
 def serve(target: T | None = None, **options: Any) -> T | Callable[[T], T]:
     """Mark the one function or class of a file that is the model.
@@ -44,6 +49,8 @@ def serve(target: T | None = None, **options: Any) -> T | Callable[[T], T]:
             and so is the result.
         max_batch_delay: How long a request waits for others to fill its batch, in milliseconds.
         store: Where the parameter ``state`` is kept: ``memory`` of the worker, or a ``file`` that outlives it.
+        openai: Whether OpenAI's clients may use the model: a parameter ``messages`` makes it answer chat completions,
+            ``prompt`` completions, ``input`` embeddings.
     """
     chosen = Options(**options)
 

@@ -9,7 +9,7 @@ import inspect
 import json
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -130,6 +130,11 @@ class CallValues:
                     f"the body is to be a JSON object with the members {self._names}, {_given_instead(row)}"
                 )
         return {name: _value(value, self._types[name]) for name, value in row.items() if name in self._types}
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the parameters that requests fill."""
+        return self._types.keys()
 
     @property
     def _names(self) -> str:

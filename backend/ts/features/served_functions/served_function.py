@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ts.context import Context
 from ts.features.served_functions.call_values import CallValues, InvalidValue
+from ts.features.served_functions.openai_calls import OpenAICall
 from ts.jobs.errors import BAD_REQUEST, JobsCancelled, LoadError
 from ts.serve_decorator import METHOD, STATE, Options
 
@@ -20,6 +21,7 @@ class ServedFunction:
             raise LoadError(f"The class {target.__name__} has no method {METHOD}, which answers requests.")
         self._call: Callable[..., Any] = target if self._instance is None else getattr(self._instance, METHOD)
         self._batched = options.batch_size is not None
+        self._openai = bool(options.openai)
         self._values = CallValues(self._call, batched=self._batched)
         is_async = inspect.iscoroutinefunction(self._call) or inspect.isasyncgenfunction(self._call)
         #: What the worker calls for each batch.
@@ -42,26 +44,28 @@ class ServedFunction:
         return None if setup is None else setup("cpu" if gpu is None else f"cuda:{gpu}")
 
     def _handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
-        batch = _Rows(self._values, data, context)
+        batch = _Rows(self._values, data, context, openai=self._openai)
         for call in batch.calls(batched=self._batched):
             result = self._call(**call.arguments)
             if self._values.streams:
                 with closing(result) as parts:
                     for part in parts:
                         batch.send(call, part)
+                batch.end(call)
             else:
                 batch.keep(call, result)
             batch.store(call)
         return batch.results
 
     async def _handle_async(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
-        batch = _Rows(self._values, data, context)
+        batch = _Rows(self._values, data, context, openai=self._openai)
         for call in batch.calls(batched=self._batched):
             result = self._call(**call.arguments)
             if self._values.streams:
                 async with aclosing(result) as parts:
                     async for part in parts:
                         batch.send(call, part)
+                batch.end(call)
             else:
                 batch.keep(call, await result)
             batch.store(call)
@@ -87,8 +91,13 @@ class _Call(NamedTuple):
 class _Rows:
     """The rows of one batch: their arguments, states and results."""
 
-    def __init__(self, values: CallValues, data: list[dict[str, Any]], context: Context) -> None:
+    def __init__(
+        self, values: CallValues, data: list[dict[str, Any]], context: Context, *, openai: bool = False
+    ) -> None:
         self._values = values
+        self._openai = openai
+        #: The requests of OpenAI's clients, by index.
+        self._asked: dict[int, OpenAICall] = {}
         self._data = data
         self._context = context
         self.results: list[Any] = [b""] * len(data)
@@ -112,6 +121,8 @@ class _Rows:
             self.results[index] = self._values.declared
             return None
         try:
+            if self._openai:
+                row = self._of_openai(index, row)
             arguments = self._values.read(row)
         except InvalidValue as error:
             with suppress(JobsCancelled):  # the other rows of the batch may still be open
@@ -122,14 +133,39 @@ class _Rows:
             arguments[STATE] = self._values.new_state() if state is None else state
         return arguments
 
+    def _of_openai(self, index: int, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the row of a request; of one of OpenAI's clients the members that the function takes.
+
+        Raises InvalidValue: the function does not answer the request's path.
+        """
+        path = self._context.get_request_header(index, "url_path")
+        asked = OpenAICall.of(path, row.get("body"), self._values.names)
+        if asked is None:
+            return row
+        self._asked[index] = asked
+        self._context.set_response_content_type(index, asked.media_type)
+        return asked.arguments
+
     def send(self, call: _Call, part: Any) -> None:
-        written = {index: self._written(index, value, streams=True) for index, value in call.of_rows(part)}
-        ids = dict.fromkeys(call.indexes, "")
-        _send(self._context, written, ids, "", 200)
+        written = {}
+        for index, value in call.of_rows(part):
+            asked = self._asked.get(index)
+            text = self._written(index, value, streams=True) if asked is None else asked.part(value)
+            if text is not None:
+                written[index] = text
+        if written:
+            _send(self._context, written, dict.fromkeys(written, ""), "", 200)
+
+    def end(self, call: _Call) -> None:
+        """Keep what ends the answers of OpenAI's form, once a function has yielded all parts."""
+        for index in call.indexes:
+            if (asked := self._asked.get(index)) is not None:
+                self.results[index] = asked.end()
 
     def keep(self, call: _Call, result: Any) -> None:
         for index, value in call.of_rows(result):
-            self.results[index] = self._written(index, value, streams=False)
+            asked = self._asked.get(index)
+            self.results[index] = self._written(index, value, streams=False) if asked is None else asked.whole(value)
 
     def _written(self, index: int, value: Any, *, streams: bool) -> Any:
         if self._context.get_open_inference_request(index) is not None:  # the protocol has a form of its own

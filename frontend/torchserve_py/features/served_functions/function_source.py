@@ -96,6 +96,8 @@ def _config(file: Path, node: _Function | ast.ClassDef, options: Options) -> dic
         config |= {"batchSize": options.batch_size, "maxBatchDelay": delay}
     if stateful:
         config |= {"sequenceBatching": True, "sequenceMaxIdleMSec": _MAX_IDLE, "maxNumSequence": _MAX_SEQUENCES}
+    if options.openai:
+        config["openai"] = True
     if options.store:
         config["handler"] = {"cache": {"store": options.store}}
     return config

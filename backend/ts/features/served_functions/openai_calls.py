@@ -1,0 +1,142 @@
+"""Requests of OpenAI's clients to a function with `serve(openai=True)`: from a request's body to arguments and back.
+
+The function has parameters with the names of OpenAI's: ``messages`` makes it answer chat completions, ``prompt``
+completions, ``input`` embeddings; others, such as ``temperature``, are the request's if it has them. It returns, or
+yields, texts; embeddings are a list of vectors.
+"""
+
+import base64
+import json
+import struct
+import time
+import uuid
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from ts.features.served_functions.call_values import InvalidValue
+
+#: The parameter that holds what is asked, by the path of the request.
+_ASKED: Final = {"v1/chat/completions": "messages", "v1/completions": "prompt", "v1/embeddings": "input"}
+_EVENTS: Final = "text/event-stream; charset=utf-8"
+_JSON: Final = "application/json"
+_DONE: Final = "data: [DONE]\n\n"
+_NO_USAGE: Final = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+class OpenAICall:
+    """One request; ``arguments`` are the members of its body that the function takes."""
+
+    def __init__(self, path: str, body: Mapping[str, Any], parameters: Collection[str]) -> None:
+        self._path = path
+        self._model = str(body.get("model") or "")
+        self._id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._in_base64 = body.get("encoding_format") == "base64"
+        self._parts: list[Any] = []
+        self.arguments = {name: body[name] for name in parameters if name in body}
+        #: Whether the client wants the answer as it comes.
+        self.streams = bool(body.get("stream")) and not self._is_embedding
+
+    @classmethod
+    def of(cls, path: str | None, body: Any, parameters: Collection[str]) -> "OpenAICall | None":
+        """Return the call that a request to a path is; None if the path is not OpenAI's.
+
+        Raises InvalidValue: the body is not a JSON object, or the function does not answer this path.
+        """
+        asked = _ASKED.get(path or "")
+        if asked is None or path is None:
+            return None
+        if isinstance(body, bytes | bytearray | str):
+            try:
+                body = json.loads(body)
+            except ValueError as error:
+                raise InvalidValue(f"the body is not JSON: {error}") from None
+        if not isinstance(body, dict):
+            raise InvalidValue("the body is to be a JSON object")
+        if asked not in parameters:
+            known = [each.removeprefix("v1/") for each, name in _ASKED.items() if name in parameters]
+            answered = f"it answers {', '.join(known)}" if known else "its function has none of OpenAI's parameters"
+            raise InvalidValue(f"the model does not answer {path.removeprefix('v1/')}: {answered}")
+        if asked not in body:
+            raise InvalidValue(f"{asked}: Field required")
+        return cls(path, body, parameters)
+
+    @property
+    def media_type(self) -> str:
+        """The media type of the answer."""
+        return _EVENTS if self.streams else _JSON
+
+    def part(self, value: Any) -> str | None:
+        """Return a yielded part as it is sent; None if the client wants all parts at once."""
+        if not self.streams:
+            self._parts.append(value)
+            return None
+        delta = self._piece(value, begins=not self._parts)
+        self._parts.append(None)
+        return self._event([{"index": 0, **delta, "finish_reason": None}])
+
+    def whole(self, value: Any) -> Any:
+        """Return the answer to a request, given what the function has returned."""
+        if self._is_embedding:
+            return self._embeddings(value)
+        if self.streams:
+            return f"{self.part(value)}{self.end()}"
+        self._parts.append(value)
+        return self.end()
+
+    def end(self) -> Any:
+        """Return what ends the answer once all parts have come: the last events, or the whole answer."""
+        if self.streams:
+            last = {"delta": {}} if self._is_chat else {"text": ""}
+            return self._event([{"index": 0, **last, "finish_reason": "stop"}]) + _DONE
+        if self._is_chat:
+            message = self._parts[0] if len(self._parts) == 1 and isinstance(self._parts[0], dict) else None
+            content = message or {"content": "".join(map(str, self._parts))}
+            choice: dict[str, Any] = {"message": {"role": "assistant", **content}}
+        else:
+            choice = {"text": "".join(map(str, self._parts))}
+        choices = [{"index": 0, **choice, "finish_reason": "stop", "logprobs": None}]
+        return {**self._head(""), "choices": choices, "usage": _NO_USAGE}
+
+    @property
+    def _is_chat(self) -> bool:
+        return self._path == "v1/chat/completions"
+
+    @property
+    def _is_embedding(self) -> bool:
+        return self._path == "v1/embeddings"
+
+    def _piece(self, value: Any, *, begins: bool) -> dict[str, Any]:
+        if not self._is_chat:
+            return {"text": str(value)}
+        role = {"role": "assistant"} if begins else {}
+        return {"delta": {**role, **(value if isinstance(value, dict) else {"content": str(value)})}}
+
+    def _event(self, choices: list[dict[str, Any]]) -> str:
+        return f"data: {json.dumps({**self._head('.chunk'), 'choices': choices})}\n\n"
+
+    def _head(self, suffix: str) -> dict[str, Any]:
+        kind = f"chat.completion{suffix}" if self._is_chat else "text_completion"
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+    def _embeddings(self, value: Any) -> dict[str, Any]:
+        vectors = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(vectors, list | tuple) or not vectors:
+            raise ValueError(f"embeddings are a list of vectors; a {type(value).__name__} was returned")
+        plain = [each.tolist() if hasattr(each, "tolist") else list(each) for each in _vectors(vectors)]
+        data = [
+            {"object": "embedding", "index": number, "embedding": self._encoded(vector)}
+            for number, vector in enumerate(plain)
+        ]
+        usage = {"prompt_tokens": 0, "total_tokens": 0}
+        return {"object": "list", "data": data, "model": self._model, "usage": usage}
+
+    def _encoded(self, vector: list[float]) -> list[float] | str:
+        if not self._in_base64:
+            return vector
+        return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def _vectors(value: Any) -> Any:
+    """Return a list of vectors; a single vector is one of them."""
+    return [value] if isinstance(value[0], int | float) else value

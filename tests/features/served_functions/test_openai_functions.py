@@ -1,0 +1,115 @@
+"""Functions that OpenAI's own client uses: `serve(openai=True)`, on a real server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from openai import OpenAI
+from tests.e2e.serve_command import ServeCommand
+
+CHAT = """\
+from collections.abc import Iterator
+
+from ts import serve
+
+
+@serve(openai=True)
+def chat(messages: list[dict], temperature: float = 1.0) -> Iterator[str]:
+    for word in messages[-1]["content"].split():
+        yield f"{word.upper()} "
+    if temperature == 0:
+        yield "cold"
+"""
+COMPLETE = """\
+from ts import serve
+
+
+@serve(openai=True)
+def complete(prompt: str) -> str:
+    return f"{prompt}, and so on"
+"""
+EMBED = """\
+from ts import serve
+
+
+@serve(openai=True)
+def embed(input: list[str] | str) -> list[list[float]]:
+    texts = [input] if isinstance(input, str) else input
+    return [[float(len(text)), 0.5] for text in texts]
+"""
+ASYNC = """\
+import asyncio
+
+from ts import serve
+
+
+@serve(openai=True)
+async def slow(messages: list[dict]):
+    for letter in "abc":
+        await asyncio.sleep(0)
+        yield letter
+"""
+HELLO = [{"role": "user", "content": "hello you"}]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    folder: Path = tmp_path_factory.mktemp("models")
+    sources = {"chat": CHAT, "complete": COMPLETE, "embed": EMBED, "slow": ASYNC}
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(source)
+    with ServeCommand(folder, *(f"{name}.py" for name in sources)) as command:
+        command.wait_until_serving()
+        yield OpenAI(base_url=f"{command.base}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def test_a_generator_becomes_chunks(client: OpenAI) -> None:
+    chunks = list(client.chat.completions.create(model="chat", messages=HELLO, stream=True))  # type: ignore[call-overload]
+    assert [chunk.choices[0].delta.content for chunk in chunks] == ["HELLO ", "YOU ", None]
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, "stop"]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert {(chunk.object, chunk.model) for chunk in chunks} == {("chat.completion.chunk", "chat")}
+
+
+def test_a_coroutine_streams_as_well(client: OpenAI) -> None:
+    chunks = list(client.chat.completions.create(model="slow", messages=HELLO, stream=True))  # type: ignore[call-overload]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "abc"
+
+
+def test_without_a_stream_the_parts_are_one_answer(client: OpenAI) -> None:
+    whole = client.chat.completions.create(model="chat", messages=HELLO, temperature=0)  # type: ignore[call-overload]
+    assert (whole.object, whole.model) == ("chat.completion", "chat")
+    assert whole.choices[0].message.content == "HELLO YOU cold"
+    assert whole.choices[0].message.role == "assistant"
+    assert whole.choices[0].finish_reason == "stop"
+
+
+def test_completions_of_a_function_that_returns(client: OpenAI) -> None:
+    assert client.completions.create(model="complete", prompt="one").choices[0].text == "one, and so on"
+    stream = client.completions.create(model="complete", prompt="one", stream=True)
+    assert "".join(chunk.choices[0].text for chunk in stream) == "one, and so on"
+
+
+def test_embeddings_in_both_encodings(client: OpenAI) -> None:
+    for encoding in ("float", "base64"):
+        found = client.embeddings.create(model="embed", input=["a", "four"], encoding_format=encoding)  # type: ignore[arg-type]
+        vectors = [each.embedding for each in found.data]
+        if encoding == "float":
+            assert vectors == [[1.0, 0.5], [4.0, 0.5]]
+        assert [each.index for each in found.data] == [0, 1]
+    assert client.embeddings.create(model="embed", input="four").data[0].embedding == [4.0, 0.5]
+
+
+def test_what_a_function_does_not_answer_is_told(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="does not answer embeddings: it answers chat/completions"):
+        client.embeddings.create(model="chat", input="x")
+    with pytest.raises(openai.BadRequestError, match=r"messages: Input should be a valid list"):
+        client.chat.completions.create(model="chat", messages="hello")  # type: ignore[call-overload]
+    with pytest.raises(openai.BadRequestError, match="messages: Field required"):
+        client.post("/chat/completions", body={"model": "chat"}, cast_to=object)
+
+
+def test_the_models_are_listed(client: OpenAI) -> None:
+    assert [each.id for each in client.models.list()] == ["chat", "complete", "embed", "slow"]
