@@ -19,6 +19,7 @@ STATE: Final = "state"
 METHOD: Final = "predict"
 
 T = TypeVar("T", bound=Callable[..., Any])
+_Store = Literal["memory", "file"]
 
 
 class Options(NamedTuple):
@@ -34,11 +35,7 @@ class Options(NamedTuple):
 def serve(target: T) -> T: ...
 @overload
 def serve(
-    *,
-    batch_size: int | None = None,
-    max_batch_delay: int | None = None,
-    store: Literal["memory", "file"] = "memory",
-    openai: bool = False,
+    *, batch_size: int | None = None, max_batch_delay: int | None = None, store: _Store = "memory", openai: bool = False
 ) -> Callable[[T], T]: ...
 def serve(target: T | None = None, **options: Any) -> T | Callable[[T], T]:
     """Mark the one function or class of a file that is the model.

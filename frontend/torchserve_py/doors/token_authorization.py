@@ -22,16 +22,12 @@ class Authorization(Protocol):
 
         Raises DoorError: there is no key, it is wrong, or it is for something else.
         """
-        ...
 
     def check_model(self, authorization: str | None, model: str) -> None:
         """Check that the key of a request, which was checked before, may use a model. Raises DoorError: it may not."""
-        ...
 
     def rotate(self, kind: str, authorization: str | None) -> None:
         """Replace a key by a new one. Raises DoorError: ``authorization`` may not, or there is no such key."""
-        ...
 
     def close(self) -> None:
         """Delete what is of no use once the server has ended."""
-        ...

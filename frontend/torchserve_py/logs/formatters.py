@@ -8,7 +8,7 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from numbers import Number
 from types import TracebackType
 from typing import Any, Final
@@ -115,17 +115,9 @@ def _lines_of(record: logging.LogRecord) -> list[str]:
     exception = getattr(record, "exception", None)
     text = record.getMessage()
     if exception:
-        text = f"{text} [{', '.join(_concerned(record))}]\n{exception}"
+        ids = getattr(record, "request_id", None) or ", ".join(getattr(record, "request_ids", None) or ())
+        text = f"{text} [model {getattr(record, 'model', '')}{ids and f', request {ids}'}]\n{exception}"
     return text.split("\n")
-
-
-def _concerned(record: logging.LogRecord) -> Iterator[str]:
-    """Yield what a record of a worker concerns."""
-    yield f"model {getattr(record, 'model', None) or getattr(record, 'worker', '')}"
-    if ids := [
-        *([one] if (one := getattr(record, "request_id", None)) else getattr(record, "request_ids", None) or ())
-    ]:
-        yield f"request {', '.join(map(str, ids))}"
 
 
 def _message_of(template: Any, arguments: Any) -> str:

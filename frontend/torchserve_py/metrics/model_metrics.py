@@ -59,8 +59,7 @@ class Outcomes:
 
     def went_wrong(self, told: Cause | int, submitted_at: float, now: float) -> None:
         """Count a job that has ended in any other way: the cause, or the status of the error that its handler gave."""
-        of_handler = HANDLER_ERROR if isinstance(told, int) and told >= 500 else REFUSED_BY_HANDLER
-        name = told.value if isinstance(told, Cause) else of_handler
+        name = told.value if isinstance(told, Cause) else (REFUSED_BY_HANDLER, HANDLER_ERROR)[told >= 500]
         self.failures[name] = self.failures.get(name, 0) + 1
         self.failed_seconds += now - submitted_at
         self.last_at = now

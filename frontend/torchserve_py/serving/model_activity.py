@@ -44,12 +44,7 @@ class Activity(NamedTuple):
     @property
     def failed(self) -> int:
         """Jobs without an answer, whatever the cause, but for those that the handler has refused: the clients' own."""
-        return self.unanswered - self.failures.get(REFUSED_BY_HANDLER, 0)
-
-    @property
-    def unanswered(self) -> int:
-        """Jobs without an answer, whatever the cause."""
-        return sum(self.failures.values())
+        return sum(self.failures.values()) - self.failures.get(REFUSED_BY_HANDLER, 0)
 
 
 class SequenceStatus(NamedTuple):

@@ -74,13 +74,10 @@ class Resolution:
     def _let_flag_win_over_snapshot(self) -> None:
         """Drop the models of a snapshot where the command line names others, as flags win over every file."""
         models, snapshot = self.effective.get("load_models"), self.effective.get("model_snapshot")
-        if models is None or snapshot is None or snapshot.value is None or not models.origin.startswith("flag "):
-            return
-        self.effective["model_snapshot"] = Effective(None, DEFAULT_ORIGIN)
-        self.warnings.append(
-            f"{models.origin} says which models are loaded, so those of {snapshot.origin} are not; start without the"
-            " flag to have these back"
-        )
+        if models and snapshot and snapshot.value and models.origin.startswith("flag "):
+            self.effective["model_snapshot"] = Effective(None, DEFAULT_ORIGIN)
+            others = f"those of {snapshot.origin} are not; start without the flag to have these back"
+            self.warnings.append(f"{models.origin} says which models are loaded, so {others}")
 
     def settings(self) -> Settings:
         """Return the settings. Raises `SettingsError` when there are errors."""

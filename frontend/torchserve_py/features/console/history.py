@@ -154,7 +154,8 @@ def short(point: Point) -> list[float | None]:
 def point_between(before: Activity, now: Activity, seconds: float) -> Point:
     """Return the point of the time between two samples."""
     failures = now.failed - before.failed
-    answers = now.succeeded - before.succeeded + now.unanswered - before.unanswered
+    unanswered = sum(now.failures.values()) - sum(before.failures.values())
+    answers = now.succeeded - before.succeeded + unanswered
     batches = sum(now.batches) - sum(before.batches)
     seconds = max(seconds, 1e-3)
     return (
