@@ -42,8 +42,11 @@ def handle(data, context):
     return data and [LARGE if row["body"] == b"large" else b"" for row in data]
 """
 SESSIONS: Final = "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\nmaxNumSequence: 10000\n"
-#: Declares the paths of `EXPENSIVE`, each fifty times.
+#: Declares the paths of `EXPENSIVE`, each twenty times, with a name of its own for each parameter.
 PATHS: Final = f"""
+import itertools
+import re
+
 from mlserver import MLModel
 from mlserver.handlers import custom_handler
 
@@ -53,11 +56,14 @@ class Paths(MLModel):
         return True
 
 
-for number, path in enumerate({[template for template, _ in EXPENSIVE.values()]} * 50):
+for number, path in enumerate({[template for template, _ in EXPENSIVE.values()]} * 20):
     async def method(self):
         return {{}}
 
-    setattr(Paths, f"method_{{number}}", custom_handler(rest_path=path, rest_method="GET")(method))
+    names = itertools.count()
+    path = re.sub("[a-f](?=}}|:)", lambda _: f"p{{next(names)}}", path)
+    if len(path) <= 1000:  # the longest that a model may declare
+        setattr(Paths, f"method_{{number}}", custom_handler(rest_path=path, rest_method="GET")(method))
 """
 HEAD: Final = b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\n"
 PREDICTIONS: Final = f"{INFERENCE}Predictions"

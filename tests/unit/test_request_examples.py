@@ -62,4 +62,5 @@ def test_declared_tensors_become_a_request() -> None:
         ]
     }
     assert tensors_of([{"name": "image", "datatype": "FP32", "shape": [3, 224, 224]}]) is None
+    assert tensors_of([{"name": "deep", "datatype": "FP32", "shape": [2**62 - 1] * 300_000}]) is None
     assert tensors_of([]) is None

@@ -2,8 +2,7 @@
 
 import html
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import quote
@@ -117,5 +116,13 @@ def _document(title: str, operations: Iterable[Described]) -> dict[str, Any]:
 def _example(tensor: Mapping[str, Any]) -> dict[str, Any]:
     shape = [max(size, 1) for size in tensor["shape"]]
     element = {"BYTES": "text", "BOOL": True}.get(tensor["datatype"], 0)
-    data = [element] * min(math.prod(shape), 16)
+    data = [element] * _count(shape, 16)
     return {"name": tensor["name"], "datatype": tensor["datatype"], "shape": shape, "data": data}
+
+
+def _count(shape: Sequence[int], most: int) -> int:
+    """Return how many elements a shape has, but not more than ``most``: a model may declare any number of any sizes."""
+    count = 1
+    for size in shape:
+        count = min(count * size, most)
+    return count

@@ -19,6 +19,8 @@ _SIMPLE: Final = {"string": _BODY, "integer": 1, "number": 0.5, "boolean": True,
 _MAX_DEPTH: Final = 8
 #: More values than this are no example that a person would read.
 _MAX_ELEMENTS: Final = 64
+#: What a model declares may have more dimensions than arrays can have; to multiply very many takes minutes.
+_MAX_DIMENSIONS: Final = 64
 #: What stands for the key in a curl that does not show it.
 VARIABLE: Final = "$KEY"
 _SAMPLES: Final = ("sample", "samples", "examples")
@@ -175,7 +177,9 @@ def example_of(schema: Mapping[str, Any], whole: Mapping[str, Any] | None = None
 def tensors_of(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return an Open Inference request with the declared inputs; None if it would be too long to read."""
     shapes = [[size if size > 0 else 1 for size in each.get("shape") or (1,)] for each in inputs]
-    if not inputs or sum(math.prod(shape) for shape in shapes) > _MAX_ELEMENTS:
+    if not inputs or any(len(shape) > _MAX_DIMENSIONS for shape in shapes):
+        return None
+    if sum(math.prod(shape) for shape in shapes) > _MAX_ELEMENTS:
         return None
     return {
         "inputs": [
