@@ -119,3 +119,11 @@ def test_no_redirect_reaches_this_machine(
             DownloadPolicy(EVERY_URL, [ip_network("127.0.0.1/32")]),
         )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://[::1/x.mar", "http://]/x.mar", "HTTPS://[x]/x.mar"])
+def test_what_is_no_url_is_the_mistake_of_who_sent_it(url: str, tmp_path: Path) -> None:
+    """Registration answered 500."""
+    with pytest.raises(DownloadError) as told:
+        fetch(url, tmp_path, DownloadPolicy(EVERY_URL))
+    assert told.value.status == 400

@@ -58,7 +58,10 @@ def fetch(url: str, model_store: Path | None, policy: DownloadPolicy) -> Path:
     Blocks, possibly for long. Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError, Cancelled; then
     nothing is left behind.
     """
-    scheme = urllib.parse.urlsplit(url).scheme.lower()
+    try:
+        scheme = urllib.parse.urlsplit(url).scheme.lower()
+    except ValueError as error:
+        raise DownloadError(url, f"it is no URL: {error}") from error
     module = downloads().get(scheme)
     if module is None:
         raise DownloadError(url, f"no feature of this server downloads from {scheme} URLs")
