@@ -82,12 +82,8 @@ def _without_secret(parameter: str) -> str:
         return parameter
     if name not in _NO_SECRETS and _SECRET.search(name):
         return f"{written}=***"
-    return f"{written}={_location(value)}" if name.lower() == "url" or _has_user(unquote(value)) else parameter
-
-
-def _has_user(value: str) -> bool:
-    """Whether a value may be a URL with a user and a password."""
-    return "@" in value.partition("//")[2]
+    may_name_user = "@" in unquote(value).partition("//")[2]
+    return f"{written}={_location(value)}" if may_name_user or name.lower() == "url" else parameter
 
 
 def _location(url: str) -> str:
