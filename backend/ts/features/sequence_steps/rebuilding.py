@@ -61,7 +61,7 @@ class Rebuilding:
         metrics.add_counter("SequencesRebuilt", len(logs))
         metrics.add_counter("RebuiltEntries", sum(len(each.entries) for each in logs))
         metrics.add_counter("RebuiltBytes", sum(len(step.entries) for each in logs for step in each.log))
-        metrics.add_time("RebuildTime", 1000 * seconds, metric_type=MetricTypes.HISTOGRAM)
+        metrics.add_time("RebuildTime", seconds, unit="s", metric_type=MetricTypes.HISTOGRAM)
 
     def _alone(self, log: StoredLog, error: Exception) -> Any:
         """Return the state of one of several sequences that could not be rebuilt together, or an error."""

@@ -326,11 +326,11 @@ class StoredSteps(Steps):
 
     def rest(self) -> None:
         """Evict states from memory and sometimes sweep the store; only the former while a commit is under way."""
-        self._states.report(self._context.metrics)
         if self._under_way is None:
             self._holdings.rest(self._live_of)
         else:
             self._holdings.evict(self._live_of)
+        self._states.report(self._context.metrics)
 
     def end(self, ended: Iterable[EndedSequence]) -> None:
         """Drop sequences that the server's scheduler has closed."""
