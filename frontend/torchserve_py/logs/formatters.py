@@ -116,7 +116,8 @@ def _lines_of(record: logging.LogRecord) -> list[str]:
     text = record.getMessage()
     if exception:
         ids = getattr(record, "request_id", None) or ", ".join(getattr(record, "request_ids", None) or ())
-        text = f"{text} [model {getattr(record, 'model', '')}{ids and f', request {ids}'}]\n{exception}"
+        about = f" [model {record.model}{ids and f', request {ids}'}]" if hasattr(record, "model") else ""
+        text = f"{text}{about}\n{exception}"
     return text.split("\n")
 
 

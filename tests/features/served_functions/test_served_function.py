@@ -15,7 +15,7 @@ from ts import serve
 from ts.context import Context, RequestProcessor
 from ts.features.served_functions.call_values import CallValues, InvalidValue
 from ts.features.served_functions.served_function import ServedFunction
-from ts.jobs.errors import JobsCancelled, LoadError
+from ts.jobs.errors import JobsCancelled, LoadError, PredictionException
 from ts.sequence import SequenceCache
 from ts.serve_decorator import Options
 
@@ -340,3 +340,18 @@ def test_binary_bodies_are_not_repeated() -> None:
     assert call.sent == [
         (0, (400, "the body is to be a JSON object with the members a, b, given 3 bytes that are not text"))
     ]
+
+
+@pytest.mark.parametrize("development", [False, True])
+def test_what_a_function_raises_is_told_in_development(monkeypatch: pytest.MonkeyPatch, *, development: bool) -> None:
+    def broken(number: int) -> float:
+        return 1 / number
+
+    if development:
+        monkeypatch.setenv("TS_DEVELOPMENT", "1")
+        with pytest.raises(PredictionException, match="ZeroDivisionError: division by zero") as told:
+            Call(broken)(row(body=0))
+        assert told.value.error_code == 500
+    else:
+        with pytest.raises(ZeroDivisionError):
+            Call(broken)(row(body=0))

@@ -1,15 +1,19 @@
 """Runs a function or class that is decorated with `ts.serve` as a handler of TorchServe's contract."""
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import aclosing, closing, suppress
-from typing import Any, NamedTuple
+from contextlib import aclosing, closing, contextmanager, suppress
+from typing import Any, Final, NamedTuple
 
 from ts.context import Context
 from ts.features.served_functions.call_values import CallValues, InvalidValue
 from ts.features.served_functions.openai_calls import OpenAICall
-from ts.jobs.errors import BAD_REQUEST, JobsCancelled, LoadError
+from ts.jobs.errors import BAD_REQUEST, Failure, JobsCancelled, LoadError, PredictionException
 from ts.serve_decorator import METHOD, STATE, Options
+
+#: Set by `torchserve-py serve` where only this machine reaches it.
+DEVELOPMENT_VARIABLE: Final = "TS_DEVELOPMENT"
 
 
 class ServedFunction:
@@ -45,31 +49,46 @@ class ServedFunction:
 
     def _handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         batch = _Rows(self._values, data, context, openai=self._openai)
-        for call in batch.calls(batched=self._batched):
-            result = self._call(**call.arguments)
-            if self._values.streams:
-                with closing(result) as parts:
-                    for part in parts:
-                        batch.send(call, part)
-                batch.end(call)
-            else:
-                batch.keep(call, result)
-            batch.store(call)
+        with _told_in_development():
+            for call in batch.calls(batched=self._batched):
+                result = self._call(**call.arguments)
+                if self._values.streams:
+                    with closing(result) as parts:
+                        for part in parts:
+                            batch.send(call, part)
+                    batch.end(call)
+                else:
+                    batch.keep(call, result)
+                batch.store(call)
         return batch.results
 
     async def _handle_async(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         batch = _Rows(self._values, data, context, openai=self._openai)
-        for call in batch.calls(batched=self._batched):
-            result = self._call(**call.arguments)
-            if self._values.streams:
-                async with aclosing(result) as parts:
-                    async for part in parts:
-                        batch.send(call, part)
-                batch.end(call)
-            else:
-                batch.keep(call, await result)
-            batch.store(call)
+        with _told_in_development():
+            for call in batch.calls(batched=self._batched):
+                result = self._call(**call.arguments)
+                if self._values.streams:
+                    async with aclosing(result) as parts:
+                        async for part in parts:
+                            batch.send(call, part)
+                    batch.end(call)
+                else:
+                    batch.keep(call, await result)
+                batch.store(call)
         return batch.results
+
+
+@contextmanager
+def _told_in_development() -> Iterator[None]:
+    """Let the answer tell what the function has raised, on a server for trying things out; else as TorchServe does."""
+    try:
+        yield
+    except (PredictionException, JobsCancelled, Failure, MemoryError):
+        raise
+    except Exception as error:
+        if DEVELOPMENT_VARIABLE not in os.environ:
+            raise
+        raise PredictionException(f"{type(error).__name__}: {error}", 500) from error
 
 
 class _Call(NamedTuple):

@@ -89,6 +89,8 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
         return 1
     if settings.log_config is None:
         show_less(settings.log_format)
+    if settings.inference_address.is_loopback:  # workers inherit it: answers tell what a function has raised
+        os.environ["TS_DEVELOPMENT"] = "1"
     if arguments.watch:  # what is compiled may be older than a change of the same second that leaves the size as it is
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     return run(settings, Attendant(paths, settings, watch=arguments.watch).attend)
