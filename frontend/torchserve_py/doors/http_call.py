@@ -226,9 +226,7 @@ class HttpCall(Request):
         route = self._route or next((route for route, _ in self._matches), None)
         if route is None or route.refuse is None:
             return None
-        failure = route.dialect.refusal(error)
-        self.cause = failure.cause
-        return route.refuse(self, failure)
+        return route.refuse(self, route.dialect.refusal(error))
 
     def _failure(self, error: Exception) -> Answer:
         """Return the answer to an exception, in the dialect of the job, else of the route."""

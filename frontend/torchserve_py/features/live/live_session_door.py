@@ -73,7 +73,10 @@ class LiveSessionDoor(SessionDoor):
         if "Origin" not in request.headers or FOR_PAGES not in offered_by(request):
             return None
         socket = WebSocket(request, self.max_body, compress=False)
-        return self._tell(socket, failure) if socket.is_possible else None
+        if not socket.is_possible:
+            return None
+        request.cause = failure.cause
+        return self._tell(socket, failure)
 
     async def _tell(self, socket: WebSocket, failure: Failure) -> AlreadySent:
         socket.accept([(SUBPROTOCOL, FOR_PAGES)])
