@@ -15,7 +15,7 @@ from ts import serve
 from ts.context import Context, RequestProcessor
 from ts.features.served_functions.call_values import CallValues, InvalidValue
 from ts.features.served_functions.served_function import ServedFunction
-from ts.jobs.errors import JobsCancelled, LoadError, PredictionException
+from ts.jobs.errors import Failure, JobsCancelled, LoadError
 from ts.sequence import SequenceCache
 from ts.serve_decorator import Options
 
@@ -343,15 +343,18 @@ def test_binary_bodies_are_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("development", [False, True])
-def test_what_a_function_raises_is_told_in_development(monkeypatch: pytest.MonkeyPatch, *, development: bool) -> None:
+def test_what_a_function_raises_is_told_in_development(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, development: bool
+) -> None:
     def broken(number: int) -> float:
         return 1 / number
 
     if development:
         monkeypatch.setenv("TS_DEVELOPMENT", "1")
-        with pytest.raises(PredictionException, match="ZeroDivisionError: division by zero") as told:
+        with pytest.raises(Failure, match="ZeroDivisionError: division by zero") as told:
             Call(broken)(row(body=0))
-        assert told.value.error_code == 500
+        assert (told.value.status, len(caplog.records)) == (500, 1)
+        assert "division by zero" in caplog.text
     else:
         with pytest.raises(ZeroDivisionError):
             Call(broken)(row(body=0))

@@ -1,6 +1,7 @@
 """Runs a function or class that is decorated with `ts.serve` as a handler of TorchServe's contract."""
 
 import inspect
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, closing, contextmanager, suppress
@@ -9,8 +10,18 @@ from typing import Any, Final, NamedTuple
 from ts.context import Context
 from ts.features.served_functions.call_values import CallValues, InvalidValue
 from ts.features.served_functions.openai_calls import OpenAICall
-from ts.jobs.errors import BAD_REQUEST, Failure, JobsCancelled, LoadError, PredictionException
+from ts.jobs.errors import (
+    BAD_REQUEST,
+    Failure,
+    JobsCancelled,
+    LoadError,
+    PredictionException,
+    device_failure,
+    users_traceback,
+)
 from ts.serve_decorator import METHOD, STATE, Options
+
+logger = logging.getLogger(__name__)
 
 #: Set by `torchserve-py serve` where only this machine reaches it.
 DEVELOPMENT_VARIABLE: Final = "TS_DEVELOPMENT"
@@ -86,9 +97,10 @@ def _told_in_development() -> Iterator[None]:
     except (PredictionException, JobsCancelled, Failure, MemoryError):
         raise
     except Exception as error:
-        if DEVELOPMENT_VARIABLE not in os.environ:
+        if DEVELOPMENT_VARIABLE not in os.environ or device_failure(error) is not None:
             raise
-        raise PredictionException(f"{type(error).__name__}: {error}", 500) from error
+        logger.warning("Invoking custom service failed.", exc_info=(type(error), error, users_traceback(error)))
+        raise Failure(500, f"{type(error).__name__}: {error}") from None
 
 
 class _Call(NamedTuple):
