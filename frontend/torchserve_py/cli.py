@@ -11,7 +11,9 @@ from typing import Final
 
 from torchserve_py import shell_completion
 from torchserve_py.plugin_api import FeatureUnavailable
-from torchserve_py.plugins import plugins
+from torchserve_py.plugins import plugins, reports, server_launcher
+from torchserve_py.server_process import SERVER, become, hold_end_signals
+from torchserve_py.version import TORCHSERVE_VERSION, __version__
 
 _INTERRUPTED = 128 + signal.SIGINT
 #: Exit code of a command line that argparse refuses, too.
@@ -48,12 +50,35 @@ def _run(argv: Sequence[str]) -> int:
             return int(importlib.import_module(commands[argv[0]]).main(argv[1:]))
         print(_no_command(argv[0], commands), file=sys.stderr)
         return _WRONG_USAGE
-    from torchserve_py.server_launcher import Launcher
-
-    code = Launcher(argv).run()
+    code = _obey(argv)
     if code and not argv:
         print("torchserve-py serve PATH serves a model as it is; torchserve-py --help tells the flags", file=sys.stderr)
     return code
+
+
+def _obey(argv: Sequence[str]) -> int:
+    """Do what the flags say."""
+    from torchserve_py.settings.flags import parse_flags
+    from torchserve_py.settings.resolution import Resolution
+
+    flags = parse_flags(argv)
+    if flags.version:
+        print(f"TorchServe Version is {TORCHSERVE_VERSION}\ntorchserve-py {__version__}")
+        return 0
+    for flag, offer in reports().items():
+        if flags.given(flag):
+            return int(importlib.import_module(offer.module).print_report(flags))
+    if module := server_launcher():
+        return int(importlib.import_module(module).run(argv))
+    if flags.stop:
+        print("Nothing in this installation stops servers; send the server SIGTERM.")
+        return _UNAVAILABLE
+    hold_end_signals()
+    errors = Resolution(flags, os.environ, Path.cwd()).errors
+    if not errors:
+        become(SERVER, argv)
+    print("\n".join(errors))
+    return 1
 
 
 def _commands() -> Mapping[str, str]:

@@ -223,6 +223,9 @@ class Plugin:
         local_launcher: The name of a module with ``launcher(settings, launch)``, which returns the
             `workers.worker_launcher.Launcher` of this machine's workers, or None where it cannot be used; ``launch`` is
             what the launches of all workers have in common. The first plugin that has one counts.
+        server_launcher: The name of a module with ``run(argv)``, which starts and stops servers as the flags of the
+            command say, and returns the exit code. The first plugin that has one counts.
+        ended: Is called at the end of the server's process, even if it could not start.
         around: Returns what holds from before the first worker is started until the last one has ended.
         launchers: By what the setting ``worker_launcher`` says.
         observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
@@ -259,6 +262,8 @@ class Plugin:
     steps: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
     local_launcher: str = ""
+    server_launcher: str = ""
+    ended: Callable[[], object] = _none
     around: Callable[[Settings], AbstractContextManager[None]] = _nothing_around
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     observer: Callable[[Settings], JobObserver | None] = _no_observer

@@ -61,6 +61,7 @@ BUILT_IN: Final = (
     "forking",
     "orphans",
     "tls",
+    "daemon",
 )
 
 
@@ -89,6 +90,12 @@ def plugins() -> Sequence[Plugin]:
         if missing := [need for need in plugin.needs if need not in names]:
             raise FeatureUnavailable(f"The plugin {plugin.name} needs {missing[0]!r}; there is no plugin of that name.")
     return found
+
+
+@cache
+def server_launcher() -> str:
+    """Return the module that starts and stops servers; empty: the command becomes the server."""
+    return next((plugin.server_launcher for plugin in plugins() if plugin.server_launcher), "")
 
 
 @cache

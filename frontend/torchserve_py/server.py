@@ -41,7 +41,6 @@ from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan, 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.models.snapshot import SnapshotWriter
-from torchserve_py.pid_file import PidFile, default_path
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.plugins import authorization, plugins
 from torchserve_py.server_folder import server_folder
@@ -333,7 +332,8 @@ def main() -> int:
     try:
         return _configure_and_run()
     finally:
-        _remove_pid_file()
+        for plugin in plugins():
+            plugin.ended()
 
 
 def _configure_and_run() -> int:
@@ -349,14 +349,6 @@ def _configure_and_run() -> int:
     for warning in resolution.warnings:
         logger.warning(warning)
     return run(settings)
-
-
-def _remove_pid_file() -> None:
-    """Remove the pid file, by which the launcher finds this server."""
-    try:
-        PidFile(default_path(), __name__).remove(os.getpid())
-    except OSError as error:
-        logger.warning("The pid file could not be removed; the next start removes it: %s", error)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+#: The module that is the server.
+SERVER: Final = "torchserve_py.server"
 #: An option without effect: those who look for TorchServe's server among processes look for this, SageMaker's toolkit
 #: for one.
 _MARK: Final = ("-X", "org.pytorch.serve.ModelServer")

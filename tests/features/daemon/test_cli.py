@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from torchserve_py.cli import main
-from torchserve_py.pid_file import PidFile
-from torchserve_py.server_launcher import Launcher
+from torchserve_py.features.daemon.pid_file import PidFile
+from torchserve_py.features.daemon.server_launcher import Launcher
 from torchserve_py.version import __version__
 
 DEADLINE = 30.0
@@ -77,7 +77,7 @@ def start_launcher(home, *argv, **environ):
     """Start a launcher process; it takes SIGHUP as usual, even where the tests run under nohup."""
     code = (
         "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL);"
-        "import sys; from pathlib import Path; from torchserve_py.server_launcher import Launcher;"
+        "import sys; from pathlib import Path; from torchserve_py.features.daemon.server_launcher import Launcher;"
         "sys.exit(Launcher(sys.argv[1:], module='fake_server', pid_path=Path('pid')).run())"
     )
     command = [sys.executable, "-c", code, *argv, "--model-store", "store"]
@@ -210,7 +210,7 @@ def test_a_start_that_another_one_overtakes_starts_nothing(home, monkeypatch, ca
 
 
 def test_a_lock_that_is_never_given_back_ends_the_start(home, monkeypatch, capsys):
-    monkeypatch.setattr("torchserve_py.pid_file._LOCK_LIMIT", 0)
+    monkeypatch.setattr("torchserve_py.features.daemon.pid_file._LOCK_LIMIT", 0)
     with PidFile(home / "pid", "fake_server").lock():
         assert launch(home, "--model-store", "store") == 1
     assert f"another start or stop holds {home / 'pid.lock'}" in capsys.readouterr().out
@@ -248,8 +248,8 @@ def test_stop_without_a_server(home, capsys):
 
 def test_stop_gives_up_after_the_drain_limit_of_the_server_and_a_margin(home, capsys, monkeypatch):
     monkeypatch.setenv("FAKE", "stubborn")
-    monkeypatch.setattr("torchserve_py.server_launcher._STOP_MARGIN", 0)
-    monkeypatch.setattr("torchserve_py.server_launcher._TELL_OF_WAITING_AFTER", 0.0)
+    monkeypatch.setattr("torchserve_py.features.daemon.server_launcher._STOP_MARGIN", 0)
+    monkeypatch.setattr("torchserve_py.features.daemon.server_launcher._TELL_OF_WAITING_AFTER", 0.0)
     (home / "config.properties").write_text("drain_timeout=1")
     server = start(home)
     (home / "elsewhere").mkdir()
@@ -337,14 +337,14 @@ def test_version(capsys, flag):
 
 
 def test_print_config_starts_nothing(home, capsys):
-    assert launch(home, "--print-config", "--start", "--model-store", "store") == 0
+    assert main(["--print-config", "--start", "--model-store", "store"]) == 0
     assert f"{home / 'store'}" in capsys.readouterr().out
     assert not (home / "pid").exists()
 
 
 def test_print_config_of_a_wrong_configuration(home, capsys):
     (home / "config.properties").write_text("debug=maybe")
-    assert launch(home, "--print-config") == 1
+    assert main(["--print-config"]) == 1
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "Missing mandatory parameter --model-store",
         "Invalid configuration: config.properties:1: debug = maybe: it must be true or false",

@@ -1,14 +1,14 @@
-"""Starts the server, stops it, and shows its configuration, as the flags of the command say.
+"""Starts the server and stops it, as the flags of the command say.
 
 The server is ``python -m torchserve_py.server`` with the same arguments: a process of its own or, in the foreground,
-what this process becomes. The configuration is checked here, before the server starts.
+what this process becomes. A pid file names it. The configuration is checked here, before the server starts.
 Messages and exit codes are TorchServe's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
+import logging
 import os
 import subprocess
 import sys
@@ -19,15 +19,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchserve_py.pid_file import PidFile, default_path
-from torchserve_py.plugins import reports
-from torchserve_py.server_process import become, command_of, environment, hold_end_signals
+from torchserve_py.features.daemon.pid_file import PidFile, default_path
+from torchserve_py.server_process import SERVER, become, command_of, environment, hold_end_signals
 from torchserve_py.settings.flags import Flags, parse_flags
 from torchserve_py.settings.resolution import Resolution
-from torchserve_py.version import TORCHSERVE_VERSION, __version__
 
 if TYPE_CHECKING:
     import psutil
+
+logger = logging.getLogger(__name__)
 
 _STOP_MARGIN = 60
 _TELL_OF_WAITING_AFTER = 2.0
@@ -38,18 +38,12 @@ class Launcher:
     """Starts and stops the server that the pid file at ``pid_path`` names; ``module`` is what runs as the server."""
 
     argv: Sequence[str]  # without the program's name; the server gets the same
-    module: str = "torchserve_py.server"
+    module: str = SERVER
     pid_path: Path = field(default_factory=default_path)
 
     def run(self) -> int:
         """Do what the command line asks for and return the exit code."""
         flags = parse_flags(self.argv)
-        if flags.version:
-            print(f"TorchServe Version is {TORCHSERVE_VERSION}\ntorchserve-py {__version__}")
-            return 0
-        for flag, offer in reports().items():
-            if flags.given(flag):
-                return int(importlib.import_module(offer.module).print_report(flags))
         return self._stop() if flags.stop else self._start(flags)
 
     @property
@@ -172,3 +166,16 @@ def _wait_until_gone(server: psutil.Process, limit: float) -> bool:
             print(f"Waiting for process {server.pid} to {awaited}, at most {limit:g} s.", flush=True)
             told = True
     return False
+
+
+def run(argv: Sequence[str]) -> int:
+    """Do what a command line asks for and return the exit code."""
+    return Launcher(argv).run()
+
+
+def forget_server() -> None:
+    """Remove the pid file at the end of the server that it names."""
+    try:
+        PidFile(default_path(), SERVER).remove(os.getpid())
+    except OSError as error:
+        logger.warning("The pid file could not be removed; the next start removes it: %s", error)
