@@ -194,7 +194,10 @@ class Server:
     async def _log_changes(self) -> None:
         while True:
             await asyncio.sleep(_CHANGES_INTERVAL)
-            self._metrics.flush_logs()
+            try:
+                self._metrics.flush_logs()
+            except Exception:  # records of requests would pile up
+                logger.exception("Metrics could not be added up this time")
 
 
 def share_one_arena() -> None:

@@ -48,7 +48,7 @@ async def check_leaving(door: Door, model: FakeModel, caplog: pytest.LogCaptureF
     await until(lambda: logged(caplog))
     assert logged(caplog) == [door.left[bool(seen)]]
     if isinstance(door, OverHttp):
-        assert [status for _, _, status in door.doors.metrics.routes.elements()] == logged(caplog)
+        assert [status for _, _, status in door.doors.metrics.http_requests.elements()] == logged(caplog)
     if isinstance(door, Session):
         await until(lambda: model.released == [model.calls[0].sequence_id])
 

@@ -292,9 +292,10 @@ class WorkerEnd:
 
     def take(self, message: list[Any]) -> None:
         """A message of the worker has arrived."""
-        self._watchdog.last_heard = self._clock.now()
+        self._watchdog.last_heard = heard_at = self._clock.now()
         if message[0] == RESULTS:
-            self._dispatcher.results(self, [part_of(row) for row in message[1]], message[2])  # type: ignore[arg-type]
+            parts = [part_of(row) for row in message[1]]
+            self._dispatcher.results(self, parts, message[2], heard_at)  # type: ignore[arg-type]
         elif message[0] == LEAVING:
             self._dispatcher.take_out(self)  # type: ignore[arg-type]
 

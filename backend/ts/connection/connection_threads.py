@@ -125,7 +125,7 @@ class Overlap:
         self._runs: list[float] = []
         self._waits: list[float] = []
         #: When the step before ended, less the time that it wrote; None if the step that follows is not measured.
-        self._since: float | None = None
+        self.since: float | None = None
         #: At the end of how many of the measured steps bytes had arrived.
         self._followed = 0
 
@@ -133,18 +133,18 @@ class Overlap:
         """Note when a step began and ended, how long it wrote meanwhile, and whether bytes had arrived at its end."""
         run = ended - began - written
         if run < SHORTEST_RUN and not self.pays:
-            self._since = None
+            self.since = None
             return
-        if self._since is not None:
+        if self.since is not None:
             self._runs.append(run)
-            self._waits.append(min(began - self._since, run))  # else a pause of the clients would decide
+            self._waits.append(min(began - self.since, run))  # else a pause of the clients would decide
             self._followed += is_followed
             if len(self._waits) >= self._to_measure:
                 self._decide(fmean(self._runs), fmean(self._waits), is_awaited=2 * self._followed > len(self._waits))
                 self._runs.clear()
                 self._waits.clear()
                 self._followed = 0
-        self._since = ended - written
+        self.since = ended - written
 
     def _decide(self, run: float, wait: float, *, is_awaited: bool) -> None:
         if not self.pays:

@@ -121,14 +121,18 @@ class Connection:
 
     def step_ended(self) -> None:
         """Note that the step has ended; have threads read and write during later ones while that pays."""
-        if self.is_plain:
-            began, ended = self._step_began, time.perf_counter()
-            is_followed = ended - began >= SHORTEST_RUN and self.has_more
-            self._overlap.ran(began, ended, self._write_seconds, is_followed=is_followed)
-            if self._overlap.pays and self._threads is None:
-                self.overlap()
-            elif self._threads is not None and not self._overlap.pays:
-                self.end_overlap()
+        if not self.is_plain:
+            return
+        began, ended = self._step_began, time.perf_counter()
+        if ended - began < SHORTEST_RUN and self._threads is None:
+            self._overlap.since = None  # so short a step is not measured
+            return
+        is_followed = ended - began >= SHORTEST_RUN and self.has_more
+        self._overlap.ran(began, ended, self._write_seconds, is_followed=is_followed)
+        if self._overlap.pays and self._threads is None:
+            self.overlap()
+        elif self._threads is not None and not self._overlap.pays:
+            self.end_overlap()
 
     def overlap(self) -> None:
         """Read and write in threads from now on, while the thread that calls this one runs the handler."""

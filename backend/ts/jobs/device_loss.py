@@ -39,10 +39,14 @@ _LOST: Final = re.compile(
 )
 
 
-class _State:
+class _Loss:
     """Why this process cannot use its device any more; empty while it can."""
 
     reason = ""
+
+
+#: Whoever answers jobs looks here before and after, see `announce` and `end`.
+loss: Final = _Loss()
 
 
 def memory_ran_out(error: BaseException) -> bool:
@@ -63,8 +67,8 @@ def note_loss(error: BaseException) -> str:
     for each in _chain(error, contexts=True):
         text = _text(each)
         if _DEVICE.search(text) and not _OUT_OF_MEMORY.search(text) and (_LOST.search(text) or _device_fails()):
-            _State.reason = text.partition("\n")[0][:_MAX_TOLD]
-            return f"The device failed while this request ran ({_State.reason}). The worker is replaced."
+            loss.reason = text.partition("\n")[0][:_MAX_TOLD]
+            return f"The device failed while this request ran ({loss.reason}). The worker is replaced."
     return ""
 
 
@@ -78,26 +82,19 @@ def _chain(error: BaseException, *, contexts: bool) -> Iterator[BaseException]:
         each = each.__cause__ or (each.__context__ if contexts else None)
 
 
-def is_lost() -> bool:
-    """Return whether the device is lost."""
-    return bool(_State.reason)
-
-
 def announce(connection: "Connection") -> None:
-    """If the device is lost, ask the server for no more jobs; call this before the answers that free the worker."""
-    if _State.reason:
-        connection.send([LEAVING])
+    """Ask the server for no more jobs, as the device is lost; call this before the answers that free the worker."""
+    connection.send([LEAVING])
 
 
-def end_if_lost(connection: "Connection") -> None:
-    """End this process if the device is lost; call this after the failed jobs are answered."""
-    if _State.reason:
-        connection.flush()
-        logger.error("This worker ends, and a fresh one takes its place: it cannot use its device any more")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Skip the interpreter's shutdown: destroying objects on the device would fail or hang.
-        os._exit(_EXIT_STATUS)
+def end(connection: "Connection") -> None:
+    """End this process, whose device is lost; call this after the failed jobs are answered."""
+    connection.flush()
+    logger.error("This worker ends, and a fresh one takes its place: it cannot use its device any more")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Skip the interpreter's shutdown: destroying objects on the device would fail or hang.
+    os._exit(_EXIT_STATUS)
 
 
 def _device_fails() -> bool:

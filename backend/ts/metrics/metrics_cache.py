@@ -82,7 +82,8 @@ class MetricsCache(MetricMethods):
         self.store: list[Any] = []  # always empty; older handlers look at it
         self.model_name = model_name  # the value of the dimension ModelName
         self.request_ids: Mapping[int, str] | None = None  # of the running batch, by row
-        self._pending: deque[MetricRecord] = deque(maxlen=_MAX_PENDING)
+        #: What `take_records` returns next.
+        self.pending: deque[MetricRecord] = deque(maxlen=_MAX_PENDING)
         for metric_type, name, unit, dimension_names in declared:
             self.add_metric_to_cache(name, unit, list(dimension_names), MetricTypes(metric_type))
 
@@ -96,8 +97,8 @@ class MetricsCache(MetricMethods):
 
     def take_records(self) -> list[MetricRecord]:
         """Return the records since the last call, the oldest first."""
-        records = list(self._pending)
-        self._pending.clear()
+        records = list(self.pending)
+        self.pending.clear()
         return records
 
     def add_metric(
@@ -138,7 +139,7 @@ class MetricsCache(MetricMethods):
         _check_type("metric_type", metric_type, MetricTypes)
         if dimension_names is not None:
             _check_type("dimension_names", dimension_names, list)
-        metric = CachingMetric(metric_name, unit, dimension_names, metric_type, record=self._pending.append)
+        metric = CachingMetric(metric_name, unit, dimension_names, metric_type, record=self.pending.append)
         self.cache.setdefault(metric_type, {})[metric_name] = metric
         return metric
 

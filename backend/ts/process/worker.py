@@ -157,13 +157,13 @@ def serve(connection: Connection, runtime: TorchServeHandler) -> None:
     """
     stopping = False
     while (is_busy := runtime.is_busy) or not stopping:
-        match connection.receive(wait=not is_busy and not device_loss.is_lost()):
+        match connection.receive(wait=not is_busy and not device_loss.loss.reason):
             case None if is_busy:
                 connection.step_begins()
                 runtime.step()
                 connection.step_ended()
             case None:
-                device_loss.end_if_lost(connection)
+                device_loss.end(connection)
             case [messages.INFER, *fields]:
                 runtime.admit(messages.decode_infer(*fields))
             case [messages.END_SEQUENCE, ended]:

@@ -8,19 +8,11 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from ts.connection.frontend_connection import Connection
 from ts.jobs import device_loss
-from ts.jobs.errors import (
-    Failure,
-    HandlerFailed,
-    JobsCancelled,
-    device_failure,
-    too_large,
-    users_traceback,
-    wire_text,
-)
+from ts.jobs.errors import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, users_traceback, wire_text
 from ts.jobs.row import Row
 from ts.protocol.log_records import Ids, no_requests, running
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
@@ -30,6 +22,8 @@ from ts.service import PredictionException, Service
 
 logger = logging.getLogger(__name__)
 
+#: The types of results that go out as they are.
+_BODIES: Final = (bytes, bytearray)
 #: The response header that states whether a further part follows.
 STREAM_NEXT = "ts_stream_next"
 
@@ -101,7 +95,10 @@ class Batch:
             if row.job_id in self._connection.cancelled and (more or self._can_undo):
                 raise Failure(STATUS_CANCELLED, "cancelled")
             encode = row.encode
-            body = encode_body(value) if encode is None else encode(row, value, more)
+            if encode is not None:
+                body = encode(row, value, more)
+            else:
+                body = value if type(value) in _BODIES else encode_body(value)
             if len(body) > self._max_response_size:
                 raise Failure(500, too_large(len(body), self._max_response_size))
             if stream_next is not None and encode is None:
@@ -161,24 +158,27 @@ class Batch:
             meanwhile: Whether a thread may do that while the next batch runs.
         """
         answers, self._answers = self._answers, []
-        steps = self._service.steps
+        steps, metrics = self._service.steps, self._service.context.metrics
+        records = metrics.take_records() if metrics.pending else ()
         if steps is None:
-            self._send(self._service.context.metrics.take_records(), answers)
+            self._send(records, answers)
         else:
             steps.wait_for_commit()
             # The handler may go on with a body that can change.
-            meanwhile = meanwhile and not device_loss.is_lost() and all(type(each.body) is bytes for each in answers)
-            send = partial(self._send, self._service.context.metrics.take_records())
+            meanwhile = meanwhile and not device_loss.loss.reason and all(type(each.body) is bytes for each in answers)
+            send = partial(self._send, records)
             steps.complete_and_send(answers, send, self._seconds, meanwhile=meanwhile)
-            if device_loss.is_lost():
+            if device_loss.loss.reason:
                 steps.wait_for_commit()
-        device_loss.end_if_lost(self._connection)
+        if device_loss.loss.reason:
+            device_loss.end(self._connection)
         if steps is not None:
             steps.rest()
 
     def _send(self, metrics: Sequence[list[Any]], answers: list[ResultRow]) -> None:
-        device_loss.announce(self._connection)
-        if sum([len(answer.body) for answer in answers]) > self._max_response_size:
+        if device_loss.loss.reason:
+            device_loss.announce(self._connection)
+        if len(answers) > 1 and sum([len(answer.body) for answer in answers]) > self._max_response_size:
             # The frontend refuses frames that are much larger than the largest response it allows.
             while len(answers) > 1:
                 self._connection.send_results([answers.pop(0)], 0.0)

@@ -102,7 +102,8 @@ class TorchServeHandler:
     def run_batch(self, rows: list[Row]) -> None:
         """Call the handler once for ``rows`` and answer all of them."""
         if not rows:
-            device_loss.end_if_lost(self._connection)
+            if device_loss.loss.reason:
+                device_loss.end(self._connection)
             return
         batch = self.new_batch(rows)
         results = batch.run()
@@ -153,7 +154,8 @@ class TorchServeHandler:
         if refused:
             if self._service.steps is not None:  # the server takes answers in the order of the batches
                 self._service.steps.wait_for_commit()
-            device_loss.announce(self._connection)  # states may have been restored
+            if device_loss.loss.reason:  # states may have been restored
+                device_loss.announce(self._connection)
             self._connection.send_results(refused, 0.0)
         return rows
 

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 from torchserve_py.dispatch.alarm import Alarm
 from torchserve_py.dispatch.refused_steps import cause_of, close_reason, pause_of
 from torchserve_py.jobs.inference_job import InferenceJob, new_job_id
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Input, Inputs, Part, Parts, ReaderEvents
-from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.metrics.model_metrics import BatchRecord, JobRecord, ModelMetrics
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import (
     Begin,
@@ -47,11 +47,8 @@ _ENDED_AT_ONCE = 500
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR: Final = 8
 
-#: The jobs in effects: all jobs that the dispatcher submits are of this type.
-_Jobs: TypeAlias = Sequence[InferenceJob]
 
-
-class Dispatcher:
+class Dispatcher(ReaderEvents):
     """All jobs of one model version, from admission to their outcome."""
 
     def __init__(
@@ -65,6 +62,8 @@ class Dispatcher:
     ) -> None:
         #: What waits and what runs, to be read only.
         self.scheduler = Scheduler(policy, lambda worker_id: self._workers[worker_id].take_back(), over)
+        #: Before the first of them the scheduler has to be told that its time has come.
+        self._deadlines = self.scheduler.deadlines
         self._clock = running_time()
         #: The clock of the scheduler: sequences are not idle while this process stands still.
         self.now = time.monotonic if policy.sequences is None else self._clock.now
@@ -79,7 +78,8 @@ class Dispatcher:
         #: Every job in flight by id. The scheduler keeps the table, and only `submit` adds to it.
         self._jobs = cast("Mapping[str, InferenceJob]", self.scheduler.jobs)
         self._workers: dict[str, Worker] = {}
-        self._readers = Readers(stream_buffer_size, self._jobs, self.jobs_of, self._workers, self.cancel)
+        #: The bytes that may wait for a reader before its worker is paused.
+        self._stream_buffer_size = stream_buffer_size
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
         self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
@@ -111,17 +111,15 @@ class Dispatcher:
         if (named := request.sequence) is not None and self._keeps_sequences:
             job.sequence_id, job.starts_sequence, job.ends_sequence = named.id, named.starts, named.ends
             job.step, job.token = named.step, named.token
-        parts = job.parts = Parts(job.id, job.sequence_id, self._readers)
+        parts = job.parts = Parts(job.id, job.sequence_id, self)
         if request.more_input:
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
-        self.metrics.admitted(by_default=request.by_default)
-        self._admit(job, now)
-        return parts
-
-    def _admit(self, job: InferenceJob, now: float) -> None:
+        metrics = self.metrics
+        (metrics.by_default if request.by_default else metrics.by_version).requests_total.value += 1
         self._perform(self.scheduler.submit(job, now), now)
         if not self._workers:
             self.on_waiting()
+        return parts
 
     def close_sequence(self, sequence_id: str, *, keep_stored: bool) -> None:
         """Close a sequence once none of its jobs runs; with ``keep_stored`` a stored one may continue later."""
@@ -134,16 +132,25 @@ class Dispatcher:
         """Return the jobs that the worker has, by id; none before it is up, and once it is lost or released."""
         if self._workers.get(worker.id) is not worker:
             return {}
-        return cast("Mapping[str, InferenceJob]", self.scheduler.jobs_of(worker.id))
+        jobs: Mapping[str, Any] = self.scheduler.jobs_of(worker.id)
+        return jobs
 
-    def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
+    def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float, heard_at: float) -> None:
         """Deliver parts of responses to their readers, and tell the scheduler of each in every case.
+
+        They came at the moment ``heard_at``, by the time in which this process runs.
 
         Raises ValueError: a part is of a job that ``worker`` does not have: the worker is defective.
         """
-        now, heard_at = self.now(), self._clock.now()
+        now = self.now()
         if handler_seconds:
-            self.metrics.observe_handler(handler_seconds, heard_at - worker.sent_at, results)
+            job_ids: list[str] = []
+            answered = 0
+            for part in results:
+                job_ids.append(part.job_id)
+                answered += not (part.more or part.error is not None)
+            batch = BatchRecord(time.time(), handler_seconds, heard_at - worker.sent_at, answered, job_ids)
+            self.metrics.batches.append(batch)
             self.scheduler.step_took(handler_seconds)
         jobs = self.jobs_of(worker)
         arrived: list[tuple[str, bool]] = []
@@ -196,8 +203,8 @@ class Dispatcher:
             self._end(job, part, now)
         else:
             parts.deliver(part)
-            if parts.buffered_bytes > self._readers.limit:
-                self._readers.fell_behind(job, parts, worker)
+            if parts.buffered_bytes > self._stream_buffer_size:
+                self._fell_behind(job, parts, worker)
 
     def _give_up(self, job: InferenceJob, now: float, *, more: bool) -> None:
         """End a job whose result the server could not handle, unless it has its outcome."""
@@ -218,7 +225,7 @@ class Dispatcher:
             return refusal if other is None else Cause.sequence_moved
         waiting = self.scheduler.take_waiting(job.sequence_id, attrgetter("may_be_handed_over"), now)
         self._perform(self.scheduler.close_sequence(job.sequence_id, CloseReason.suspended, now), now)
-        for each in (job, *cast("_Jobs", waiting)):
+        for each in (job, *cast("Sequence[InferenceJob]", waiting)):
             other.take_over(each)
         return None
 
@@ -227,8 +234,11 @@ class Dispatcher:
         parts, job.parts = job.parts, None
         if parts is None:
             return  # its reader has left
-        parts.read_by(self._readers)
-        self._admit(job.handed_over(parts), self.now())
+        parts.read_by(self)
+        now = self.now()
+        self._perform(self.scheduler.submit(job.handed_over(parts), now), now)
+        if not self._workers:
+            self.on_waiting()
 
     def _postpone(self, job: InferenceJob, now: float) -> bool:
         """Have a job sent again whose sequence another server holds; return False if that took too long."""
@@ -337,7 +347,7 @@ class Dispatcher:
                 elif isinstance(effect, Begin):
                     self._begin(effect, now)
                 elif isinstance(effect, Finish):
-                    self._end(cast("InferenceJob", effect.job), effect.cause, now)
+                    self._end(effect.job, effect.cause, now)
                 elif isinstance(effect, Cancel):
                     self._workers[effect.worker_id].cancel(effect.job_ids)
                 elif isinstance(effect, CloseSequence):
@@ -346,14 +356,15 @@ class Dispatcher:
                     self._release(effect.worker_id)
             except Exception:
                 logger.exception("The scheduler's effect %s could not be performed.", type(effect).__name__)
-        if (deadline := self.scheduler.next_deadline()) is not None and deadline < self._alarm.rings_at:
-            self._alarm.set(deadline, now)
+        if (deadlines := self._deadlines.heap) and deadlines[0][0] < self._alarm.rings_at:
+            self._alarm.set(deadlines[0][0], now)
         if self._idle is not None and not self._idle.done() and self.scheduler.is_idle:
             self._idle.set_result(None)
 
     def _send(self, effect: Send | SendAhead) -> None:
         """Send a batch. If that fails, its jobs get an error as their answer."""
-        worker, jobs = self._workers[effect.worker_id], cast("_Jobs", effect.jobs)
+        worker = self._workers[effect.worker_id]
+        jobs: Sequence[InferenceJob] = effect.jobs
         try:
             if isinstance(effect, Send):
                 worker.send(jobs, self._moment_of)
@@ -367,13 +378,13 @@ class Dispatcher:
 
     def _begin(self, effect: Send | Begin, now: float) -> None:
         """A worker begins a batch."""
-        worker, jobs = self._workers.get(effect.worker_id), cast("_Jobs", effect.jobs)
+        worker = self._workers.get(effect.worker_id)
+        jobs: Sequence[InferenceJob] = effect.jobs
         if worker is None:  # it was lost after it had begun what it was sent ahead
             return
         worker.begin(jobs, self._clock.now())
-        self.metrics.batch_size.observe(len(jobs))
+        self.metrics.begun.append(len(jobs))
         for job in jobs:
-            self.metrics.observe_queue(now - job.submitted_at, by_default=job.request.by_default)
             if job.refusal is not None:  # not at once: the scheduler's effects are still being performed
                 asyncio.get_running_loop().call_soon(self._refuse, job, job.refusal, worker)
             if job.parts is not None and job.parts.inputs is not None:
@@ -383,7 +394,7 @@ class Dispatcher:
     def _refuse(self, job: InferenceJob, refusal: Part, worker: Worker) -> None:
         """Answer a job in place of its worker, unless that was lost meanwhile."""
         if job.id in self.jobs_of(worker):
-            self.results(worker, (refusal,), 0.0)
+            self.results(worker, (refusal,), 0.0, self._clock.now())
 
     def _pass_on(self, job: InferenceJob, given: Input) -> bool:
         """Send a further input of a job to its worker, if it has one yet."""
@@ -413,18 +424,15 @@ class Dispatcher:
             else:
                 job.drop_body()
                 parts.fail(outcome)
-            self._readers.caught_up(job)
+            self._caught_up(job)
 
     def _record(self, job: InferenceJob, outcome: Part | Cause, now: float) -> None:
         """Count and trace a job that ends."""
         told = outcome.status if isinstance(outcome, Part) else outcome
         failed = not isinstance(outcome, Part) or outcome.error is not None
-        self.metrics.observe_request(now - job.submitted_at, by_default=job.request.by_default)
-        if failed:
-            self.metrics.outcomes.went_wrong(told, job.submitted_at, now)
-        else:
-            self.metrics.answered(job.submitted_at, job.sent_at, now, by_default=job.request.by_default)
-        self.metrics.ended(job.request.via, told, failed=failed)
+        sent, request = job.sent_at, job.request
+        record = JobRecord(time.time(), job.submitted_at, sent, now, request.by_default, request.via, told, failed)
+        self.metrics.jobs.append(record)
         if job.on_end is not None:
             job.on_end(job.id, failed)
 
@@ -438,52 +446,28 @@ class Dispatcher:
         if (released := self._released.pop(worker_id, None)) is not None and not released.done():
             released.set_result(None)
 
-
-class Readers(ReaderEvents):
-    """The readers of a dispatcher's responses: a worker is slowed down to their pace.
-
-    Args:
-        limit: The bytes that may wait for a reader before its worker is paused.
-        jobs: All jobs in flight, by id.
-        jobs_of: Returns those of a worker.
-        workers: The workers by id.
-        cancel: Ends a job.
-    """
-
-    def __init__(
-        self,
-        limit: int,
-        jobs: Mapping[str, InferenceJob],
-        jobs_of: Callable[[Worker], Mapping[str, InferenceJob]],
-        workers: Mapping[str, Worker],
-        cancel: Callable[[Job, Cause], None],
-    ) -> None:
-        self.limit = limit
-        self._jobs = jobs
-        self._jobs_of = jobs_of
-        self._workers = workers
-        self._cancel = cancel
+    # What the readers of responses tell: a worker is slowed down to their pace.
 
     def gave_up(self, parts: Parts) -> None:
         """Cancel a job whose reader is gone."""
         if (job := self._jobs.get(parts.job_id)) is not None:
-            self._cancel(job, Cause.cancelled)
+            self.cancel(job, Cause.cancelled)
 
     def was_read(self, parts: Parts) -> None:
         """A reader that was behind has taken a part."""
-        if parts.buffered_bytes < self.limit and (job := self._jobs.get(parts.job_id)) is not None:
-            self.caught_up(job)
+        if parts.buffered_bytes < self._stream_buffer_size and (job := self._jobs.get(parts.job_id)) is not None:
+            self._caught_up(job)
 
-    def fell_behind(self, job: InferenceJob, parts: Parts, worker: Worker) -> None:
+    def _fell_behind(self, job: InferenceJob, parts: Parts, worker: Worker) -> None:
         """Slow the worker down to the pace of its readers, or give one reader up if others need the worker."""
-        others = (other.parts for other in self._jobs_of(worker).values())
-        if all(other is None or other.buffered_bytes > self.limit for other in others):
+        limit, others = self._stream_buffer_size, (other.parts for other in self.jobs_of(worker).values())
+        if all(other is None or other.buffered_bytes > limit for other in others):
             worker.pause()
-        elif parts.buffered_bytes > self.limit * _GIVE_UP_FACTOR:
+        elif parts.buffered_bytes > limit * _GIVE_UP_FACTOR:
             logger.warning("Request %s is given up: its client reads too slowly", job.id)
-            self._cancel(job, Cause.cancelled)
+            self.cancel(job, Cause.cancelled)
 
-    def caught_up(self, job: Job) -> None:
+    def _caught_up(self, job: Job) -> None:
         """Let the worker of a job send again, because the job's reader has caught up or needs it no more."""
         if (worker := self._workers.get(job.worker_id)) is not None and worker.paused:
             worker.resume()

@@ -6,6 +6,7 @@ send neither header, and name the server by the address that they use.
 """
 
 import socket
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,6 +19,8 @@ from torchserve_py.transport.http1.request import Request
 
 _OWN_SITE: Final = ("same-origin", "none")
 _ANY: Final = "*"
+#: Clients name the server in few ways: of so many it is kept whether they are allowed.
+_KEPT_HOSTS: Final = 256
 #: RFC 6761, 6.3: browsers resolve these names to the loopback without asking anyone.
 _LOOPBACK_DOMAIN: Final = ".localhost"
 #: Where links of other sites may lead: the page only shows something, and asks for it by requests of its own.
@@ -33,30 +36,33 @@ class BrowserGuard:
         # Browsers open no Unix socket.
         is_checked = not address.is_unix and _ANY not in names
         self._names = frozenset(name.lower().rstrip(".") for name in names) if is_checked else None
+        self._knows = lru_cache(maxsize=_KEPT_HOSTS)(self._is_known)
 
     def check(self, request: Request) -> None:
         """Refuse a request for a foreign name (421), or of a page of another site (403), by raising DoorError."""
-        headers = request.headers
-        if self._names is not None and not self._knows(headers.get("Host", "")):
+        headers, raw = request.headers, request.headers.raw
+        if self._names is not None and not self._knows(raw.get(b"host", b"")):
             message = (
                 f"Host is {headers['Host'][:100]!a}: while token authorization is off, it must be an address,"
                 " localhost, the machine's host name, or a name of the setting allowed_hosts."
             )
             raise DoorError(Failure(421, "HostNotAllowedException", message))
-        site = headers.get("Sec-Fetch-Site")
+        site = headers.get("Sec-Fetch-Site") if b"sec-fetch-site" in raw else None
         if site is None:
-            check_origin(request, self._settings)
+            if b"origin" in raw:
+                check_origin(request, self._settings)
         elif site not in _OWN_SITE and not _is_link(request) and not _is_allowed(headers.get("Origin"), self._settings):
             message = "Pages of other sites may not send requests while token authorization is off; see"
             raise _not_allowed(f"{message} cors_allowed_origin.")
 
-    def _knows(self, host: str) -> bool:
+    def _is_known(self, sent: bytes) -> bool:
         """Whether a name, with or without a port, is the server's; a request without a name comes from no browser.
 
         Any address will do: the server cannot know those by which proxies, containers and clouds make it reachable, and
         what a browser asks of an address is never a page with a foreign name.
         """
         assert self._names is not None, "names are checked"
+        host = sent.decode("utf-8", "surrogateescape")
         name = (host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]).lower().rstrip(".")
         if not name or name in self._names or name.endswith(_LOOPBACK_DOMAIN):
             return True

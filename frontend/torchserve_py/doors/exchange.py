@@ -13,7 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final, Protocol, final
 
 from torchserve_py.doors.failures import INVALID_KEY, DoorError, Failure, failure_of, failure_of_job, handler_failure
 from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent, Answer, Headers, Responses, failure_body
@@ -170,17 +171,18 @@ class CallExchange(Exchange):
 
     def answer(self, call: ClientCall) -> None:
         """Have the call answered, without a task, as soon as the first part or a failure is known."""
+        self.parts.when_first(partial(self._answer_with, call))
 
-        def answer_with(outcome: Part | Cause) -> None:
-            """Answer the call. Raises nothing: the dispatcher calls this while it works."""
-            try:
-                reply = self.reply(self.usable(outcome))
-            except Exception as error:
-                call.raised(error)
-            else:
-                call.follow(reply)
-
-        self.parts.when_first(answer_with)
+    def _answer_with(self, call: ClientCall, outcome: Part | Cause) -> None:
+        """Answer the call. Raises nothing: the dispatcher calls this while it works."""
+        try:
+            if not isinstance(outcome, Part) or outcome.error is not None:
+                outcome = self.usable(outcome)
+            reply = self.reply(outcome)
+        except Exception as error:
+            call.raised(error)
+        else:
+            call.follow(reply)
 
     @abstractmethod
     def reply(self, first: Part) -> Any:
@@ -190,6 +192,7 @@ class CallExchange(Exchange):
         """
 
 
+@final
 @dataclass(slots=True, eq=False)
 class HttpExchange(CallExchange):
     """An exchange with an HTTP client."""

@@ -32,6 +32,8 @@ _PREFLIGHT_HEADER: Final = "Access-Control-Request-Method"
 _OTHER: Final = "other"
 #: The status of an accepted WebSocket, whose client may leave at any time.
 _SWITCHING_PROTOCOLS: Final = 101
+_PROTOCOLS: Final = {(1, 1): "HTTP/1.1", (1, 0): "HTTP/1.0"}
+_ID_KEY: Final = REQUEST_NAME.encode()
 
 
 class Application:
@@ -45,7 +47,7 @@ class Application:
         self.preflight = allows_other_origins(context.settings)
         self.is_logged = context.settings.access_log
         self.max_body = context.settings.max_request_size
-        self.count = context.metrics.count_http_request
+        self.requests = context.metrics.http_requests
 
     def call(self, head: Head, connection: HttpConnection) -> HttpCall:
         """Return the request with this head."""
@@ -96,13 +98,15 @@ class HttpCall(Request):
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        self._matches = iter(self._application.find(self.target.partition("?")[0]))
-        self._try_routes()
-
-    def _try_routes(self) -> None:
-        """Call the handlers of the path's (further) routes until one replies, and follow the reply."""
+        application = self._application
+        self._matches = iter(application.find(self.target.partition("?")[0]))
         try:
-            reply = self._reply()
+            if application.preflight and application.is_preflight(self):
+                reply: Reply = Answer(200)
+            else:
+                if application.guard is not None:
+                    application.guard.check(self)
+                reply = self._reply()
         except Exception as error:
             self.raised(error)
         else:
@@ -114,10 +118,6 @@ class HttpCall(Request):
         Raises DoorError: no further route replies: 405 if routes of the path have only other methods, else 404.
         """
         tokens = self._application.tokens
-        if self._application.preflight and self._application.is_preflight(self):
-            return Answer(200)
-        if (guard := self._application.guard) is not None and self._route is None:
-            guard.check(self)
         for route, values in self._matches:
             if route.path == ANY_PATH and self._allowed:
                 break
@@ -143,22 +143,23 @@ class HttpCall(Request):
     def follow(self, reply: Reply | None) -> None:
         """Answer with a reply, or with what it comes to; None passes the request on to further routes."""
         try:
-            if isinstance(reply, HttpExchange):
-                self._exchange = reply
-                self.log_fields = reply.log_fields
-                reply.answer(self)
-            elif isinstance(reply, Answer):
+            if isinstance(reply, Answer):
                 self._send(reply)
+            elif type(reply) is HttpExchange:
+                self._exchange = reply
+                reply.answer(self)
             elif reply is ALREADY_SENT:
                 self._end()
             elif reply is None:
-                self._try_routes()
+                self.follow(self._reply())
             elif callable(reply):
-                self._after_body = reply
-                if self._read_body is None:
-                    self.when_read(self._application.max_body, self._has_body)
+                max_body = self._application.max_body
+                body = self.body_at_hand(max_body) if self._read_body is None else self._read_body
+                if body is None:
+                    self._after_body = reply
+                    self.when_read(max_body, self._has_body)
                 else:
-                    self._has_body(self._read_body)
+                    self._answer_body(reply, body)
             else:
                 self._run(reply)
         except Exception as error:
@@ -170,13 +171,15 @@ class HttpCall(Request):
         try:
             if isinstance(body, Exception):
                 raise body
-            reply = after_body(body)
+            self._answer_body(after_body, body)
         except Exception as error:
             self.raised(error)
-        else:
-            if reply is None:
-                self._read_body = body  # for the next route
-            self.follow(reply)
+
+    def _answer_body(self, after_body: AfterBody, body: bytes) -> None:
+        reply = after_body(body)
+        if reply is None:
+            self._read_body = body  # for the next route
+        self.follow(reply)
 
     def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
         self._task = asyncio.get_running_loop().create_task(self._wait(coroutine))
@@ -212,7 +215,8 @@ class HttpCall(Request):
                 if frame := exchange.dialect.last_frame(failure):
                     self.send((frame,), last=True)
             elif not is_expected or self.stage is not OVER:
-                about = {**self.log_fields, "request_id": self.id}
+                fields = self.log_fields if self._exchange is None else self._exchange.log_fields
+                about = {**fields, "request_id": self.id}
                 logger.error("Request %s failed within its answer.", self.id, exc_info=error, extra=about)
             if self.stage is STREAMING:
                 self.break_off()
@@ -258,27 +262,18 @@ class HttpCall(Request):
         route = self._route
         path = "" if route is None else route.path
         method = self.method if self.method in ANY_METHOD else _OTHER
-        self._application.count(method, path, status)
+        self._application.requests[method, path, status] += 1
         if self._application.is_logged and (route is None or not route.is_quiet or 400 <= status < 500):
-            access_log.note(
-                self.connection.peer,
-                self.method,
-                self.target,
-                "HTTP/1.1" if self.version == (1, 1) else "HTTP/1.0",
-                status,
-                self.connection.loop.time() - self.arrived,
-                self._logged_fields(),
-                path,
-            )
-
-    def _logged_fields(self) -> dict[str, str | None]:
-        """Return what else a line in JSON has: what the answer or the request said, then what the job knows."""
-        return {
-            "request_id": self.id or usable_name(self.headers.get(REQUEST_NAME)),
-            "trace_id": trace_of(self.headers.get("traceparent")),
-            "cause": self.cause,
-            **self.log_fields,
-        }
+            connection, raw, exchange = self.connection, self.headers.raw, self._exchange
+            # What the answer or the request said, then what the job knows.
+            ids = {
+                "request_id": self.id or usable_name(raw.get(_ID_KEY)),
+                "trace_id": trace_of(self.headers["traceparent"]) if b"traceparent" in raw else None,
+                "cause": self.cause,
+                **(self.log_fields if exchange is None else exchange.log_fields),
+            }
+            protocol, took = _PROTOCOLS[self.version], connection.loop.time() - self.arrived
+            access_log.log.note((connection.peer, self.method, self.target, protocol, status, took, ids, path))
 
     def finish(self) -> None:
         super().finish()

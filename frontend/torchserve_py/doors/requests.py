@@ -23,11 +23,13 @@ _DEFLATED: Final = 8
 #: of the Open Inference Protocol, or a header.
 PRIORITY: Final = "priority"
 PRIORITY_HEADER: Final = "ts_request_priority"
+_PRIORITY_KEY: Final = PRIORITY_HEADER.encode()
 _MAX_PRIORITY: Final = 2**64 - 1
 _PRIORITY_DIGITS: Final = 20
 #: How long a client waits for its answer (milliseconds, as `clientTimeoutInMills` in TorchServe's configuration; 0: no
 #: limit). The first header that a request has counts. Over gRPC it is the deadline of the call.
 _TIMEOUT_HEADERS: Final = ("ts_request_timeout", "x-request-timeout-ms")
+_TIMEOUT_KEYS: Final = frozenset(name.encode() for name in _TIMEOUT_HEADERS)
 _TIMEOUT_DIGITS: Final = 12
 
 
@@ -52,7 +54,7 @@ def content_type_of(request: Request) -> str:
 
     Raises DoorError: the header has characters outside of ASCII.
     """
-    content_type = request.headers.get("Content-Type", "")
+    content_type = request.headers.raw.get(b"content-type", b"").decode("utf-8", "surrogateescape")
     if content_type and not content_type.isascii():
         raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
     return content_type
@@ -60,8 +62,8 @@ def content_type_of(request: Request) -> str:
 
 def priority_of(request: Request) -> int:
     """Return the priority that the header of a request names. Raises DoorError: the header is not a priority."""
-    value = request.headers.get(PRIORITY_HEADER)
-    return 0 if value is None else priority_in_text(value, "Header")
+    value = request.headers.raw.get(_PRIORITY_KEY)
+    return 0 if value is None else priority_in_text(value.decode("utf-8", "surrogateescape"), "Header")
 
 
 def priority_in_text(text: str, place: str) -> int:
@@ -96,6 +98,8 @@ def seconds_left(request: Request) -> float | None:
 
     Raises DoorError: the header is not a time.
     """
+    if _TIMEOUT_KEYS.isdisjoint(request.headers.raw):
+        return None
     for name in _TIMEOUT_HEADERS:
         if (text := request.headers.get(name)) is not None:
             digits = text.strip()

@@ -6,6 +6,7 @@ new connections. The transport closes a connection only if the rest of the reque
 
 import functools
 import json
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from enum import Enum
@@ -22,6 +23,7 @@ Headers = Iterable[Sequence[str]]
 JSON_TYPE: Final = ("content-type", "application/json")
 EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
 
+_ID_KEY: Final = REQUEST_NAME.encode()
 #: Headers that the server sets in every answer; a handler's headers of these names are left out.
 _STANDARD_HEADERS: Final = frozenset({"cache-control", "expires", "pragma", REQUEST_NAME})
 #: Headers of every answer where one origin has models and management. What a model answers is not a page of that
@@ -71,7 +73,7 @@ class Responses:
     """Writes answers and counts them."""
 
     def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
-        self._count = metrics.count_answer
+        self._answers = metrics.answers
         self._is_confining = settings.inference_address.shares_listener(settings.management_address)
         self._standard = (
             "Pragma: no-cache\r\nCache-Control: no-cache; no-store, must-revalidate, private\r\n"
@@ -86,7 +88,7 @@ class Responses:
         status, body, headers, reason = answer
         lines = self._lines(headers, _name(request, request_id))
         request.respond(status, lines, body, reason=reason)
-        self._count(status)
+        self._answers.append((time.time(), status))
 
     def start_stream(self, request: Request, head: Answer, request_id: str = "") -> None:
         """Begin an answer that is sent in pieces; see `Request.send`.
@@ -95,13 +97,13 @@ class Responses:
         """
         status, _, headers, reason = head
         request.start_stream(status, self._lines(headers, _name(request, request_id)), reason=reason)
-        self._count(status)
+        self._answers.append((time.time(), status))
 
     def whole_failure(self, failure: Failure) -> bytes:
         """Return the whole answer to a connection that is closed afterwards."""
         body, headers = failure_body(failure)
         framing = f"content-length: {len(body)}\r\n"
-        self._count(failure.status)
+        self._answers.append((time.time(), failure.status))
         lines = self._lines((*failure.headers, *headers), str(uuid.uuid4()))
         return response_head(failure.status, "", False, framing, lines) + body
 
@@ -119,7 +121,8 @@ class Responses:
 
 def _name(request: Request, request_id: str) -> str:
     """Note and return the id that the client is told: its own, else that of the request's job, else a new one."""
-    request.id = usable_name(request.headers.get(REQUEST_NAME)) or request_id or str(uuid.uuid4())
+    sent = request.headers.raw.get(_ID_KEY)
+    request.id = (sent and usable_name(sent)) or request_id or str(uuid.uuid4())
     return request.id
 
 

@@ -126,11 +126,11 @@ def encode_batch(
 
 def _rows(jobs: Sequence[InferenceJob]) -> list[InferRow]:
     """Return what the worker is sent of the jobs."""
-    return [
-        InferRow(job.id, sent.headers, sent.content_type, sent.body, sent.protocol, sent.more_input)
-        for job in jobs
-        for sent in (job.request,)
-    ]
+    rows: list[InferRow] = []
+    for job in jobs:
+        sent = job.request
+        rows.append(InferRow(job.id, sent.headers, sent.content_type, sent.body, sent.protocol, sent.more_input))
+    return rows
 
 
 def _is_sendable(job: InferenceJob) -> bool:

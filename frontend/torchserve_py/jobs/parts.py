@@ -137,9 +137,9 @@ def _problem(row: list[Any]) -> str | None:
             return "its headers are not a list of pairs"
     if news is not None and not _is_news(news):
         return "what it tells of sequences is not a list of a cause, ids, a token and a version"
-    if type(status) is int and status == _SWITCHING_PROTOCOLS and more:
-        status = 200
-    problem = status_problem(status)
+    problem = None
+    if type(status) is not int or not (200 <= status <= 599 or (status == _SWITCHING_PROTOCOLS and more)):
+        problem = status_problem(status)
     if problem is None and reason != "":
         problem = reason_problem(reason)
     if problem is None and headers:
@@ -175,17 +175,8 @@ class Parts:
     """
 
     __slots__ = (
-        "_buffer",
-        "_failure",
-        "_reader",
-        "_then",
-        "_waiter",
-        "buffered_bytes",
-        "ended",
-        "inputs",
-        "job_id",
-        "sequence_id",
-        "trace_id",
+        *("_buffer", "_failure", "_reader", "_then", "_waiter"),
+        *("buffered_bytes", "ended", "inputs", "job_id", "sequence_id", "trace_id"),
     )
 
     def __init__(self, job_id: str, sequence_id: str | None, reader: ReaderEvents) -> None:

@@ -50,12 +50,12 @@ def note(
             JSON; those that are unknown are left out or None.
         route: The pattern of the target's path, for lines in JSON; empty where the target has none.
     """
-    _log.note((client, method, target, protocol, status, seconds, ids, route))
+    log.note((client, method, target, protocol, status, seconds, ids, route))
 
 
 def flush() -> None:
     """Hand the recorded requests to the thread that writes them."""
-    _log.flush()
+    log.flush()
 
 
 def _text_of(entry: _Entry, start: str, second: int) -> str:
@@ -103,4 +103,5 @@ def _client(peer: object) -> str:
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unix")
 
 
-_log: Final = LineLog(LOGGER_NAME, _text_of, _more_of)
+#: Takes the arguments of `note` as one entry.
+log: Final = LineLog(LOGGER_NAME, _text_of, _more_of)

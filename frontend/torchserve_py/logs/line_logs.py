@@ -104,9 +104,9 @@ class LineLog(Generic[T]):
         self._waiting: list[tuple[float, T]] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def note(self, entry: T) -> None:
-        """Store an entry with the current time. Outside an event loop it waits for `flush`."""
-        self._waiting.append((time.time(), entry))
+    def note(self, entry: T, at: float | None = None) -> None:
+        """Store an entry of that moment (seconds since 1970), or of now. Outside an event loop it waits for `flush`."""
+        self._waiting.append((time.time() if at is None else at, entry))
         if len(self._waiting) >= _MOST_WAITING:
             self.flush()
         elif self._timer is None:

@@ -75,7 +75,7 @@ class HandlerMetrics:
                 self._add(known, (name, "gauge", dimensions), MODEL_METRICS[name].unit)
         series = known.get((PREDICTION_TIME, "gauge", dimensions))
         if series is None:
-            return lambda milliseconds, rows: None
+            return lambda milliseconds, job_ids, at: None
         return partial(self._record_prediction, series)
 
     def record(self, model_name: str, entries: Iterable[Any]) -> None:
@@ -105,11 +105,11 @@ class HandlerMetrics:
             if family.is_empty and name not in listed:
                 del self._families[name]
 
-    def _record_prediction(self, series: _Series, milliseconds: float, rows: Sequence[Sequence[Any]]) -> None:
+    def _record_prediction(self, series: _Series, milliseconds: float, job_ids: Sequence[str], at: float) -> None:
         milliseconds = round(milliseconds, 3)
         series.instrument.update(milliseconds)
         if self._log is not None:
-            self._log.note((series.line_form, {"value": milliseconds, "ids": ",".join([row[0] for row in rows])}))
+            self._log.note((series.line_form, {"value": milliseconds, "ids": ",".join(job_ids)}), at)
 
     def _record(self, known: dict[_Key, _Series], entry: Any) -> None:
         try:

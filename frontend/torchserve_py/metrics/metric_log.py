@@ -4,6 +4,7 @@ An event only stores an entry; it is formatted and written later (`torchserve_py
 """
 
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 from torchserve_py.logs.line_logs import LineLog
@@ -60,10 +61,17 @@ class EventLines:
     """Makes the forms of lines for single events, and takes the events; only metrics in ``declared`` get lines."""
 
     def __init__(self, log: MetricLog, hostname: str, declared: Mapping[str, Declaration]) -> None:
-        #: Takes an event: a form that is not empty, and what goes into its places.
-        self.note = log.note
+        self._log = log
+        #: Events that are not passed on yet: when (seconds since 1970), a form, not an empty one, and its values.
+        self.events: list[tuple[float, tuple[LineForm, dict[str, object]]]] = []
         self._hostname = hostname
         self._declared = declared
+
+    def write(self) -> None:
+        """Pass the events on in the order of their moments."""
+        events, self.events[:] = sorted(self.events, key=itemgetter(0)), ()
+        for at, event in events:
+            self._log.note(event, at)
 
     def form(self, labels: Iterable[str], **values: str) -> LineForm:
         """Return the form with a line for each metric that ``values`` names, with the place for its value.

@@ -1,8 +1,13 @@
-"""The metrics of one model version. `docs/metrics.md` lists every series."""
+"""The metrics of one model version. `docs/metrics.md` lists every series.
+
+Jobs and batches must not pay for their metrics: the dispatcher appends a record of each that has ended, and `fold` adds
+up the records, at least once a second, and before any metric is read.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from time import time
+from typing import Final, NamedTuple, TypeAlias
 
 from torchserve_py.metrics.families import ServerFamilies
 from torchserve_py.metrics.instruments import Counter, Gauge, Histogram
@@ -13,26 +18,63 @@ from torchserve_py.scheduling.scaling import Reason
 #: `model_version` of requests that name no version, as in TorchServe.
 DEFAULT_VERSION_LABEL = "default"
 
-#: Takes the milliseconds of a call of the handler, and result rows, each of which begins with the id of its job.
-RecordPrediction: TypeAlias = Callable[[float, Sequence[Sequence[Any]]], None]
+#: Takes the milliseconds of a call of the handler, the ids of the jobs that it has answered, and when that was.
+RecordPrediction: TypeAlias = Callable[[float, Sequence[str], float], None]
 
 #: The cause of an answer that the handler (or the worker on its behalf) chose: an exception in it, or its own status.
 HANDLER_ERROR: Final = "handler_error"
 #: In the count of outcomes: the handler has answered; it has failed with a status below 500, for the client's fault.
 ANSWERED: Final = "answered"
 REFUSED_BY_HANDLER: Final = "refused_by_handler"
-#: The places of times in the lines of an answered request, see `ModelMetrics.answered`.
+#: The places of times in the lines of an answered request.
 _TOOK, _QUEUED, _WAITED = "%(took).3f", "%(queued).3f", "%(waited).3f"
-#: Positions in a result row, see `ts.protocol.messages.ResultRow`.
-_MORE: Final = 1
-_ERROR: Final = 6
+
+
+class JobRecord(NamedTuple):
+    """A job that has its outcome.
+
+    Attributes:
+        at: When it ended, in seconds since 1970.
+        submitted_at, sent_at, ended_at: In seconds of the dispatcher's clock; ``sent_at`` is 0 if it was never sent.
+        by_default: Whether its request named no version.
+        via: How its request came.
+        told: The status of its answer, or the cause why it has none.
+        failed: Whether it has no answer, or one that is an error.
+    """
+
+    at: float
+    submitted_at: float
+    sent_at: float
+    ended_at: float
+    by_default: bool
+    via: str
+    told: Cause | int
+    failed: bool
+
+
+class BatchRecord(NamedTuple):
+    """A call of the handler.
+
+    Attributes:
+        at: When its results came, in seconds since 1970.
+        seconds: How long it took.
+        round_trip: How long its batch took, as the frontend sees it (seconds).
+        answered: How many jobs have their last part by it, and that is no error.
+        job_ids: The ids of the jobs that its results are of.
+    """
+
+    at: float
+    seconds: float
+    round_trip: float
+    answered: int
+    job_ids: Sequence[str]
 
 
 @dataclass(slots=True)
 class Outcomes:
     """Outcomes and durations of jobs, in more detail than the metrics at `/metrics` have.
 
-    Sums since the model was registered, added to on the hot path; times are seconds.
+    Sums since the model was registered; times are seconds.
     """
 
     succeeded: int = 0  # jobs that were answered
@@ -50,27 +92,6 @@ class Outcomes:
         """How many jobs have failed, whatever the cause, but for those that the handler has refused."""
         return sum(self.failures.values()) - self.failures.get(REFUSED_BY_HANDLER, 0)
 
-    def answered(self, submitted_at: float, sent_at: float, now: float) -> None:
-        """Count a job that has its last part."""
-        self.succeeded += 1
-        self.succeeded_seconds += now - submitted_at
-        self.running_seconds += now - sent_at
-        self.last_at = now
-
-    def went_wrong(self, told: Cause | int, submitted_at: float, now: float) -> None:
-        """Count a job that has ended in any other way: the cause, or the status of the error that its handler gave."""
-        name = told.value if isinstance(told, Cause) else (REFUSED_BY_HANDLER, HANDLER_ERROR)[told >= 500]
-        self.failures[name] = self.failures.get(name, 0) + 1
-        self.failed_seconds += now - submitted_at
-        self.last_at = now
-
-    def executed(self, rows: Sequence[Sequence[Any]], seconds: float) -> None:
-        """The handler has run for that long and given these rows; errors, and parts but the last, do not count."""
-        answered = [row[_MORE] or row[_ERROR] is not None for row in rows].count(False)
-        if answered:
-            count, total = self.executions.get(answered, (0, 0.0))
-            self.executions[answered] = count + 1, total + seconds
-
 
 class RequestCounters:
     """TorchServe's three counters of requests, for one value of the label `model_version`."""
@@ -80,10 +101,10 @@ class RequestCounters:
         self.inference_latency_microseconds = families.child(Counter, "ts_inference_latency_microseconds", labels)
         self.queue_latency_microseconds = families.child(Counter, "ts_queue_latency_microseconds", labels)
         model = [labels["model_name"], labels["model_version"]]
-        #: The line of a request that is admitted, and those of one that is answered; empty where there are none.
-        self.admitted_line = lines.form(model, ts_inference_requests_total="1.0")
+        #: The lines of a request that is answered, and those of any other; empty where there are none.
+        self.line = lines.form(model, ts_inference_requests_total="1.0")
         latencies = {"ts_inference_latency_microseconds": _TOOK, "ts_queue_latency_microseconds": _QUEUED}
-        parts = (lines.form(model, **latencies), lines.form(["Host"], QueueTime=_WAITED))
+        parts = (self.line, lines.form(model, **latencies), lines.form(["Host"], QueueTime=_WAITED))
         self.answered_lines = "\n".join(filter(None, parts))
 
 
@@ -107,6 +128,10 @@ class ModelMetrics:
         self._hostname = hostname
         self._record_prediction = record_prediction
         self._workers: set[str] = set()
+        #: What is not folded yet: the sizes of batches that have begun, calls of the handler, jobs that have ended.
+        self.begun: list[int] = []
+        self.batches: list[BatchRecord] = []
+        self.jobs: list[JobRecord] = []
         #: Of requests that name the version, and of requests that name none.
         self.by_version = RequestCounters(families, lines, labels)
         self.by_default = RequestCounters(families, lines, {**labels, "model_version": DEFAULT_VERSION_LABEL})
@@ -131,54 +156,65 @@ class ModelMetrics:
             each: families.child(Counter, "ts_sequences_closed_total", self._labels_with(each)) for each in CloseReason
         }
 
-    def admitted(self, *, by_default: bool = False) -> None:
-        """A job was submitted. by_default: its request named no version."""
-        counters = self.by_default if by_default else self.by_version
-        counters.requests_total.value += 1
-        if counters.admitted_line:
-            self._lines.note((counters.admitted_line, {}))
+    def fold(self) -> None:
+        """Add up the records so far."""
+        begun, batches, jobs = self.begun[:], self.batches[:], self.jobs[:]
+        self.begun.clear()
+        self.batches.clear()
+        self.jobs.clear()
+        for size in begun:
+            self.batch_size.observe(size)
+        for batch in batches:
+            self._fold_batch(batch)
+        for job in jobs:
+            self._fold_job(job)
+        for job in reversed(jobs):
+            if job.sent_at:
+                self.queue_time.set((job.sent_at - job.submitted_at) * 1e3)
+                break
 
-    def observe_queue(self, seconds: float, *, by_default: bool = False) -> None:
-        """A job has waited that long and goes to a worker. by_default: its request named no version."""
-        self.queue_seconds.observe(seconds)
-        counters = self.by_default if by_default else self.by_version
-        counters.queue_latency_microseconds.value += seconds * 1e6
-        self.queue_time.set(seconds * 1e3)
-
-    def observe_handler(self, seconds: float, round_trip: float, rows: Sequence[Sequence[Any]] = ()) -> None:
-        """A call of the handler took that long, and its batch that long from the frontend's view, and gave `rows`."""
+    def _fold_batch(self, batch: BatchRecord) -> None:
+        at, seconds, round_trip, answered, job_ids = batch
         self.handler_seconds.observe(seconds)
-        self.outcomes.executed(rows, seconds)
-        self._record_prediction(seconds * 1e3, rows)
+        if answered:
+            count, total = self.outcomes.executions.get(answered, (0, 0.0))
+            self.outcomes.executions[answered] = count + 1, total + seconds
+        self._record_prediction(seconds * 1e3, job_ids, at)
         # A batch that was sent ahead begins before the frontend has received the answers to the one before.
         self.worker_thread_time.value = besides = max(0.0, round_trip - seconds) * 1e3
         if self._worker_thread_line:
-            self._lines.note((self._worker_thread_line, {"value": besides}))
+            self._lines.events.append((at, (self._worker_thread_line, {"value": besides})))
 
-    def answered(self, submitted_at: float, sent_at: float, now: float, *, by_default: bool = False) -> None:
-        """A job has its last part. by_default: its request named no version."""
-        self.outcomes.answered(submitted_at, sent_at, now)
-        if form := (self.by_default if by_default else self.by_version).answered_lines:
-            waited = (sent_at - submitted_at) * 1e3
-            self._lines.note((form, {"took": (now - submitted_at) * 1e6, "queued": waited * 1e3, "waited": waited}))
-
-    def observe_request(self, seconds: float, *, by_default: bool = False) -> None:
-        """A job has its outcome, that long after it was submitted. by_default: its request named no version."""
-        self.request_seconds.observe(seconds)
-        counters = self.by_default if by_default else self.by_version
-        counters.inference_latency_microseconds.value += seconds * 1e6
-
-    def ended(self, via: str, told: Cause | int, *, failed: bool) -> None:
-        """Count a job that came so and has its outcome: the status of its answer, or the cause why it has none.
-
-        failed: whether the handler has said that the answer is an error.
-        """
+    def _fold_job(self, job: JobRecord) -> None:
+        at, submitted_at, sent_at, ended_at, by_default, via, told, failed = job
+        counters, outcomes = self.by_default if by_default else self.by_version, self.outcomes
         if isinstance(told, Cause):
             cause = told.value
         elif told >= 500:
             cause = HANDLER_ERROR
         else:
             cause = REFUSED_BY_HANDLER if failed else ANSWERED
+        took = ended_at - submitted_at
+        self.request_seconds.observe(took)
+        counters.inference_latency_microseconds.value += took * 1e6
+        if sent_at:
+            waited = sent_at - submitted_at
+            self.queue_seconds.observe(waited)
+            counters.queue_latency_microseconds.value += waited * 1e6
+        outcomes.last_at = ended_at
+        if failed:
+            outcomes.failures[cause] = outcomes.failures.get(cause, 0) + 1
+            outcomes.failed_seconds += took
+            if counters.line:
+                self._lines.events.append((at, (counters.line, {})))
+        else:
+            outcomes.succeeded += 1
+            outcomes.succeeded_seconds += took
+            outcomes.running_seconds += ended_at - sent_at
+            if counters.answered_lines:
+                waited = (sent_at - submitted_at) * 1e3
+                values: dict[str, object] = {"took": took * 1e6, "queued": waited * 1e3, "waited": waited}
+                self._lines.events.append((at, (counters.answered_lines, values)))
         counter = self._ended.get((via, cause))
         if counter is None:
             counter = self._families.child(Counter, "ts_outcomes_total", self._outcome_labels(via, cause))
@@ -190,7 +226,7 @@ class ModelMetrics:
         self._workers.add(worker_name)
         self._families.child(Gauge, "WorkerLoadTime", self._worker_labels(worker_name)).set(milliseconds)
         if form := self._lines.form([worker_name, "Host"], WorkerLoadTime="%(value).1f"):
-            self._lines.note((form, {"value": milliseconds}))
+            self._lines.events.append((time(), (form, {"value": milliseconds})))
 
     def worker_gpu_memory(self, worker_name: str, size: int) -> None:
         """The worker has that many bytes on GPUs."""
@@ -204,6 +240,7 @@ class ModelMetrics:
 
     def forget(self, *, last_version: bool) -> None:
         """Takes all series of this version away, and if it is the model's last also those of its default version."""
+        self.fold()
         for worker_name in list(self._workers):
             self.forget_worker(worker_name)
         self._families.remove(self._labels)

@@ -1,5 +1,9 @@
-"""All metrics of one server: made once, passed to the code that counts, and shown at `/metrics`."""
+"""All metrics of one server: made once, passed to the code that counts, and shown at `/metrics`.
 
+What happens for each request is only recorded; `ServerMetrics.fold` adds up the records before any metric is read.
+"""
+
+import collections
 import importlib
 import logging
 import socket
@@ -10,14 +14,7 @@ from torchserve_py.metrics.catalog import HOST_GAUGES, LEGACY_NAMES, SERVER_METR
 from torchserve_py.metrics.families import Family, ServerFamilies, U, expose
 from torchserve_py.metrics.handler_metrics import HandlerMetrics
 from torchserve_py.metrics.instruments import Counter, Gauge, Instrument, Updatable
-from torchserve_py.metrics.metric_log import (
-    LINE_PER_EVENT,
-    MODEL_LOGGER,
-    SERVER_LOGGER,
-    Changes,
-    EventLines,
-    MetricLog,
-)
+from torchserve_py.metrics.metric_log import LINE_PER_EVENT, MODEL_LOGGER, SERVER_LOGGER, Changes, EventLines, MetricLog
 from torchserve_py.metrics.metrics_file import MetricsPlan
 from torchserve_py.metrics.model_metrics import ModelMetrics, Outcomes
 
@@ -59,6 +56,11 @@ class ServerMetrics:
         }
         for name in ("QueueTime", "WorkerThreadTime", *(each.name for each in HOST_GAUGES)):
             self._families.child(Gauge, name, of_host)
+        #: HTTP answers whose head was written and that are not folded yet: when (seconds since 1970), and their status.
+        self.answers: list[tuple[float, int]] = []
+        #: How often a request with this method, route (the pattern of its path, empty for an unknown path) and status
+        #: was answered.
+        self.http_requests = collections.Counter[tuple[str, str, int]]()
         self._of_http: dict[tuple[str, str, int], Counter] = {}
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         #: By the name of the module that has made them.
@@ -120,24 +122,29 @@ class ServerMetrics:
 
     def record_model_metrics(self, model_name: str, entries: Iterable[Any]) -> None:
         """Takes a `metrics` message of a worker of the model; entries that cannot be shown are logged and dropped."""
+        for (name, _), metrics in self._models.items():
+            if name == model_name:
+                metrics.fold()  # lines of earlier calls of the handler come first
         self._handlers.record(model_name, entries)
 
-    def count_answer(self, status: int) -> None:
-        """Count an HTTP answer whose head has been written. Like TorchServe, the server counts no redirections here."""
-        if (answers := self._answers.get(status // 100)) is not None:
-            counter, line = answers
-            counter.value += 1
-            if line:
-                self._lines.note((line, {}))
-
-    def count_http_request(self, method: str, route: str, status: int) -> None:
-        """Count a request that was answered; `route` is the pattern of its path, empty for an unknown path."""
-        counter = self._of_http.get((method, route, status))
-        if counter is None:
-            labels = {"method": method, "route": route, "status": str(status), "hostname": self._hostname}
-            counter = self._families.child(Counter, "ts_http_requests_total", labels)
-            self._of_http[method, route, status] = counter
-        counter.value += 1
+    def fold(self) -> None:
+        """Add up what was recorded so far. Like TorchServe, the server counts no redirections as answers."""
+        for model in self._models.values():
+            model.fold()
+        answers, self.answers[:] = self.answers[:], ()
+        for at, status in answers:
+            if (counted := self._answers.get(status // 100)) is not None:
+                counter, line = counted
+                counter.value += 1
+                if line:
+                    self._lines.events.append((at, (line, {})))
+        for asked, count in self.http_requests.items():
+            if asked not in self._of_http:
+                method, route, status = asked
+                labels = {"method": method, "route": route, "status": str(status), "hostname": self._hostname}
+                self._of_http[asked] = self._families.child(Counter, "ts_http_requests_total", labels)
+            self._of_http[asked].value = count
+        self._lines.write()
 
     def record(self, name: str, dimensions: Sequence[str], value: float, hostname: str | None = None) -> None:
         """Record a value of a metric of the host. `dimensions` are values, in order, without the host's.
@@ -164,6 +171,7 @@ class ServerMetrics:
 
         With `names` only these samples. There may be 100,000 series: an event loop takes some lines in each turn.
         """
+        self.fold()
         if self._plan.mode == "legacy":
             return expose([family for family in self._families if family.name in LEGACY_NAMES], names)
         further = (family for each in self._further.values() for family in each.families)
@@ -174,6 +182,7 @@ class ServerMetrics:
 
         What has no lines for single events gets a line for what has changed since the last call.
         """
+        self.fold()
         if self._changes is not None:
             named = _with_lines(self._plan).keys() | (LEGACY_NAMES if self._plan.mode == "legacy" else set())
             self._changes.note(family for family in self._families if family.name not in named)

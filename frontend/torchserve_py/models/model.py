@@ -242,6 +242,7 @@ class Model:
 
 def activity_of(metrics: ModelMetrics, *, running: int, workers: int, workers_wanted: int, memory: int) -> Activity:
     """Return what a model's metrics have counted, and the state that is given."""
+    metrics.fold()
     batches, queue, handler = metrics.batch_size, metrics.queue_seconds, metrics.handler_seconds
     outcomes = metrics.outcomes
     return Activity(

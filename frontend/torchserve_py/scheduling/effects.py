@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
-
-from torchserve_py.scheduling.job import Job
+from typing import Any, NamedTuple
 
 
 class Cause(StrEnum):
@@ -55,7 +53,7 @@ class Send(NamedTuple):
     """Send these jobs to the worker as one batch."""
 
     worker_id: str
-    jobs: Sequence[Job]
+    jobs: Sequence[Any]  # of the type that the owner has submitted
 
 
 class SendAhead(NamedTuple):
@@ -65,7 +63,7 @@ class SendAhead(NamedTuple):
     """
 
     worker_id: str
-    jobs: Sequence[Job]
+    jobs: Sequence[Any]
     joins: bool
 
 
@@ -73,13 +71,13 @@ class Begin(NamedTuple):
     """The worker begins these jobs, which it was sent ahead."""
 
     worker_id: str
-    jobs: Sequence[Job]
+    jobs: Sequence[Any]
 
 
 class Finish(NamedTuple):
     """Tell the client why its job is over without an answer from the handler. At most once per job."""
 
-    job: Job
+    job: Any
     cause: Cause
 
 

@@ -54,32 +54,24 @@ class Overload:
         joins: Whether jobs join running ones, instead of running in batches.
     """
 
-    __slots__ = ("_hopeless", "_joins", "_seconds", "_size", "_workers", "refused")
+    __slots__ = ("_hopeless", "_joins", "_size", "_workers", "refused", "step_seconds")
 
     def __init__(self, workers: Mapping[str, WorkerLoad], size: int, *, joins: bool) -> None:
         self._workers = workers
         self._size = size
         self._joins = joins
-        self._seconds = deque[float](maxlen=_STEPS_REMEMBERED)
+        #: How long the latest steps took, each from when its job was sent until a worker returned it: the last job of a
+        #: batch, or a job that has joined others. The scheduler adds to it.
+        self.step_seconds = deque[float](maxlen=_STEPS_REMEMBERED)
         self._hopeless = 0  # jobs that no worker, even an idle one, could answer in time
         #: How many jobs were refused so far.
         self.refused = 0
 
-    def returned(self, job: Job, now: float, *, was_cancelled: bool) -> None:
-        """Note how long a step took: a worker has returned the last job of a batch, or a job that has joined others.
-
-        A batch takes as long whether its clients have waited or not. A job that has joined others is dropped at once if
-        it is cancelled, which tells nothing.
-        """
-        if (was_cancelled and self._joins) or job.unbatched or job.asks_after or job.open_ended:
-            return
-        self._seconds.append(now - job.sent_at)
-
     def gave_up(self, lane: Lane[Any], now: float) -> None:
         """The client of a job of the lane has left, while its job waited or ran."""
         interval = _LEAST_STANDING
-        if self._seconds:
-            interval = max(interval, _STANDING_STEPS * sum(self._seconds) / len(self._seconds))
+        if self.step_seconds:
+            interval = max(interval, _STANDING_STEPS * sum(self.step_seconds) / len(self.step_seconds))
         if lane.items and now - lane.since >= interval:
             lane.newest_first_until = now + interval
 
@@ -88,9 +80,9 @@ class Overload:
 
         What has never been measured cannot be too slow.
         """
-        if not self._seconds or job.expires_at is None:
+        if not self.step_seconds or job.expires_at is None:
             return False
-        mean = sum(self._seconds) / len(self._seconds)
+        mean = sum(self.step_seconds) / len(self.step_seconds)
         wait = self._wait(place, mean, now)
         begins_by = job.expires_at
         if job.answer_by is not None:
@@ -112,8 +104,8 @@ class Overload:
         quickest took must be left.
         """
         if left <= mean:
-            return min(self._seconds)
-        deviation = sum(abs(seconds - mean) for seconds in self._seconds) / len(self._seconds)
+            return min(self.step_seconds)
+        deviation = sum(abs(seconds - mean) for seconds in self.step_seconds) / len(self.step_seconds)
         return mean + min(max(_LEAST_RESERVE, _DEVIATIONS * deviation), (left - mean) / 2)
 
     def _wait(self, place: Place, mean: float, now: float) -> float:

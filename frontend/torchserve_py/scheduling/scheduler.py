@@ -8,7 +8,7 @@ that a policy makes.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from torchserve_py.scheduling.assignment import Assignment, Source, TakeBack, compose
+from torchserve_py.scheduling.assignment import Assignment, TakeBack, compose
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import Cancel, Cause, CloseReason, Effects, Finish
 from torchserve_py.scheduling.fifo import Fifo
@@ -54,6 +54,8 @@ class Scheduler:
         )
         #: Returns when to call `tick` at the latest, None if there is no deadline. Nothing may be due yet by then.
         self.next_deadline = self._shared.deadlines.next
+        #: What that is read from.
+        self.deadlines = self._shared.deadlines
         #: Returns what the jobs ask of the workers at a moment.
         self.demand = self._assignment.demand
         #: Notes how many seconds the handler of a worker took for a batch: batches are sent ahead if steps are long.
@@ -63,7 +65,8 @@ class Scheduler:
 
     def submit(self, job: Job, now: float) -> Effects:
         """Queue a new job, and perhaps send it at once; or refuse it with a Finish."""
-        self._catch_up(now)
+        if self.deadlines.heap:
+            self._catch_up(now)
         if job.id in self._shared.jobs:
             raise ValueError(f"there is a job {job.id!r} already; ids must be unique")
         job.submitted_at = now
@@ -84,7 +87,8 @@ class Scheduler:
         The last part frees the job's place on the worker. If an answer also ends the sequence, call `end_sequence`
         first: this call may send the sequence's next job.
         """
-        self._catch_up(now)
+        if self.deadlines.heap:
+            self._catch_up(now)
         jobs = self._shared.jobs
         for job_id, more in arrived:
             job = jobs.get(job_id)
@@ -363,8 +367,11 @@ class Scheduler:
         self._shared.leave(job, None)
         worker = self._workers[job.worker_id]
         del worker.in_flight[job.id]
-        if not worker.in_flight or self._joins:
-            self._overload.returned(job, now, was_cancelled=was_cancelled)
+        # A batch takes as long whether its clients have waited or not. A job that has joined others is dropped at once
+        # if it is cancelled, which tells nothing.
+        is_step = not was_cancelled if self._joins else not worker.in_flight
+        if is_step and not (job.unbatched or job.asks_after or job.open_ended):
+            self._overload.step_seconds.append(now - job.sent_at)
         if self._sequences is not None and not job.unbatched:
             self._sequences.returned(job, now)
         self._assignment.answered(worker, now)
@@ -375,7 +382,7 @@ class Scheduler:
         if job.state is not WAITING:
             return
         self._shared.leave(job, cause)
-        self._source_of(job).withdraw(job, now)
+        (self._unbatched if job.unbatched else self._source).withdraw(job, now)
 
     def _admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job, or say why it is refused."""
@@ -395,7 +402,7 @@ class Scheduler:
             place = self._source.place_of(job, now)
             if place is not None and self._overload.refuses(job, place, now):
                 return Cause.overloaded
-        return self._source_of(job).admit(job, now)
+        return (self._unbatched if job.unbatched else self._source).admit(job, now)
 
     def _refuse_without_workers(self, now: float) -> None:
         """End the waiting jobs if no worker is up and none is wanted: they would wait for ever."""
@@ -419,6 +426,3 @@ class Scheduler:
         if (worker := self._workers.get(worker_id)) is None:
             raise ValueError(f"worker {worker_id!r} is not up; these are: {', '.join(self._workers) or 'none'}")
         return worker
-
-    def _source_of(self, job: Job) -> Source:
-        return self._unbatched if job.unbatched else self._source

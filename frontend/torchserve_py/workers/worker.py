@@ -44,8 +44,8 @@ _CHECKS_PER_LIMIT = 5
 class WorkerEvents(Protocol):
     """Takes what workers send and what becomes of them; knows their jobs. It is `dispatch.dispatcher.Dispatcher`."""
 
-    def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float) -> None:
-        """Take parts of responses."""
+    def results(self, worker: Worker, results: Sequence[Part], handler_seconds: float, heard_at: float) -> None:
+        """Take parts of responses, and when they came, by the time in which this process runs."""
 
     def taken(self, worker: Worker, job_id: str, count: int) -> None:
         """Note that the model has taken ``count`` further inputs of a job."""
@@ -294,10 +294,10 @@ class Worker:
             self._startup.connected()
 
     def _received(self, connection: Connection, message: list[Any]) -> None:
-        self._watchdog.last_heard = self._clock.now()
+        self._watchdog.last_heard = heard_at = self._clock.now()
         match message:
             case [messages.RESULTS, rows, seconds] if connection is self._jobs:
-                self._results(rows, seconds)
+                self._results(rows, seconds, heard_at)
             case [messages.LEAVING]:
                 self._events.take_out(self)
             case [messages.TAKEN, job_id, count]:
@@ -313,7 +313,7 @@ class Worker:
             case [kind, *_]:
                 raise ValueError(f"unexpected message {kind!r}")
 
-    def _results(self, rows: list[Any], handler_seconds: float) -> None:
+    def _results(self, rows: list[Any], handler_seconds: float, heard_at: float) -> None:
         """Pass result rows on; those before one that names no job are still delivered.
 
         Raises ValueError: a row names no job, or the time of the handler is no number of seconds.
@@ -324,7 +324,7 @@ class Worker:
         try:
             results.extend(map(part_of, rows))
         finally:
-            self._events.results(self, results, handler_seconds)
+            self._events.results(self, results, handler_seconds, heard_at)
 
     def _beat(self, connection: Connection, message: list[Any]) -> None:
         match message:

@@ -1,6 +1,7 @@
 """MLServer's metrics of inference, for models that are written for it."""
 
 from tests.unit.metrics.exposition import exposed
+from tests.unit.metrics.records import end_job
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.plugins import contracts
@@ -15,11 +16,11 @@ def shown(metrics: ServerMetrics) -> list[str]:
 
 def test_models_of_mlserver_are_shown_as_mlserver_shows_them() -> None:
     metrics = ServerMetrics("host")
-    outcomes = metrics.model("m", "1.0", FURTHER).outcomes
+    model = metrics.model("m", "1.0", FURTHER)
     metrics.model("other", "1.0")
-    outcomes.answered(1.0, 1.5, 2.0)
-    outcomes.answered(1.0, 1.5, 1.5)
-    outcomes.went_wrong(Cause.queue_full, 1.0, 9.0)
+    end_job(model, 1.0, waited=0.5)
+    end_job(model, 0.5, waited=0.5)
+    end_job(model, 8.0, told=Cause.queue_full, failed=True)
     assert shown(metrics) == [
         "# HELP model_infer_request_success_total Model infer request success count",
         "# TYPE model_infer_request_success_total counter",

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
+from tests.unit.metrics.records import end_batch, end_job
 
 from torchserve_py.features.open_inference import descriptions
 from torchserve_py.scheduling.effects import Cause
@@ -24,21 +25,11 @@ DURATIONS = {
 }
 
 
-def row(*, more=False, error=None):
-    return ["job", more, 200, "", [], b"", error]
-
-
 def serve(model, *, queued=0.25, ran=0.5, fails=False):
     """What the dispatcher tells of one job."""
-    now = time.monotonic()
-    metrics = model.metrics
-    metrics.observe_queue(queued)
-    if fails:
-        metrics.observe_handler(ran, ran, [row(error="it failed")])
-        metrics.outcomes.went_wrong(Cause.queue_full, now - queued - ran, now)
-    else:
-        metrics.observe_handler(ran, ran, [row()])
-        metrics.outcomes.answered(now - queued - ran, now - ran, now)
+    end_batch(model.metrics, ran, ran, answered=not fails)
+    told = Cause.queue_full if fails else 200
+    end_job(model.metrics, queued + ran, waited=queued, told=told, failed=fails, ended_at=time.monotonic())
 
 
 def duration(count, seconds):
@@ -83,7 +74,7 @@ def test_what_perf_analyzer_relies_on_holds_at_every_moment(outcomes):
 def test_batches_by_size():
     registry = FakeServing()
     for rows, seconds in ((3, 0.5), (1, 0.25), (3, 1.0)):
-        registry.model.metrics.observe_handler(seconds, seconds, [row()] * rows)
+        end_batch(registry.model.metrics, seconds, seconds, rows)
     (entry,) = descriptions.statistics(registry, "noop", None)
     assert [(each["batch_size"], each["compute_infer"]) for each in entry["batch_stats"]] == [
         (1, duration(1, 0.25)),
@@ -110,10 +101,10 @@ def test_one_version_all_versions_all_models():
 def test_failures_and_parts_of_streams_are_no_executions():
     registry = FakeServing()
     model = registry.model
-    model.metrics.observe_handler(0.5, 0.5, [row(), row(error="it failed"), row(more=True)])
-    model.metrics.observe_handler(0.5, 0.5, [row(error="it failed")])
-    model.metrics.observe_handler(0.5, 0.5, [row(more=True)])
-    model.metrics.outcomes.answered(0.0, 0.0, 0.5)
+    end_batch(model.metrics, 0.5, 0.5, 1, ["answered", "failed", "continued"])
+    end_batch(model.metrics, 0.5, 0.5, 0, ["failed"])
+    end_batch(model.metrics, 0.5, 0.5, 0, ["continued"])
+    end_job(model.metrics, 0.5, waited=0.0)
     (entry,) = descriptions.statistics(registry, "noop", None)
     assert (entry["inference_count"], entry["execution_count"]) == (1, 1)
     assert [(each["batch_size"], each["compute_infer"]["count"]) for each in entry["batch_stats"]] == [(1, 1)]
@@ -123,9 +114,9 @@ def test_where_each_request_is_a_call_of_its_own_answers_that_come_together_are_
     registry = FakeServing()
     model = registry.model
     model.config = replace(model.config, async_communication=True)
-    model.metrics.observe_handler(0.5, 0.5, [row()] * 3)
+    end_batch(model.metrics, 0.5, 0.5, 3)
     for _ in range(3):
-        model.metrics.outcomes.answered(0.0, 0.0, 0.5)
+        end_job(model.metrics, 0.5, waited=0.0)
     assert descriptions.statistics(registry, "noop", None)[0]["execution_count"] == 3
     model.declared = {"max_batch_size": 8}
     assert descriptions.statistics(registry, "noop", None)[0]["execution_count"] == 1

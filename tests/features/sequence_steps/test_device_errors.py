@@ -59,11 +59,11 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Ended(status)
 
     monkeypatch.setattr(os, "_exit", end)
-    monkeypatch.setattr(device_loss._State, "reason", "")
+    monkeypatch.setattr(device_loss.loss, "reason", "")
 
 
 def another_process(durable_worker: Make) -> Worker:
-    device_loss._State.reason = ""
+    device_loss.loss.reason = ""
     return durable_worker(TOTALS)
 
 

@@ -13,6 +13,7 @@ from torchserve_py.jobs.parts import Input, JobFailed, Parts, part_of
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.transport.running_time import running_time
 from torchserve_py.workers.worker import Worker
 
 STREAM_BUFFER = 100
@@ -117,7 +118,8 @@ class Shell:
 
     def results(self, worker: FakeWorker, rows: list[list[Any]]) -> None:
         """The worker sends these rows together."""
-        self.dispatcher.results(cast("Worker", worker), [part_of(row) for row in rows], 0.001)
+        parts, now = [part_of(row) for row in rows], running_time().now()
+        self.dispatcher.results(cast("Worker", worker), parts, 0.001, now)
 
     def lose(self, worker: FakeWorker) -> None:
         self.dispatcher.worker_lost(cast("Worker", worker))

@@ -308,6 +308,7 @@ async def test_jobs_are_counted_by_how_they_ended():
     shell.answer(worker, answered)
     shell.result(worker, refused.job_id, False, 400, "", [], b"", "no")
     given_up.cancel()
+    shell.dispatcher.metrics.fold()
     outcomes = shell.dispatcher.metrics.outcomes
     assert (outcomes.succeeded, outcomes.failed) == (1, 1), "what the handler refuses is the client's mistake"
     assert outcomes.failures == {"refused_by_handler": 1, "cancelled": 1}

@@ -1,10 +1,13 @@
 """What operators watch of a model version: open sequences page by page, and why jobs failed."""
 
+from typing import Any
+
 import pytest
 from tests.unit.dispatch.shell import Shell, cause_of, stateful, stateless
 
 from torchserve_py.models.model import activity_of
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.scheduling.policy import Policy
 from torchserve_py.serving.model_activity import SequenceOrder, SequencePage, page_of_sequences
 
 OLDEST, NEWEST, IDLE = SequenceOrder
@@ -67,3 +70,20 @@ async def test_failures_are_counted_by_cause() -> None:
     activity = activity_of(shell.dispatcher.metrics, running=1, workers=1, workers_wanted=1, memory=0)
     assert activity.failures == {"queue_full": 1, "handler_error": 1}
     assert (activity.failed, activity.succeeded, activity.batched) == (2, 0, 2)
+
+
+async def test_failures_and_parts_of_streams_are_no_executions() -> None:
+    shell = Shell(Policy(batch_size=3))
+    (worker,) = shell.workers
+    shell.submit("alone")
+    answered, failed, streamed = (shell.submit(name) for name in "abc")
+    shell.result(worker, next(iter(worker.in_flight)), False, 200, "", [], b"", None)
+    rows: list[list[Any]] = [
+        [answered.job_id, False, 200, "", [], b"", None, None],
+        [failed.job_id, False, 400, "", [], b"", "it failed", None],
+        [streamed.job_id, True, 200, "", [], b"", None, None],
+    ]
+    shell.results(worker, rows)
+    shell.result(worker, streamed.job_id, True, 200, "", [], b"", None)
+    activity = activity_of(shell.dispatcher.metrics, running=1, workers=1, workers_wanted=1, memory=0)
+    assert {size: count for size, (count, _) in activity.executions.items()} == {1: 2}

@@ -266,6 +266,7 @@ class ShellMachine(RuleBasedStateMachine):
         assert all(parts.ended for parts in self.jobs)
         for parts in self.jobs:
             self.do(lambda parts=parts: self.read(parts))
+        self.dispatcher.metrics.fold()
         outcomes = self.dispatcher.metrics.outcomes
         assert outcomes.failed == len(self.spans.failed)
         assert outcomes.succeeded + outcomes.failed == len(self.jobs) == self.spans.ends.total()

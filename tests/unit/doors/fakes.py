@@ -28,20 +28,15 @@ def make_settings(folder: Path, **changes: Any) -> Settings:
 
 class FakeMetrics:
     def __init__(self) -> None:
-        self.answers: Counter[int] = Counter()
+        self.answers: list[tuple[float, int]] = []
         self.asked_for: set[str] | None = None
         self.exposed: Iterable[str] = ("# HELP\n",)
-        self.routes: Counter[tuple[str, str, int]] = Counter()
+        self.http_requests: Counter[tuple[str, str, int]] = Counter()
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        return self.answers[2], self.answers[4], self.answers[5]
-
-    def count_answer(self, status: int) -> None:
-        self.answers[status // 100] += 1
-
-    def count_http_request(self, method: str, route: str, status: int) -> None:
-        self.routes[method, route, status] += 1
+        counts = Counter(status // 100 for _, status in self.answers)
+        return counts[2], counts[4], counts[5]
 
     def expose(self, names: set[str] | None) -> Iterator[str]:
         self.asked_for = names

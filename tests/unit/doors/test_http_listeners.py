@@ -361,7 +361,7 @@ async def test_requests_are_logged_and_counted_under_the_pattern_of_their_path(s
     routes = [getattr(record, "route", "") for record in caplog.records if record.name == "ACCESS_LOG"]
     deep = "/predictions/{model_name}/{model_version}/{rest:path}"
     assert routes == [deep, "/live", "/live", ""]
-    assert serving.metrics.routes == {
+    assert serving.metrics.http_requests == {
         ("POST", deep, 200): 1,
         ("PUT", "/live", 200): 1,
         ("other", "/live", 405): 1,

@@ -46,4 +46,4 @@ async def test_a_door_of_one_file_has_what_every_door_has(shouting: None, start:
     assert (wrong.status, wrong.headers["Allow"], wrong.body[-1:]) == (405, "POST", b"!")
     described = (await serving.request("OPTIONS", "/")).json()["paths"]["/shout/{model_name}"]["post"]
     assert described["operationId"] == "shout"
-    assert serving.metrics.routes["POST", "/shout/{model_name}", 200] == 1
+    assert serving.metrics.http_requests["POST", "/shout/{model_name}", 200] == 1

@@ -38,7 +38,7 @@ async def test_a_redirection_by_the_handler_is_counted_as_no_failure(serving):
     answer = await serving.request("POST", "/predictions/noop", allow_redirects=False)
     assert (answer.status, answer.headers["location"]) == (303, "/elsewhere")
     assert serving.metrics.counts == (0, 0, 0)
-    assert serving.metrics.routes["POST", "/predictions/{model_name}", 303] == 1
+    assert serving.metrics.http_requests["POST", "/predictions/{model_name}", 303] == 1
 
 
 async def test_a_request_without_a_body_has_an_empty_one(serving):

@@ -56,4 +56,4 @@ async def test_a_client_that_left_is_logged_once_whatever_its_door_does_then(
         await late.has_ended.wait()
     await asyncio.sleep(0)
     assert late.stages == [WAITING, OVER]
-    assert dict(late.metrics.routes) == {("GET", "/late", 499): 1}
+    assert dict(late.metrics.http_requests) == {("GET", "/late", 499): 1}

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from tests.unit.metrics.exposition import HOST, documented, exposed, scrape
+from tests.unit.metrics.records import AT, end_batch, end_job
 
 from torchserve_py.metrics.catalog import LEGACY_NAMES, MODEL_METRICS, SERVER_METRICS, Declaration
 from torchserve_py.metrics.metric_log import LINE_PER_EVENT
 from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.scheduling.effects import Cause
 
 MODEL = [["ModelName", "noop"], ["Level", "Model"]]
 
@@ -48,9 +50,9 @@ def test_the_catalog_is_what_is_shown_without_a_file() -> None:
 
 def test_nothing_but_what_is_listed_is_shown() -> None:
     metrics = listing(server=(SERVER_METRICS["Requests2XX"],))
-    metrics.count_answer(200)
-    metrics.count_answer(400)
-    metrics.model("noop", "1.0").observe_handler(1, 1)
+    metrics.answers.append((AT, 200))
+    metrics.answers.append((AT, 400))
+    end_batch(metrics.model("noop", "1.0"), 1, 1)
     metrics.record_model_metrics("noop", [tokens()])
     assert scrape(metrics) == {"Requests2XX Level=Host": 1}
 
@@ -106,7 +108,7 @@ def test_what_the_file_does_not_allow_is_dropped_and_told_once(
 def test_auto_detection_accepts_what_the_file_lacks() -> None:
     metrics = listing(auto_detect=True)
     metrics.record_model_metrics("noop", [tokens()])
-    metrics.model("noop", "1.0").observe_handler(0.5, 1)
+    end_batch(metrics.model("noop", "1.0"), 0.5, 1)
     found = scrape(metrics)
     assert found["Tokens Level=Model ModelName=noop"] == 1
     assert found["PredictionTime Level=Model ModelName=noop"] == 500
@@ -116,7 +118,7 @@ def test_auto_detection_accepts_what_the_file_lacks() -> None:
 def test_prediction_time_is_of_the_listed_type(kind: str, shown: float) -> None:
     metrics = listing(Declaration("PredictionTime", kind, "ms", ("ModelName", "Level")))
     for seconds in (0.5, 0.25):
-        metrics.model("noop", "1.0").observe_handler(seconds, 1)
+        end_batch(metrics.model("noop", "1.0"), seconds, 1)
     assert scrape(metrics) == {"PredictionTime Level=Model ModelName=noop": shown}
 
 
@@ -191,13 +193,13 @@ def test_a_summary_has_a_counters_growth_and_a_gauge_that_was_set(logged: Logged
     metrics = ServerMetrics(HOST, SUMMARY)
     assert logged(metrics, "TS_METRICS") == []
     for _ in range(3):
-        metrics.count_answer(200)
+        metrics.answers.append((AT, 200))
     metrics.record("DiskUsage", ["Host"], 7)
     expected = ["Requests2XX.Count:3.0|#Level:Host|#hostname:box", "DiskUsage.Gigabytes:7.0|#Level:Host|#hostname:box"]
     assert logged(metrics, "TS_METRICS") == expected
     assert logged(metrics, "TS_METRICS") == []
     for _ in range(2):
-        metrics.count_answer(200)
+        metrics.answers.append((AT, 200))
     metrics.record("DiskUsage", ["Host"], 7)
     assert logged(metrics, "TS_METRICS") == [expected[0].replace("3.0", "2.0"), expected[1]]
 
@@ -215,17 +217,14 @@ def test_a_model_that_comes_back_starts_from_nothing(logged: Logged) -> None:
 def test_each_request_has_torchserves_lines(logged: Logged) -> None:
     metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
     model = metrics.model("noop", "1.0")
-    for by_default in (True, False):
-        model.admitted(by_default=by_default)
-        model.observe_queue(0.0625)
-        model.observe_handler(0.5, 0.75)
-        model.observe_request(1.25)
-        model.answered(2.0, 2.0625, 3.25, by_default=by_default)
-        metrics.count_answer(200)
+    for at, by_default in ((AT, True), (AT + 0.001, False)):
+        end_batch(model, 0.5, 0.75, at=at)
+        end_job(model, 1.25, waited=0.0625, by_default=by_default, at=at)
+        metrics.answers.append((at, 200))
     model.worker_load_time("W-9000-noop_1.0", 1500)
     one = [
-        "ts_inference_requests_total.Count:1.0|#model_name:noop,model_version:{0}|#hostname:box",
         "WorkerThreadTime.Milliseconds:250.000|#Level:Host|#hostname:box",
+        "ts_inference_requests_total.Count:1.0|#model_name:noop,model_version:{0}|#hostname:box",
         "ts_inference_latency_microseconds.Microseconds:1250000.000|#model_name:noop,model_version:{0}|#hostname:box",
         "ts_queue_latency_microseconds.Microseconds:62500.000|#model_name:noop,model_version:{0}|#hostname:box",
         "QueueTime.Milliseconds:62.500|#Level:Host|#hostname:box",
@@ -241,20 +240,18 @@ def test_each_request_has_torchserves_lines(logged: Logged) -> None:
 def test_a_request_that_gets_no_answer_of_a_handler_has_no_times(logged: Logged) -> None:
     metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
     model = metrics.model("noop", "1.0")
-    model.admitted()
-    model.observe_request(1.25)
-    metrics.count_answer(503)
+    end_job(model, 1.25, told=Cause.queue_full, failed=True)
+    metrics.answers.append((AT, 503))
     names = [line.partition(".")[0] for line in logged(metrics, "TS_METRICS")]
-    assert names == ["ts_inference_requests_total", "Requests5XX"]
+    assert names == ["ts_inference_requests_total", "Requests5XX", "ts_outcomes_total"]
 
 
 def test_lines_of_a_request_are_only_of_what_the_file_lists(logged: Logged) -> None:
     listed = Declaration("ts_queue_latency_microseconds", "counter", "100%", ("m", "v", "h"))
     metrics = listing(server=(listed,), mode="log")
     model = metrics.model("noop", "1.0")
-    model.admitted()
-    model.answered(2.0, 2.5, 3.0)
-    metrics.count_answer(200)
+    end_job(model, 1.0, waited=0.5)
+    metrics.answers.append((AT, 200))
     line = "ts_queue_latency_microseconds.100%:500000.000|#m:noop,v:1.0|#hostname:box"
     assert logged(metrics, "TS_METRICS") == [line]
 
@@ -262,7 +259,7 @@ def test_lines_of_a_request_are_only_of_what_the_file_lists(logged: Logged) -> N
 def test_every_value_of_a_handler_is_a_line(logged: Logged) -> None:
     metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
     model = metrics.model("noop", "1.0")
-    model.observe_handler(0.0025, 1, [[job_id, False, 200, "", [], b"", None] for job_id in "ab"])
+    end_batch(model, 0.0025, 1, 2, "ab")
     metrics.record_model_metrics(
         "noop", [tokens(2, ids="a"), tokens(2, ids="b"), tokens(-1), ["Wait", "Seconds", "histogram", 0.5, [], ""]]
     )
@@ -294,24 +291,26 @@ def test_many_lines_do_not_wait_for_the_next_flush(caplog: pytest.LogCaptureFixt
 
 def test_legacy_shows_three_counters_and_logs_the_rest(logged: Logged) -> None:
     metrics = ServerMetrics(HOST, MetricsPlan(mode="legacy"))
-    metrics.model("noop", "1.0").admitted()
-    metrics.count_answer(200)
+    end_job(metrics.model("noop", "1.0"), told=Cause.queue_full, failed=True)
+    metrics.answers.append((AT, 200))
     metrics.record_model_metrics("noop", [tokens()])
     assert names(metrics) == LEGACY_NAMES
-    assert logged(metrics, "TS_METRICS") == ["Requests2XX.Count:1.0|#Level:Host|#hostname:box"]
+    outcome = (
+        "ts_outcomes_total.Count:1.0|#model_name:noop,model_version:1.0,protocol:http,cause:queue_full|#hostname:box"
+    )
+    assert logged(metrics, "TS_METRICS") == ["Requests2XX.Count:1.0|#Level:Host|#hostname:box", outcome]
 
 
 def test_the_mode_prometheus_logs_nothing(logged: Logged) -> None:
     metrics = ServerMetrics(HOST, MetricsPlan(mode="prometheus"))
-    metrics.count_answer(200)
-    metrics.model("noop", "1.0").admitted()
-    metrics.model("noop", "1.0").answered(0, 1, 2)
-    metrics.model("noop", "1.0").observe_handler(1, 1, [["a", False, 200, "", [], b"", None]])
+    metrics.answers.append((AT, 200))
+    end_job(metrics.model("noop", "1.0"), 2, waited=1)
+    end_batch(metrics.model("noop", "1.0"), 1, 1)
     assert logged(metrics, "TS_METRICS") == logged(metrics, "MODEL_METRICS") == []
 
 
 def test_a_file_and_a_mode_go_together(tmp_path: Path, logged: Logged) -> None:
     metrics = listing(server=(Declaration("Requests2XX", "counter", "Answers", ("L", "H")),), mode="log")
-    metrics.count_answer(200)
-    metrics.count_answer(400)
+    metrics.answers.append((AT, 200))
+    metrics.answers.append((AT, 400))
     assert logged(metrics, "TS_METRICS") == ["Requests2XX.Answers:1.0|#L:Host|#hostname:box"]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.unit.metrics.exposition import HOST, documented, exposed, scrape
+from tests.unit.metrics.records import AT, end_batch, end_job
 
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter
@@ -95,7 +96,7 @@ def test_types_and_help_texts_are_torchserves(metrics: ServerMetrics) -> None:
 
 def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
     for _ in range(8):
-        metrics.count_answer(200)
+        metrics.answers.append((AT, 200))
     assert b'Requests2XX{Level="Host",Hostname="box",} 8.0\n' in exposed(metrics)
     metrics.model("noop", "1.0").by_default.requests_total.inc()
     line = b'ts_inference_requests_total{model_name="noop",model_version="default",hostname="box",} 1.0\n'
@@ -106,16 +107,20 @@ def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
     ("act", "changed"),
     [
         (
-            lambda model: model.observe_queue(0.002),
+            lambda model: end_job(model, 1.5, waited=0.002, told=Cause.cancelled, failed=True),
             {
                 "ts_queue_latency_microseconds": 2000.0,
                 "QueueTime Level=Host": 2.0,
                 "ts_queue_seconds_sum": 0.002,
                 "ts_queue_seconds_count": 1,
+                "ts_inference_latency_microseconds": 1.5e6,
+                "ts_request_seconds_sum": 1.5,
+                "ts_request_seconds_count": 1,
+                "ts_outcomes_total cause=cancelled model_name=noop model_version=1.0 protocol=http": 1,
             },
         ),
         (
-            lambda model: model.observe_handler(0.25, 0.5),
+            lambda model: end_batch(model, 0.25, 0.5),
             {
                 "PredictionTime Level=Model ModelName=noop": 250.0,
                 "WorkerThreadTime Level=Host": 250.0,
@@ -124,7 +129,7 @@ def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
             },
         ),
         (
-            lambda model: model.observe_handler(0.25, 0.2),  # the worker had the batch ahead
+            lambda model: end_batch(model, 0.25, 0.2),  # the worker had the batch ahead
             {
                 "PredictionTime Level=Model ModelName=noop": 250.0,
                 "ts_handler_seconds_sum": 0.25,
@@ -132,33 +137,30 @@ def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
             },
         ),
         (
-            lambda model: model.observe_request(1.5),
+            lambda model: end_job(model, 1.5, told=Cause.queue_full, failed=True),
             {
                 "ts_inference_latency_microseconds": 1.5e6,
                 "ts_request_seconds_sum": 1.5,
                 "ts_request_seconds_count": 1,
+                "ts_outcomes_total cause=queue_full model_name=noop model_version=1.0 protocol=http": 1,
             },
         ),
         (
-            lambda model: model.observe_queue(0.002, by_default=True),
+            lambda model: end_job(model, 1.5, waited=0.002, by_default=True),
             {
                 "ts_queue_latency_microseconds model_name=noop model_version=default": 2000.0,
                 "QueueTime Level=Host": 2.0,
                 "ts_queue_seconds_sum": 0.002,
                 "ts_queue_seconds_count": 1,
-            },
-        ),
-        (
-            lambda model: model.observe_request(1.5, by_default=True),
-            {
                 "ts_inference_latency_microseconds model_name=noop model_version=default": 1.5e6,
                 "ts_request_seconds_sum": 1.5,
                 "ts_request_seconds_count": 1,
+                "ts_outcomes_total cause=answered model_name=noop model_version=1.0 protocol=http": 1,
             },
         ),
         (lambda model: model.by_version.requests_total.inc(), {"ts_inference_requests_total": 1}),
         (lambda model: model.worker_restarts.inc(), {"ts_worker_restarts_total": 1}),
-        (lambda model: model.batch_size.observe(3), {"ts_batch_size_sum": 3, "ts_batch_size_count": 1}),
+        (lambda model: model.begun.append(3), {"ts_batch_size_sum": 3, "ts_batch_size_count": 1}),
         (lambda model: model.worker_thread_time.set(7), {"WorkerThreadTime Level=Host": 7}),
         (
             lambda model: model.worker_load_time("W-9000-noop_1.0", 31),
@@ -191,7 +193,7 @@ def test_what_is_observed_is_shown_where_it_belongs(
 def test_buckets_accumulate(metrics: ServerMetrics) -> None:
     model = metrics.model("noop", "1.0")
     for size in (1, 8, 8, 600):
-        model.batch_size.observe(size)
+        model.begun.append(size)
     found = scrape(metrics)
 
     def bucket(bound: str) -> float:
@@ -256,11 +258,11 @@ def test_odd_names_are_escaped(metrics: ServerMetrics) -> None:
 def test_outcomes_are_counted_by_protocol_and_cause_and_go_with_their_model() -> None:
     metrics = ServerMetrics(HOST)
     model = metrics.model("noop", "1.0")
-    model.ended("http", 200, failed=False)
-    model.ended("http", 404, failed=True)
-    model.ended("grpc", 500, failed=False)
+    end_job(model)
+    end_job(model, told=404, failed=True)
+    end_job(model, via="grpc", told=500)
     for _ in range(2):
-        model.ended("websocket", Cause.cancelled, failed=True)
+        end_job(model, via="websocket", told=Cause.cancelled, failed=True)
     model_of = "model_name=noop model_version=1.0"
     assert {name: value for name, value in scrape(metrics).items() if name.startswith("ts_outcomes_total")} == {
         f"ts_outcomes_total cause=answered {model_of} protocol=http": 1,

@@ -152,7 +152,7 @@ def test_a_step_is_as_long_as_its_batch_even_if_nobody_waits_for_it():
     play.cancel("a")
     play.at(0.5).answer("a")
     play.at(1.0).answer("b")
-    assert list(play.scheduler._overload._seconds) == [1.0]
+    assert list(play.scheduler._overload.step_seconds) == [1.0]
 
 
 @pytest.mark.parametrize("fields", [{"unbatched": True}, {"open_ended": True}])

@@ -18,7 +18,7 @@ NOT_THERE = (
 @pytest.fixture(autouse=True)
 def usable() -> Iterator[None]:
     yield
-    device_loss._State.reason = ""
+    device_loss.loss.reason = ""
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Ended(status)
 
     monkeypatch.setattr(os, "_exit", end)
-    monkeypatch.setattr(device_loss._State, "reason", "")
+    monkeypatch.setattr(device_loss.loss, "reason", "")
 
 
 class LosingSteps:
@@ -142,4 +142,4 @@ def test_a_worker_that_has_nothing_to_do_ends_too(
 def test_whose_error_it_is(error: Exception, status: int | None) -> None:
     failure = device_failure(error)
     assert (failure and failure.status) == status
-    assert device_loss.is_lost() is (status == 500)
+    assert bool(device_loss.loss.reason) is (status == 500)

@@ -52,7 +52,7 @@ class Owner:
     def jobs_of(self, worker: Worker) -> dict[str, InferenceJob]:
         return self.jobs
 
-    def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float) -> None:
+    def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float, heard_at: float) -> None:
         for row in rows:
             del self.jobs[row[0]]
             self.bodies.put_nowait(row[5])

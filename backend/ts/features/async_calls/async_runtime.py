@@ -49,9 +49,11 @@ class Outbox:
         if self._rows:
             rows, seconds = self._rows, self._seconds
             self._rows, self._size, self._seconds = [], 0, 0.0
-            device_loss.announce(self._connection)
+            if device_loss.loss.reason:
+                device_loss.announce(self._connection)
             self._connection.send_results(rows, seconds, self._take_metrics())
-            device_loss.end_if_lost(self._connection)
+            if device_loss.loss.reason:
+                device_loss.end(self._connection)
 
 
 class FurtherInputs:

@@ -191,7 +191,9 @@ class HttpConnection(ClientTransport):
             self._upgraded.data_received(data)
         elif self._ignores_input:
             pass
-        elif self._holds_input():
+        elif (self._current or self._queue or self._held or self._awaits_reader or self.is_scheduled) and (
+            self._holds_input()
+        ):
             self._hold(data)
         elif len(data) <= _SLICE and self._incoming is None:
             self._parse(data)
@@ -451,7 +453,8 @@ class HttpConnection(ClientTransport):
         elif self._ignores_input:
             self.close()
         else:
-            self.set_reading(True)
+            if not self._is_reading:
+                self.set_reading(True)
             self._await_head()
 
     def _schedule(self) -> None:

@@ -49,13 +49,14 @@ _ABSOLUTE: Final = re.compile(
 class Headers(Mapping[str, str]):
     """The headers of a request by case-insensitive name; for a repeated header, its first value."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("raw",)
 
-    def __init__(self, values: Mapping[bytes, bytes]) -> None:
-        self._values = values
+    def __init__(self, raw: Mapping[bytes, bytes]) -> None:
+        #: The values as they were sent, by name in lower case: where each request is looked up.
+        self.raw = raw
 
     def __getitem__(self, name: str) -> str:
-        return self._values[_key(name)].decode("utf-8", "surrogateescape")
+        return self.raw[_key(name)].decode("utf-8", "surrogateescape")
 
     @overload
     def get(self, name: str, default: None = None, /) -> str | None: ...
@@ -64,15 +65,15 @@ class Headers(Mapping[str, str]):
     def get(self, name: str, default: str | T, /) -> str | T: ...
 
     def get(self, name: str, default: Any = None, /) -> Any:
-        """Return the value, or the default where there is none; called for each request, so without an exception."""
-        value = self._values.get(_key(name))
+        """Return the value, or the default where there is none."""
+        value = self.raw.get(_key(name))
         return default if value is None else value.decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
-        return (name.decode("utf-8", "surrogateescape") for name in self._values)
+        return (name.decode("utf-8", "surrogateescape") for name in self.raw)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.raw)
 
 
 @functools.lru_cache(maxsize=256)

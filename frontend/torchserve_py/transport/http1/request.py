@@ -137,6 +137,7 @@ class Request(ABC):
 
     __slots__ = (
         *("_awaits_continue", "_body", "_held", "_is_chunked", "_length", "_limit", "_query", "_then", "_unsent_head"),
+        "_whole",
         *("arrived", "body_error", "body_size", "cause", "connection", "headers", "id", "is_complete", "keep_alive"),
         *("log_fields", "method", "raw_headers", "stage", "status", "target", "upgrades", "version"),
     )
@@ -167,8 +168,10 @@ class Request(ABC):
         self.is_complete = False
         #: How many bytes of the body have arrived.
         self.body_size = 0
-        #: What has arrived of the body, unless it is not wanted any more.
-        self._body = Body()
+        #: What has arrived of the body, unless it is not wanted any more: all of it, if it came in one piece …
+        self._whole = b""
+        #: … else its pieces.
+        self._body: Body | None = None
         #: How many bytes count in the budget of the server.
         self._held = 0
         self._is_chunked = False
@@ -206,6 +209,13 @@ class Request(ABC):
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     # The body.
+
+    def body_at_hand(self, limit: int) -> bytes | None:
+        """Take the body if all of it has arrived and is no longer than ``limit``; else None, and `when_read` tells."""
+        if not self.is_complete or self.body_error is not None or self.body_size > limit:
+            return None
+        self._limit = limit
+        return self._take_body()
 
     def when_read(self, limit: int, then: Callable[[bytes | Exception], None]) -> None:
         """Call ``then`` once with the complete body of up to ``limit`` bytes, or with what `read` raises.
@@ -283,13 +293,16 @@ class Request(ABC):
             framing = f"content-length: {len(body)}\r\n"
             if self.method == "HEAD":
                 body = b""
-        head = response_head(status, reason, self._stays_open(), framing, lines)
+        connection = self.connection
+        is_sure = self.is_complete and self.body_error is None and not connection.is_closing
+        keep_alive = self.keep_alive if is_sure else self._stays_open()
+        head = response_head(status, reason, keep_alive, framing, lines)
         self.status = status
         self.stage = ANSWERED
         if len(body) > _JOIN_LIMIT:
-            self.connection.write(head, body)
+            connection.write(head, body)
         else:
-            self.connection.write(head + body)
+            connection.write(head + body)
 
     def start_stream(self, status: int, lines: str, *, reason: str = "") -> None:
         """Send the head of a response whose body follows in pieces.
@@ -343,7 +356,9 @@ class Request(ABC):
     def finish(self) -> None:
         """End the request; if its response is incomplete, close its connection."""
         is_answered, self.stage = self.stage is ANSWERED, OVER
-        self._release()
+        if self._held:
+            self.connection.budget.held -= self._held
+            self._held = 0
         self.connection.finished(self, is_answered=is_answered)
 
     def _stays_open(self, close: bool = False) -> bool:
@@ -361,11 +376,16 @@ class Request(ABC):
 
     def take_body(self, data: bytes | memoryview) -> bool:
         """Take a piece of the body; return whether to read more before the application asks for the body."""
-        self.body_size += len(data)
+        size, budget = len(data), self.connection.budget
+        self.body_size += size
         if self._limit is not None and self.body_size > self._limit:
             self.body_error = BodyTooLarge(self._limit)
-        if self._has_room(self._body.size + len(data)):
-            self._body.add(data)
+        if size == self._length and type(data) is bytes and not self._held and budget.held + size <= budget.room:
+            if self.body_error is None and self.stage < ANSWERED:
+                budget.held += size
+                self._held, self._whole = size, data
+        elif self._has_room(self.body_size):
+            self._pieces().add(data)
         return self._limit is not None or self.stage >= ANSWERED or self.body_size <= UNASKED_BODY
 
     def room(self) -> memoryview | None:
@@ -375,13 +395,19 @@ class Request(ABC):
         """
         if self._limit is None or not self.missing_size:
             return None
-        capacity = self._body.next_capacity(self._length or 0)
-        return self._body.room(capacity) if self._has_room(capacity) else None
+        body = self._pieces()
+        capacity = body.next_capacity(self._length or 0)
+        return body.room(capacity) if self._has_room(capacity) else None
 
     def filled(self, count: int) -> None:
         """Note that ``count`` bytes of the body have been received into `room`."""
         self.body_size += count
-        self._body.filled(count)
+        self._pieces().filled(count)
+
+    def _pieces(self) -> Body:
+        if self._body is None:
+            self._body = Body()
+        return self._body
 
     def _has_room(self, size: int) -> bool:
         """Count the memory of the body in the server's budget; return whether the body is wanted and has room."""
@@ -393,13 +419,13 @@ class Request(ABC):
                 return True
             except NoRoomError as error:
                 self.body_error = error
-        self._body = Body()
+        self._body, self._whole = None, b""
         self._release()
         return False
 
     def lose(self) -> None:
         """Note that the client has disconnected, and drop the body: the request may live on for long."""
-        self._body, self._then = Body(), None
+        self._body, self._whole, self._then = None, b"", None
         if self.stage is not OVER:
             self.left()
             self.stage = OVER
@@ -414,7 +440,11 @@ class Request(ABC):
         """Give the body, or its error, to the application's callback."""
         then, self._then = self._then, None
         if then is not None:
-            then(self.body_error or self._body.take())
+            then(self.body_error or self._take_body())
+
+    def _take_body(self) -> bytes:
+        body, self._whole = self._whole if self._body is None else self._body.take(), b""
+        return body
 
 
 def header_line(name: str, value: str) -> str:
