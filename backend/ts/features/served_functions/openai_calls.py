@@ -87,7 +87,7 @@ class OpenAICall:
     def end(self) -> Any:
         """Return what ends the answer once all parts have come: the last events, or the whole answer."""
         if self.streams:
-            last = {"delta": {}} if self._is_chat else {"text": ""}
+            last: dict[str, Any] = {"delta": {}} if self._is_chat else {"text": ""}
             return self._event([{"index": 0, **last, "finish_reason": "stop"}]) + _DONE
         if self._is_chat:
             message = self._parts[0] if len(self._parts) == 1 and isinstance(self._parts[0], dict) else None
