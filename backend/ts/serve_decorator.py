@@ -18,8 +18,10 @@ STATE: Final = "state"
 #: The method of a decorated class that answers requests.
 METHOD: Final = "predict"
 
-T = TypeVar("T", bound=Callable[..., Any])
+T = TypeVar("T")
 _Store = Literal["memory", "file"]
+#: The objects that were given to `serve` in this process, which is a worker with one model.
+OBJECTS: Final[list[tuple[Any, "Options"]]] = []
 
 
 class Options(NamedTuple):
@@ -29,30 +31,43 @@ class Options(NamedTuple):
     max_batch_delay: int | None = None
     store: str | None = None
     openai: bool | None = None
+    example: Any = None
 
 
 @overload
 def serve(target: T) -> T: ...
 @overload
 def serve(
-    *, batch_size: int | None = None, max_batch_delay: int | None = None, store: _Store = "memory", openai: bool = False
+    *,
+    batch_size: int | None = None,
+    max_batch_delay: int | None = None,
+    store: _Store = "memory",
+    openai: bool = False,
+    example: Any = None,
 ) -> Callable[[T], T]: ...
 def serve(target: T | None = None, **options: Any) -> T | Callable[[T], T]:
-    """Mark the one function or class of a file that is the model.
+    """Mark the one function, class or object of a file that is the model.
 
     Args:
-        target: The function, or a class with a method ``predict`` and perhaps ``setup(device)``.
+        target: The function, or a class with a method ``predict`` and perhaps ``setup(device)``; or an object of a
+            library: a pipeline of transformers, an estimator of scikit-learn, a `torch.nn.Module`, a session of ONNX
+            Runtime.
         batch_size: The most requests that one call gets; then each parameter is a list with a value of each request,
             and so is the result.
         max_batch_delay: How long a request waits for others to fill its batch, in milliseconds.
         store: Where the parameter ``state`` is kept: ``memory`` of the worker, or a ``file`` that outlives it.
         openai: Whether OpenAI's clients may use the model: a parameter ``messages`` makes it answer chat completions,
             ``prompt`` completions, ``input`` embeddings.
+        example: A request for descriptions of the model: the value of the one parameter, or a dict with a value for
+            each. The printed curl, the page ``/docs`` and the console begin with it.
     """
     chosen = Options(**options)
 
     def mark(marked: T) -> T:
-        setattr(marked, MARK, chosen)
+        if hasattr(marked, "__name__"):  # a function or a class
+            setattr(marked, MARK, chosen)
+        else:
+            OBJECTS.append((marked, chosen))
         return marked
 
     return mark if target is None else mark(target)

@@ -41,6 +41,7 @@ BUILT_IN: Final = (
     "management",
     "workflows",
     "console",
+    "docs_page",
     "grpc",
     "tracing",
     "served_functions",

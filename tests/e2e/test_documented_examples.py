@@ -21,6 +21,7 @@ NEED_TORCH = {
     "docs/first-minute.md",
     "docs/gpu.md",
     "docs/handlers.md",
+    "docs/recipes.md",
     "docs/state.md",
     "docs/tutorials/batching-on-a-gpu.md",
     "docs/tutorials/from-torchserve.md",

@@ -127,7 +127,7 @@ class TorchServeHandler:
             context = self._service.context
             written = "state" if context.rebuild is None else "entries"
             declared["sequence_states"] = {"store": (context.cache_settings or {})["store"], "stepsWrite": written}
-        return declared | ({"function": self._service.declared} if self._service.declared else {})
+        return {**self._service.declared, **declared}
 
     def read_rows(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:
         """Return the rows to run; answer those that were cancelled, cannot be parsed, or were applied before."""

@@ -83,7 +83,9 @@ class Resolution:
         """Return the settings. Raises `SettingsError` when there are errors."""
         if self.errors:
             raise SettingsError("\n".join(self.errors))
-        return server_settings().model_construct(**{name: each.value for name, each in self.effective.items()})
+        made = server_settings().model_construct(**{name: each.value for name, each in self.effective.items()})
+        made.origins.update({name: each.origin for name, each in self.effective.items()})
+        return made
 
     # The file
 

@@ -11,7 +11,7 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from torchserve_py.settings import value_kinds as kinds
 from torchserve_py.settings.addresses import Address
@@ -103,6 +103,13 @@ S = TypeVar("S", bound=ClosedSchema)
 
 class Settings(ClosedSchema):
     """The effective configuration of one server. Paths are absolute where `resolution` has made it."""
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where the value of each setting comes from, see `Effective`; `resolution` fills it."""
+        return self._origins
 
     def of(self, section: type[S]) -> S:
         """Return the settings of a plugin. Raises TypeError: they are not among these; see `server_settings`."""

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.doors.conftest import OpenDoors, Start
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
+from torchserve_py.features.console.history import COLUMNS
 from torchserve_py.settings.model_spec import ModelSpec
 
 API = "/console/api"
@@ -93,7 +94,7 @@ async def test_the_overview_has_every_version_and_goes_on_each_second(start: Sta
     assert rows["b", "1.0"]["stateful"]
     assert first["history"]["seconds"]["columns"]["workers"][-1] == 3
     assert (name, second["gone"]) == ("second", [])
-    assert len(second["point"]) == 12
+    assert len(second["point"]) == len(COLUMNS)
 
 
 async def test_models_that_could_not_be_loaded_are_named(start: Start) -> None:

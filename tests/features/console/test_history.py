@@ -40,7 +40,7 @@ def test_rates_are_per_second_and_count_failures_as_answers() -> None:
 def test_what_did_not_happen_has_no_mean() -> None:
     found = named(NOTHING, NOTHING)
     assert (found["answers"], found["queued"]) == (0.0, 0)
-    assert all(math.isnan(found[name]) for name in ("batch_size", "waiting", "waiting_p95", "handler", "handler_p95"))
+    assert all(math.isnan(found[name]) for name in ("batch_size", "waiting", "waiting_p99", "handler", "handler_p99"))
 
 
 def test_batches_and_times_are_those_since_the_last_sample() -> None:
@@ -50,7 +50,7 @@ def test_batches_and_times_are_those_since_the_last_sample() -> None:
     found = named(before, now)
     assert found["batch_size"] == 1.5
     assert found["handler"] == pytest.approx(4.0)
-    assert 2.5 < found["handler_p95"] <= 5.0  # the bounds of the bucket of 4 ms
+    assert 2.5 < found["handler_p99"] <= 5.0  # the bounds of the bucket of 4 ms
 
 
 @given(st.lists(st.floats(0.0001, 200), min_size=1, max_size=50))
@@ -58,8 +58,8 @@ def test_a_percentile_lies_in_the_bucket_of_the_real_one(durations: list[float])
     merged = [0] * (len(SECONDS_BOUNDS) + 1)
     for each in durations:
         merged = [a + b for a, b in zip(merged, times(1, each).counts, strict=True)]
-    found = named(NOTHING, NOTHING._replace(waiting=Timing(tuple(merged), sum(durations))))["waiting_p95"] / 1000
-    real = sorted(durations)[math.ceil(0.95 * len(durations)) - 1]
+    found = named(NOTHING, NOTHING._replace(waiting=Timing(tuple(merged), sum(durations))))["waiting_p99"] / 1000
+    real = sorted(durations)[math.ceil(0.99 * len(durations)) - 1]
     bounds = (0.0, *SECONDS_BOUNDS)
     lower = max(bound for bound in bounds if bound < real)
     assert lower <= found <= next((bound for bound in SECONDS_BOUNDS if bound >= real), SECONDS_BOUNDS[-1])

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.running_server import RunningServer, eventually, model_folder
+import requests
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 
 HANDLER = """
 import sys
@@ -48,6 +49,27 @@ def test_a_request_is_traced_from_the_door_to_the_handler(tmp_path: Path) -> Non
         failed = spans_in(traces)
         assert failed["inference m"]["parent_id"] is None
         assert [each["status"]["status_code"] for each in failed.values()] == ["ERROR", "ERROR"]
+        (event,) = failed["handler"]["events"]
+        about = event["attributes"]
+        assert (event["name"], about["exception.type"], about["exception.message"]) == (
+            "exception",
+            "ValueError",
+            "wrong",
+        )
+        assert failed["handler"]["attributes"]["error.type"] == "ValueError"
+
+
+def test_a_request_of_openais_clients_has_the_attributes_of_generative_ai(tmp_path: Path) -> None:
+    traces = tmp_path / "spans.jsonl"
+    model = model_folder(tmp_path, "m", "def handle(data, context):\n    return data and ['{}']\n", "openai: true\n")
+    with RunningServer({"m": model}, {"traces": traces}) as server:
+        server.wait_ready()
+        url = f"{server.inference}/v1/chat/completions"
+        answer = requests.post(url, json={"model": "m", "messages": []}, timeout=DEADLINE)
+        assert answer.status_code == 200, answer.text
+        eventually(lambda: "chat m" in spans_in(traces), "the span is written")
+        about = spans_in(traces)["chat m"]["attributes"]
+        assert (about["gen_ai.operation.name"], about["gen_ai.request.model"]) == ("chat", "m")
 
 
 def test_without_the_setting_the_clients_header_passes_and_nothing_is_imported(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Finds the function or class that a handler's module decorates with `ts.serve`."""
+"""Finds the function, class or object that a handler's module gives to `ts.serve`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ts.jobs.errors import LoadError
-from ts.serve_decorator import MARK, Options
+from ts.serve_decorator import MARK, OBJECTS, Options
 
 if TYPE_CHECKING:
     from ts.features.served_functions.served_function import ServedFunction
@@ -22,7 +22,7 @@ def adapt(module: ModuleType) -> ServedFunction | None:
     if not found:
         return None
     if len(found) > 1:
-        names = ", ".join(target.__name__ for target, _ in found)
+        names = ", ".join(getattr(target, "__name__", type(target).__name__) for target, _ in found)
         raise LoadError(f"{module.__name__}.py has {len(found)} models: {names}. Decorate one with ts.serve.")
     from ts.features.served_functions.served_function import (
         ServedFunction,  # pydantic, which other handlers may not need
@@ -32,6 +32,7 @@ def adapt(module: ModuleType) -> ServedFunction | None:
 
 
 def _decorated_in(module: ModuleType) -> list[tuple[Callable[..., Any], Options]]:
-    """Return the decorated functions and classes that a module itself defines, with their options."""
+    """Return the functions and classes that a module itself defines and decorates, and objects, with their options."""
     defined = {id(each): each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__}
-    return [(each, vars(each)[MARK]) for each in defined.values() if MARK in getattr(each, "__dict__", ())]
+    marked = [(each, vars(each)[MARK]) for each in defined.values() if MARK in getattr(each, "__dict__", ())]
+    return [*OBJECTS, *marked]

@@ -1,29 +1,24 @@
 """The values of a decorated function's parameters and results, by its annotations: from a request, and into a response.
 
 A function with one parameter gets the body as its value. With several parameters the body is a JSON object with a value
-for each, or a form with a field for each. ``str`` is text, ``bytes`` is the body as it came, everything else is JSON;
-results are written by the same rule. pydantic checks and converts the values.
+for each, or a form with a field for each. ``str`` is text, ``bytes`` is the body as it came, images and sound are
+files, everything else is JSON; results are written by the same rule. pydantic checks and converts the values.
 """
 
+import functools
 import inspect
 import json
-import sys
 import typing
-from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-    WithJsonSchema,
-    create_model,
-)
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from ts.features.served_functions import value_types
+from ts.features.served_functions.json_examples import NO_EXAMPLE, example_of
+from ts.features.served_functions.tensor_declarations import tensor_of
 from ts.jobs.errors import LoadError
 from ts.serve_decorator import STATE
 
@@ -36,8 +31,6 @@ _SCALARS: Final = (int, float, bool, str)
 _RAW: Final = (bytes, bytearray)
 #: How many characters of a wrong value a message shows.
 _SHOWN: Final = 60
-#: How arrays and tensors look in JSON.
-_NUMBERS: Final = {"type": "array", "items": {"type": "number"}}
 _OPEN: Final = ConfigDict(arbitrary_types_allowed=True)
 
 
@@ -50,12 +43,13 @@ class CallValues:
 
     Args:
         batched: Whether each parameter, and the result, is a list with a value for each request.
+        example: A request's value, or a dict with a value for each of several parameters; None if there is none.
 
     Raises:
-        LoadError: The function's parameters cannot be filled from a request.
+        LoadError: The function's parameters cannot be filled from a request, or not from the example.
     """
 
-    def __init__(self, function: Callable[..., Any], *, batched: bool) -> None:
+    def __init__(self, function: Callable[..., Any], *, batched: bool, example: Any = None) -> None:
         name = getattr(function, "__name__", "predict")
         try:
             signature = inspect.signature(function, eval_str=True)
@@ -76,8 +70,11 @@ class CallValues:
         self._types = types
         self._single = next(iter(types)) if len(types) == 1 else None
         defaults = {key: ... if each.default is each.empty else each.default for key, each in parameters.items()}
+        needed = [key for key, each in defaults.items() if each is ...]
+        #: The one parameter that a request must have, if it is a text or a file: a body that is not JSON is its value.
+        self._main = needed[0] if len(needed) == 1 and _media_type_of(types[needed[0]]) != _JSON else None
         self._optional = all(each is not ... for each in defaults.values())
-        fields: dict[str, Any] = {key: (_checked(types[key]), defaults[key]) for key in types}
+        fields: dict[str, Any] = {key: (value_types.checked(types[key]), defaults[key]) for key in types}
         try:
             self._model = create_model(name, __config__=_OPEN, **fields)
         except PydanticUserError as error:
@@ -86,9 +83,9 @@ class CallValues:
         result = signature.return_annotation
         if self.streams:  # an iterator, or a generator, of its first argument
             result = next(iter(typing.get_args(result)), Any)
-        self._result = _checked(_type_of(result, batched, f"{name}: the result"))
-        only = types[self._single] if self._single else None
-        self._takes = _TEXT if only is str else _BYTES if only in _RAW else _JSON
+        self._result = _type_of(result, batched, f"{name}: the result")
+        self._takes = _JSON if self._single is None else _media_type_of(types[self._single])
+        self._example = self._checked_example(name, example)
 
     # Requests
 
@@ -124,6 +121,8 @@ class CallValues:
                 return {}
             if self._single is not None:
                 return {self._single: _json_value(body, self._types[self._single], self._single)}
+            if self._main is not None and _is_other_body(body):
+                return {self._main: _value(body, self._types[self._main])}
             row = _value(body, dict)
             if not isinstance(row, dict):
                 raise InvalidValue(
@@ -157,6 +156,8 @@ class CallValues:
             return value, _TEXT
         if isinstance(value, bytes | bytearray):
             return value, _BYTES
+        if (file := value_types.written(value)) is not None:
+            return file
         try:
             return to_jsonable_python(value, fallback=_plain), _JSON
         except (PydanticSerializationError, TypeError) as error:
@@ -175,13 +176,62 @@ class CallValues:
 
     @property
     def declared(self) -> dict[str, Any]:
-        """What the function takes and gives: the media type and JSON Schema of a request, the schema of a response."""
-        request = _schema(self._model)
-        if self._single is not None:
-            definitions = {"$defs": request["$defs"]} if "$defs" in request else {}
-            request = request.get("properties", {}).get(self._single, {}) | definitions
+        """What the function takes and gives: the media type and JSON Schema of a request and of a response.
+
+        ``example`` is a request that the function accepts; absent if none is known. ``parameters`` are the names of the
+        parameters.
+        """
         kinds = {"streams": self.streams, "stateful": self.new_state is not None}
-        return {"takes": self._takes, "request": request, "response": _schema(self._result), **kinds}
+        gives = _media_type_of(self._result)
+        if self.streams and gives == _JSON:
+            gives = _JSON_LINES
+        about = {"parameters": list(self._types)}
+        example = {} if self._example is NO_EXAMPLE else {"example": self._example}
+        response = _schema(value_types.checked(self._result))
+        return {"takes": self._takes, "request": self._request, "gives": gives, "response": response} | (
+            about | example | kinds
+        )
+
+    @property
+    def inputs(self) -> list[dict[str, Any]]:
+        """The parameters as tensors of the Open Inference Protocol; empty if one of them has no such form."""
+        found = [tensor_of(name, kind) for name, kind in self._types.items()]
+        return [] if None in found else [each for each in found if each is not None]
+
+    @property
+    def outputs(self) -> list[dict[str, Any]]:
+        """The result as a tensor of that protocol; empty if it has no such form."""
+        found = None if self._result is Any else tensor_of("output", self._result, of_result=True)
+        return [] if found is None else [found]
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Check the names of a request's tensors. Raises InvalidValue: there is no parameter of such a name."""
+        if unknown := [name for name in names if name not in self._types]:
+            known = self._names or "none"
+            raise InvalidValue(f"there is no input {unknown[0][:_SHOWN]!r}; the inputs are: {known}")
+
+    @functools.cached_property
+    def _request(self) -> dict[str, Any]:
+        """The JSON Schema of a request."""
+        request = _schema(self._model)
+        if self._single is None:
+            return request
+        definitions = {"$defs": request["$defs"]} if "$defs" in request else {}
+        only: dict[str, Any] = request.get("properties", {}).get(self._single, {})
+        return only | definitions
+
+    def _checked_example(self, name: str, given: Any) -> Any:
+        """Return the given example, else one that the schema accepts. Raises LoadError: the given one is wrong."""
+        example = example_of(self._request) if given is None else given
+        single = {self._single: example} if self._single is not None else example
+        try:
+            self._model.model_validate(single)
+        except ValidationError as error:
+            if given is None:
+                return NO_EXAMPLE
+            told = "; ".join(map(_told, error.errors(include_url=False)))
+            raise LoadError(f"the example of {name} is not a request that it takes: {told}") from None
+        return example
 
 
 def _type_of(annotation: Any, batched: bool, what: str) -> Any:
@@ -195,29 +245,32 @@ def _type_of(annotation: Any, batched: bool, what: str) -> Any:
     return next(iter(typing.get_args(annotation)), Any)
 
 
-def _maker_of(kind: Any) -> Callable[[Any], Any] | None:
-    """Return what makes an array or a tensor of lists, if that is the type; None for other types."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")  # imported if a type is theirs
-    maker: Callable[[Any], Any] | None = None
-    if numpy is not None and kind is numpy.ndarray:
-        maker = numpy.asarray
-    elif torch is not None and kind is torch.Tensor:
-        maker = torch.as_tensor
-    return maker
+def _is_other_body(body: Any) -> bool:
+    """Return whether a body is a file, or a text that is not meant to be a JSON object."""
+    if isinstance(body, bytes | bytearray):
+        return body.lstrip()[:1] != b"{"
+    return isinstance(body, str) and body.lstrip()[:1] not in ("", "{")
 
 
-def _checked(kind: Any) -> Any:
-    """Return a type as pydantic is to check it."""
-    maker = _maker_of(kind)
-    return kind if maker is None else Annotated[kind, BeforeValidator(maker), WithJsonSchema(_NUMBERS)]
+def _media_type_of(kind: Any) -> str:
+    """Return the media type of a body that is one value."""
+    if kind is str:
+        return _TEXT
+    if kind in _RAW:
+        return _BYTES
+    found = value_types.value_type_of(kind)
+    return _JSON if found is None else found.media_type
 
 
 def _value(given: Any, kind: Any) -> Any:
     """Return a value as pydantic can check it: a tensor as its numbers, what came without a content type as text."""
+    own = value_types.value_type_of(kind)
     if hasattr(given, "tolist"):
-        if _maker_of(kind) is not None:
+        if own is not None:
             return given
         return given.item() if given.size == 1 and kind in _SCALARS else given.tolist()
+    if own is not None and (own.is_file or value_types.is_array_file(given)):
+        return given
     if isinstance(given, bytes | bytearray) and kind not in _RAW:
         try:
             given = given.decode()

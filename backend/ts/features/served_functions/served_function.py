@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from ts.context import Context
 from ts.features.served_functions.call_values import CallValues, InvalidValue
 from ts.features.served_functions.openai_calls import OpenAICall
+from ts.features.served_functions.served_objects import served_object
 from ts.jobs.errors import (
     BAD_REQUEST,
     Failure,
@@ -28,16 +29,24 @@ DEVELOPMENT_VARIABLE: Final = "TS_DEVELOPMENT"
 
 
 class ServedFunction:
-    """The handler around one decorated function or class; ``options`` are the arguments of its decorator."""
+    """The handler around one decorated function or class, or one object of a library.
+
+    ``options`` are the arguments of `ts.serve`.
+    """
 
     def __init__(self, target: Callable[..., Any], options: Options) -> None:
+        self._object = None if hasattr(target, "__name__") else served_object(target)
         self._instance = target() if isinstance(target, type) else None
         if self._instance is not None and not hasattr(self._instance, METHOD):
             raise LoadError(f"The class {target.__name__} has no method {METHOD}, which answers requests.")
         self._call: Callable[..., Any] = target if self._instance is None else getattr(self._instance, METHOD)
+        example = options.example
+        if self._object is not None:
+            self._call, example = self._object.call, self._object.example if example is None else example
         self._batched = options.batch_size is not None
         self._openai = bool(options.openai)
-        self._values = CallValues(self._call, batched=self._batched)
+        self._values = CallValues(self._call, batched=self._batched, example=example)
+        self._description = inspect.getdoc(self._call) or inspect.getdoc(target) or ""
         is_async = inspect.iscoroutinefunction(self._call) or inspect.isasyncgenfunction(self._call)
         #: What the worker calls for each batch.
         self.entry_point: Callable[[Any, Context], Any] = self._handle_async if is_async else self._handle
@@ -49,12 +58,16 @@ class ServedFunction:
 
     @property
     def declared(self) -> dict[str, Any]:
-        """What the function takes and gives, see `CallValues.declared`."""
-        return self._values.declared
+        """What the model declares, as in `ts.protocol.messages.Loaded`: its function, and tensors if it has some."""
+        values = self._values
+        function = values.declared | {"description": self._description}
+        tensors: dict[str, Any] = {"inputs": values.inputs, "outputs": values.outputs}
+        tensors |= {} if self._object is None else self._object.tensors
+        return {"function": function} | {name: each for name, each in tensors.items() if each}
 
     def initialize(self, context: Context) -> Any:
         """Let a class load what it needs; the result is a coroutine if its ``setup`` is one."""
-        setup = getattr(self._instance, "setup", None)
+        setup = getattr(self._instance, "setup", None) if self._object is None else self._object.setup
         gpu = context.system_properties.get("gpu_id")
         return None if setup is None else setup("cpu" if gpu is None else f"cuda:{gpu}")
 
@@ -154,6 +167,8 @@ class _Rows:
         try:
             if self._openai:
                 row = self._of_openai(index, row)
+            if (tensors := context.get_open_inference_request(index)) is not None:
+                self._values.check_names([each.name for each in tensors.inputs])
             arguments = self._values.read(row)
         except InvalidValue as error:
             with suppress(JobsCancelled):  # the other rows of the batch may still be open

@@ -78,6 +78,8 @@ class HandlerSpans:
                 yield
         except BaseException as error:
             for span in spans:
+                span.record_exception(error)
+                span.set_attribute("error.type", _name_of(error))
                 span.set_status(StatusCode.ERROR, type(error).__name__)
             raise
         finally:
@@ -102,6 +104,12 @@ class HandlerSpans:
         if HEADERS[0] not in carrier:
             return None
         return self._tracer.start_span("handler", self._propagator.extract(carrier, TraceContext()))
+
+
+def _name_of(error: BaseException) -> str:
+    """Return the name of an exception's type as OpenTelemetry wants it, with its module unless it is Python's own."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def observer(destination: str, model_name: str) -> HandlerSpans:

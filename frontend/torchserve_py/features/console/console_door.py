@@ -15,6 +15,7 @@ from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.console.console_settings import ConsoleSettings
 from torchserve_py.features.console.live_views import API, LiveViews
 from torchserve_py.features.console.sampler import Sampler
+from torchserve_py.features.console.tracebacks import Tracebacks
 from torchserve_py.features.live.live_session_door import LiveSessionDoor
 from torchserve_py.logs.worker_tails import WorkerTails
 from torchserve_py.serving.model_activity import SequenceOrder
@@ -23,7 +24,6 @@ from torchserve_py.transport.http1.request import Request
 
 _VERSION: Final = "{model_name}/{model_version}"
 _MANAGEMENT: Final = TokenType.management
-_PREDICT: Final = (("url_path", ""), ("explain", "False"))
 #: The most sequences in one answer.
 _MOST_SEQUENCES: Final = 200
 #: The most locations that are proposed for a registration.
@@ -71,12 +71,13 @@ class ConsoleDoor(Door):
         if not self.settings.of(ConsoleSettings).enable_console:
             return
         self._files = page_files()
-        sampler, tails = Sampler(context.serving), WorkerTails()
+        sampler, tails, tracebacks = Sampler(context.serving), WorkerTails(), Tracebacks()
         tails.attach()
-        self._views = LiveViews(context, sampler, tails)
+        tracebacks.attach()
+        self._views = LiveViews(context, sampler, tails, tracebacks)
         self._inference = InferenceDoor(context)
         self._live = LiveSessionDoor(context)
-        context.on_close += [sampler.close, tails.detach]
+        context.on_close += [sampler.close, tails.detach, tracebacks.detach]
 
     def routes(self) -> Iterator[Route]:
         if not self.settings.of(ConsoleSettings).enable_console:
@@ -88,6 +89,7 @@ class ConsoleDoor(Door):
         yield Route(f"{API}/sequences/{_VERSION}", self._sequences, ("GET",), _MANAGEMENT, is_quiet=True)
         yield Route(f"{API}/sequences/{_VERSION}", self._end_sequence, ("DELETE",), _MANAGEMENT)
         yield Route(f"/console/predictions/{_VERSION}", self._predict, ("POST",), _MANAGEMENT)
+        yield Route(f"/console/predictions/{_VERSION}/{{rest:path}}", self._predict, ("POST",), _MANAGEMENT)
         yield Route(
             f"/console/sequences/{_VERSION}", self._open_session, ("GET",), token=None, refuse=self._live.refuse
         )
@@ -128,7 +130,8 @@ class ConsoleDoor(Door):
         return json_answer({"status": f'Sequence "{sequence_id}" ends'})
 
     def _predict(self, request: Request, values: PathValues) -> Reply:
-        return self._inference.infer(request, values["model_name"], values["model_version"], _PREDICT)
+        headers = (("url_path", values.get("rest", "")), ("explain", "False"))
+        return self._inference.infer(request, values["model_name"], values["model_version"], headers)
 
     def _open_session(self, request: Request, values: PathValues) -> Reply:
         return self._live.open(request, values, _MANAGEMENT)

@@ -20,9 +20,11 @@ COLUMNS: Final = (
     "failures",  # per second
     "batch_size",
     "waiting",
-    "waiting_p95",
+    "waiting_p50",
+    "waiting_p99",
     "handler",
-    "handler_p95",
+    "handler_p50",
+    "handler_p99",
     "queued",
     "running",
     "workers",
@@ -37,7 +39,7 @@ COARSE: Final = 10
 _COARSE_POINTS: Final = 360
 _MINUTE: Final = 60
 _MINUTES: Final = 61
-_QUANTILE: Final = 0.95
+_QUANTILES: Final = (0.5, 0.99)
 
 Point = Sequence[float]
 
@@ -172,17 +174,18 @@ def point_between(before: Activity, now: Activity, seconds: float) -> Point:
     )
 
 
-def _timing(before: Timing, now: Timing) -> tuple[float, float]:
-    """Return the mean and the 95th percentile of what was counted in between, in milliseconds."""
+def _timing(before: Timing, now: Timing) -> tuple[float, ...]:
+    """Return the mean, the median and the 99th percentile of what was counted in between, in milliseconds."""
     if before.counts == now.counts:
-        return math.nan, math.nan
+        return math.nan, math.nan, math.nan
     counts = [later - earlier for earlier, later in zip(before.counts, now.counts, strict=True)]
-    return (now.seconds - before.seconds) / sum(counts) * 1000, _quantile(counts) * 1000
+    mean = (now.seconds - before.seconds) / sum(counts) * 1000
+    return mean, *(_quantile(counts, each) * 1000 for each in _QUANTILES)
 
 
-def _quantile(counts: Sequence[int]) -> float:
-    """Return the 95th percentile, interpolated within its bucket; the last bound if it lies beyond that."""
-    rank = _QUANTILE * sum(counts)
+def _quantile(counts: Sequence[int], share: float) -> float:
+    """Return what this share does not exceed, interpolated within its bucket; the last bound if it lies beyond that."""
+    rank = share * sum(counts)
     lower, below = 0.0, 0
     for bound, count in zip(SECONDS_BOUNDS, counts, strict=False):
         if count and below + count >= rank:

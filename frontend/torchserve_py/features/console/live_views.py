@@ -16,6 +16,9 @@ from torchserve_py.doors.server_doors import SHUTTING_DOWN, not_loaded
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.console.history import COLUMNS
 from torchserve_py.features.console.sampler import Sampler, about
+from torchserve_py.features.console.server_state import Machine, settings_shown
+from torchserve_py.features.console.tracebacks import Tracebacks
+from torchserve_py.features.openai.openai_keys import answers_openai
 from torchserve_py.logs.worker_tails import WorkerTails
 from torchserve_py.metrics.catalog import BATCH_BOUNDS
 from torchserve_py.serving.errors import ModelError
@@ -37,15 +40,18 @@ Event = tuple[str, Any] | None
 class LiveViews(Door):
     """Sends the page what it shows."""
 
-    def __init__(self, context: DoorContext, sampler: Sampler, tails: WorkerTails) -> None:
+    def __init__(self, context: DoorContext, sampler: Sampler, tails: WorkerTails, tracebacks: Tracebacks) -> None:
         super().__init__(context)
         self._sampler = sampler
         self._tails = tails
+        self._tracebacks = tracebacks
 
     def routes(self) -> Iterator[Route]:
         yield Route(f"{API}/server", self._server, ("GET",), TokenType.management)
         for path, events in (
             (f"{API}/overview", self._overview),
+            (f"{API}/events", self._events),
+            (f"{API}/machine", self._machine),
             (f"{API}/models/{{model_name}}/{{model_version}}", self._model),
             (f"{API}/logs/{{worker_id}}", self._log),
         ):
@@ -95,13 +101,39 @@ class LiveViews(Door):
     async def _overview(self, values: PathValues) -> AsyncGenerator[Event, None]:
         """Yield all models with the history of their sums, and each second what has changed."""
         sampler = self._sampler
-        sent, tick = sampler.ids(), sampler.tick
-        whole = {"models": sampler.rows(), "sparks": sampler.sparks(), "history": sampler.totals.as_json()}
+        sent, tick, number = sampler.ids(), sampler.tick, self._tracebacks.number
+        whole = {
+            "tracebacks": self._tracebacks.latest(),
+            "models": sampler.rows(),
+            "sparks": sampler.sparks(),
+            "history": sampler.totals.as_json(),
+        }
         yield "overview", {**self._second(), **whole}
         while await sampler.next():
             now = sampler.ids()
-            yield "second", {**self._second(), "models": sampler.rows(tick), "gone": list(sent - now)}
-            sent, tick = now, sampler.tick
+            more = {} if number == self._tracebacks.number else {"tracebacks": self._tracebacks.latest()}
+            yield "second", {**self._second(), **more, "models": sampler.rows(tick), "gone": list(sent - now)}
+            sent, tick, number = now, sampler.tick, self._tracebacks.number
+
+    async def _events(self, values: PathValues) -> AsyncGenerator[Event, None]:
+        """Yield what happened to the models lately, and what happens."""
+        number = -1
+        while True:
+            events = self._sampler.timeline.since(number)
+            if events or number < 0:
+                number = events[-1].number if events else 0
+                yield "events", [each._asdict() for each in events]
+            else:
+                yield None
+            if not await self._sampler.next():
+                return
+
+    async def _machine(self, values: PathValues) -> AsyncGenerator[Event, None]:
+        """Yield the settings, and each second the use of the machine."""
+        machine = await asyncio.to_thread(Machine, self.serving)
+        yield "settings", settings_shown(self.settings)
+        while await self._sampler.next():
+            yield "second", await asyncio.to_thread(machine.measure)
 
     def _second(self) -> dict[str, Any]:
         problems = [*not_loaded(self.serving), *([SHUTTING_DOWN] if self.context.is_leaving else [])]
@@ -119,6 +151,8 @@ class LiveViews(Door):
             **about(model),
             "url": model.url,
             "config": config,
+            "function": self.serving.declared(model).get("function"),
+            "answers_openai": answers_openai(model),
             "history": None if history is None else history.as_json(),
         }
         try:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from torchserve_py.background_tasks import in_background
 from torchserve_py.features.console.history import COARSE, History, ModelHistory, ends_coarse, short, sum_of
+from torchserve_py.features.console.timeline import Timeline
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import ServedModel, Serving
 
@@ -44,6 +45,8 @@ class Sampler:
         #: Seconds on a steady clock; each has one sample.
         self.tick = int(time.monotonic())
         self.histories: dict[int, ModelHistory] = {}
+        self.timeline = Timeline()
+        self._failing_since: dict[int, float] = {}
         self._rows: dict[int, Row] = {}
         self._changed: dict[int, int] = {}
         self._ticked = asyncio.Event()
@@ -103,7 +106,10 @@ class Sampler:
             except ModelError:  # it was unregistered meanwhile
                 continue
             seen.add(model.id)
-        for key in self._rows.keys() - seen:
+        gone = self._rows.keys() - seen
+        self.timeline.forget(sorted(gone), time.time())
+        for key in gone:
+            self._failing_since.pop(key, None)
             del self._rows[key], self._changed[key]
             self.histories.pop(key, None)
         self.totals.seconds.add(tick, sum_of(each.seconds.last for each in self.histories.values()))
@@ -122,7 +128,7 @@ class Sampler:
             "default": is_default,
             "workers": activity.workers,
             "wanted": activity.workers_wanted,
-            "failing": self._serving.fails_to_load(model),
+            **self._failure(model),
             "queued": activity.queued,
             "running": activity.running,
             "sequences": activity.sequences,
@@ -132,5 +138,15 @@ class Sampler:
             "last": None if history is None else short(history.seconds.last),
         }
         if row != self._rows.get(model.id):
+            self.timeline.look(model, self._serving.status(model), time.time(), is_default=is_default)
             self._rows[model.id] = row
             self._changed[model.id] = tick
+
+    def _failure(self, model: ServedModel) -> Row:
+        """Return whether no worker could load a model, since when, and why."""
+        if not self._serving.fails_to_load(model):
+            self._failing_since.pop(model.id, None)
+            return {"failing": False}
+        since = self._failing_since.setdefault(model.id, time.time())
+        reasons = [each.failure for each in self._serving.status(model).workers if each.failure]
+        return {"failing": True, "failing_since": since, "why": reasons[0] if reasons else ""}

@@ -9,14 +9,13 @@ from typing import Any, Final, NamedTuple
 
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.serving.serving import ServedModel
+from ts.features.served_functions.json_examples import definition, example_of
 
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain"
 _BYTES: Final = "application/octet-stream"
 #: The body where nothing is known of what a model takes.
 _BODY: Final = "hello"
-_SIMPLE: Final = {"string": _BODY, "integer": 1, "number": 0.5, "boolean": True, "null": None}
-_MAX_DEPTH: Final = 8
 #: More values than this are no example that a person would read.
 _MAX_ELEMENTS: Final = 64
 #: What a model declares may have more dimensions than arrays can have; to multiply very many takes minutes.
@@ -91,14 +90,18 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
     """Return what a model takes in words, the path of its requests, and curl's options for a body."""
     if (function := declared.get("function")) is not None:
         schema = function["request"]
-        example = example_of(schema)
-        media_type = function["takes"]
+        path, media_type = f"/predictions/{model.name}", function["takes"]
+        sample = None if media_type in (_TEXT, _JSON) else _sample(folder)
+        if sample is not None:
+            own_type = _MEDIA_TYPES.get(sample.suffix, media_type)
+            return f"a file ({media_type})", path, _body(own_type, f"@{_short(sample)}")
         if media_type == _BYTES:
-            sample = _sample(folder)
-            body = f"@{_short(sample)}" if sample else _BODY
-            return f"bytes ({media_type})", f"/predictions/{model.name}", _body(media_type, body)
-        body = example if media_type == _TEXT and isinstance(example, str) else json.dumps(example)
-        return f"{_in_words(schema)} ({media_type})", f"/predictions/{model.name}", _body(media_type, body)
+            return f"bytes ({media_type})", path, _body(media_type, _BODY)
+        example = function.get("example")
+        if media_type == _TEXT and isinstance(example, str):
+            return f"{_in_words(schema)} ({media_type})", path, _body(media_type, example)
+        words = f"{_in_words(schema)} ({media_type})" if media_type == _JSON else f"a file ({media_type})"
+        return words, path, _body(_JSON, json.dumps(example))
     manner = _MANNERS[model.contract.name]
     path = manner.path.format(model.name)
     if (sample := _sample(folder)) is not None:
@@ -118,18 +121,12 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
 def _in_words(schema: Mapping[str, Any]) -> str:
     """Return a JSON Schema in a few words: the members of an object, and their types."""
     if "$ref" in schema:
-        schema = _definition(schema, schema)
+        schema = definition(schema, schema)
     members = schema.get("properties")
     if not members:
         return str(schema.get("type") or "any JSON")
-    types = {name: each.get("type") or _definition(schema, each).get("type", "any") for name, each in members.items()}
+    types = {name: each.get("type") or definition(schema, each).get("type", "any") for name, each in members.items()}
     return "{" + ", ".join(f"{name}: {kind}" for name, kind in types.items()) + "}"
-
-
-def _definition(whole: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema that a part of another one names; an empty one if it names none."""
-    found: Mapping[str, Any] = whole.get("$defs", {}).get(str(part.get("$ref")).rpartition("/")[2], {})
-    return found
 
 
 def _sample(folder: Path) -> Path | None:
@@ -142,36 +139,6 @@ def _sample(folder: Path) -> Path | None:
 def _short(file: Path) -> str:
     here = Path.cwd()
     return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
-
-
-def example_of(schema: Mapping[str, Any], whole: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
-    """Return a value that a JSON Schema of pydantic's allows; members with a default are left out.
-
-    ``whole`` is the schema with the definitions, and `schema` lies in ``depth`` others.
-    """
-    whole = schema if whole is None else whole
-    for key in ("examples", "enum"):
-        if schema.get(key):
-            return schema[key][0]
-    for key in ("default", "const"):
-        if key in schema:
-            return schema[key]
-    if depth > _MAX_DEPTH:
-        return None
-    if "$ref" in schema:
-        return example_of(_definition(whole, schema), whole, depth + 1)
-    for key in ("anyOf", "oneOf", "allOf"):
-        if schema.get(key):
-            return example_of(schema[key][0], whole, depth + 1)
-    if schema.get("type") == "array":
-        item = example_of(schema.get("items") or {}, whole, depth + 1)
-        return [item] * max(1, schema.get("minItems", 1))
-    if schema.get("type") == "object":
-        needed, members = schema.get("required", ()), schema.get("properties", {})
-        return {name: example_of(members.get(name, {}), whole, depth + 1) for name in needed}
-    if schema.get("type") in ("integer", "number") and "minimum" in schema:
-        return schema["minimum"]
-    return _SIMPLE.get(str(schema.get("type")), _BODY)
 
 
 def tensors_of(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -30,7 +30,10 @@ def parser() -> argparse.ArgumentParser:
         " environment as by the server itself.",
     )
     parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a Python file, a folder (handler, Truss, MLServer model), or a .mar"
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="a Python file, a folder (handler, Truss, MLServer model), a .mar, or a model: .onnx, .joblib, .pkl",
     )
     parser.add_argument("--watch", action="store_true", help="load a model again when its files change")
     parser.add_argument("--host", help="host to listen at, 127.0.0.1 by default; any other needs tokens")
@@ -75,6 +78,9 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
     try:
         paths = [ServedPath.of(path, store) for path in arguments.paths]
         settings = _settings(arguments, store, tuple(path.spec for path in paths))
+        for path in paths:
+            if path.runs_code:
+                print(f"{path.path} is unpickled, which runs code that is in it: serve only files that you trust.")
     except (NoModel, SettingsError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

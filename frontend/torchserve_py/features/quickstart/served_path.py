@@ -1,6 +1,8 @@
 """What `torchserve-py serve` is given: a Python file, a folder or an archive; and whether its files have changed."""
 
 import os
+import re
+import tempfile
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,13 @@ from torchserve_py.settings.model_spec import ARCHIVE_SUFFIXES, ModelSpec
 _BESIDE: Final = (PYTHON_SUFFIX, ".yaml", ".yml", ".json", ".toml")
 _NOT_SOURCE: Final = ("__pycache__", "logs", "node_modules")
 _ENVIRONMENT_FILE: Final = "pyvenv.cfg"
+#: Files of a model that are served as they are; with all but the last, loading runs code that is in the file.
+MODEL_FILES: Final = (".joblib", ".pkl", ".pickle", ".onnx")
+_MODULE: Final = """from ts import serve
+from ts.features.served_functions.object_files import load_model
+
+serve(load_model({path!r}))
+"""
 #: More files than this are not looked at: a folder with so many holds other things than a model.
 _MAX_FILES: Final = 10_000
 #: By file: the moment of the last change, and the size.
@@ -41,13 +50,21 @@ class ServedPath:
             return cls(path, ModelSpec(None, str(path)))
         if not path.exists():
             raise NoModel(f"{text}: there is no such file or folder")
+        if path.suffix in MODEL_FILES:
+            return cls(path, ModelSpec(None, str(_module_of(path, store))))
         if not path.name.endswith((*ARCHIVE_SUFFIXES, ".tgz")):
-            raise NoModel(f"{text} is no Python file, folder or archive ({', '.join(ARCHIVE_SUFFIXES)})")
+            archives, models = ", ".join(ARCHIVE_SUFFIXES), ", ".join(MODEL_FILES)
+            raise NoModel(f"{text} is no Python file, folder or archive ({archives}), and no model ({models})")
         link = store / path.name
         if link.is_symlink():
             raise NoModel(f"{text}: another archive has the name {path.name}; give one of them another name")
         link.symlink_to(path)
         return cls(path, ModelSpec(None, path.name))
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether the file is data that is loaded by running code in it."""
+        return self.path.suffix in MODEL_FILES[:-1]
 
     def stamps(self, others: Set[Path] = frozenset()) -> Stamps:
         """Return the state of the files of which a change counts, without those at or below other paths. Blocks."""
@@ -71,6 +88,14 @@ class ServedPath:
             yield from (file for file in _files_below(self.path.parent) if file.suffix in _BESIDE)
         else:
             yield self.path
+
+
+def _module_of(file: Path, store: Path) -> Path:
+    """Write the module that serves a file of a model, under a name that Python can import; return its path."""
+    folder = Path(tempfile.mkdtemp(dir=store, prefix="model-"))
+    module = folder / f"{re.sub(r'[^0-9A-Za-z_-]', '_', file.stem)}{PYTHON_SUFFIX}"
+    module.write_text(_MODULE.format(path=str(file)), encoding="utf-8")
+    return module
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

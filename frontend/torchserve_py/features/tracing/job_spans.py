@@ -3,19 +3,29 @@
 It is a child of the client's span, if the request has a ``traceparent`` header (W3C), and the parent of the worker's
 (`ts.features.tracing.handler_spans`), which gets the header with the span's own id. Without the setting nothing here is
 imported.
+
+A request at one of OpenAI's paths has the attributes of OpenTelemetry's conventions for generative AI.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.job_observer import ObservedJob
 from torchserve_py.plugin_api import FeatureUnavailable
 from ts.features.tracing.span_export import HEADERS, OTLP, provider_of
 from ts.protocol.request_names import name_among
+
+#: OpenAI's paths, as handlers get them in ``url_path``, and what the conventions call each.
+_OPERATIONS: Final = {
+    "v1/chat/completions": "chat",
+    "v1/responses": "chat",
+    "v1/completions": "text_completion",
+    "v1/embeddings": "embeddings",
+}
 
 
 class JobSpans:
@@ -47,7 +57,14 @@ class JobSpans:
         attributes = {"model.name": model, "model.version": version}
         if request.sequence is not None:
             attributes["sequence.id"] = request.sequence.id
-        span = self._tracer.start_span(f"inference {model}", context, SpanKind.SERVER, attributes)
+        operation = next((_OPERATIONS.get(_text(value)) for name, value in headers if name == "url_path"), None)
+        if operation is not None:
+            attributes |= {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
+            attributes["gen_ai.provider.name"] = "torchserve-py"
+            if request.sequence is not None:
+                attributes["gen_ai.conversation.id"] = request.sequence.id
+        name = f"{operation or 'inference'} {model}"
+        span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes)
         own: dict[str, str] = {}
         self._propagator.inject(own, set_span_in_context(span, context))
 
@@ -67,5 +84,9 @@ def _carrier(pairs: Iterable[tuple[Any, Any]]) -> dict[str, str]:
     for name, value in pairs:
         lowered = (name.decode("latin-1") if isinstance(name, bytes) else name).lower()
         if lowered in HEADERS:
-            carrier[lowered] = value.decode("latin-1") if isinstance(value, bytes) else value
+            carrier[lowered] = _text(value)
     return carrier
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)

@@ -10,16 +10,19 @@ const VIEWS = {
   "": () => import("./overview.js"),
   models: () => import("./model.js"),
   logs: () => import("./worker_log.js"),
+  events: () => import("./events.js"),
+  server: () => import("./server_view.js"),
 };
 const main = document.getElementById("main");
 const state = document.getElementById("state");
 let server = null;
 let shown = null; // ends the view that is shown
 
-/** Show in the bar whether the page is fed: "live", "reconnecting" or nothing. */
+/** Show in the bar whether the page is fed: "live", "reconnecting" or nothing. What is not fed any more turns grey. */
 export function tellState(word) {
   setText(state, word);
   state.dataset.state = word;
+  main.classList.toggle("stale", word === "reconnecting");
 }
 
 async function show() {
@@ -31,6 +34,7 @@ async function show() {
     server ??= await call("GET", "console/api/server");
     setText(document.getElementById("version"), server.version);
     const { view } = await (VIEWS[name] ?? VIEWS[""])();
+    for (const link of document.querySelectorAll(".views a")) link.ariaCurrent = link.hash === `#/${VIEWS[name] && name !== "models" && name !== "logs" ? name : ""}` ? "page" : null;
     if (signal.aborted) return;
     const content = await view({ server, segments: rest, signal, tellState: (word) => signal.aborted || tellState(word) });
     if (!signal.aborted) place(content);

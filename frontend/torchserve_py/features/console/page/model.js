@@ -1,6 +1,7 @@
 // One model version: its heading, and a tab for each thing to see or to do.
 
 import { call, listen, path } from "./api.js";
+import { chatTab } from "./chat.js";
 import { h, reconcile, setText } from "./dom.js";
 import { History } from "./history.js";
 import { liveTab } from "./model_live.js";
@@ -14,6 +15,7 @@ const TABS = [
   ["live", "Live", liveTab],
   ["workers", "Workers", workersTab],
   ["try", "Try it", tryTab],
+  ["chat", "Chat", chatTab],
   ["sequences", "Sequences", sequencesTab],
   ["settings", "Settings", settingsTab],
 ];
@@ -63,7 +65,8 @@ function page(server, model, chosen, signal) {
   const remove = server.model_api // else the server would refuse it
     ? h("button", { type: "button", class: "danger", onclick: () => unregister(remove, model) }, "Unregister")
     : null;
-  const tabs = TABS.filter(([id]) => id !== "sequences" || model.stateful);
+  const shows = { sequences: model.stateful, chat: model.answers_openai };
+  const tabs = TABS.filter(([id]) => shows[id] ?? true);
   const panel = h("div", { id: "panel", role: "tabpanel", tabIndex: -1 });
   const links = tabs.map(([id, label]) =>
     h("button", { type: "button", role: "tab", id: `tab-${id}`, onclick: () => choose(id), onkeydown: move }, label),

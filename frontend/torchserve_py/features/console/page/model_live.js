@@ -3,13 +3,15 @@
 import { chart } from "./chart.js";
 import { h, reconcile, setText } from "./dom.js";
 import { bytes, count, milliseconds, number } from "./format.js";
+import { failureRate } from "./overview.js";
 import { rangeSwitch } from "./range_switch.js";
 import { tiles } from "./tiles.js";
 
 const TILES = [
   { label: "Answers per second", column: "answers", format: number, color: "--accent" },
-  { label: "Wait, mean", column: "waiting", format: milliseconds, color: "--warm" },
-  { label: "Handler, mean", column: "handler", format: milliseconds, color: "--cool" },
+  { label: "Failures per second", column: "failures", format: number, color: "--bad" },
+  { label: "Wait, half within", column: "waiting_p50", format: milliseconds, color: "--warm" },
+  { label: "Handler, half within", column: "handler_p50", format: milliseconds, color: "--cool" },
   { label: "Jobs in a batch", column: "batch_size", format: number, color: "--violet" },
   { label: "Running", column: "running", format: count, color: "--good" },
   { label: "Memory", column: "memory", format: bytes, color: "--accent" },
@@ -28,16 +30,16 @@ const CHARTS = [
     "Waiting in the queue",
     milliseconds,
     [
-      { column: "waiting_p95", label: "95 % within", color: "--warm", dash: [4, 4], ...points },
-      { column: "waiting", label: "mean", color: "--warm", fill: true, ...points },
+      { column: "waiting_p99", label: "99 % within", color: "--warm", dash: [4, 4], ...points },
+      { column: "waiting_p50", label: "50 % within", color: "--warm", fill: true, ...points },
     ],
   ],
   [
     "A call of the handler",
     milliseconds,
     [
-      { column: "handler_p95", label: "95 % within", color: "--cool", dash: [4, 4], ...points },
-      { column: "handler", label: "mean", color: "--cool", fill: true, ...points },
+      { column: "handler_p99", label: "99 % within", color: "--cool", dash: [4, 4], ...points },
+      { column: "handler_p50", label: "50 % within", color: "--cool", fill: true, ...points },
     ],
   ],
   [
@@ -71,7 +73,13 @@ export function liveTab({ server, model, signal }) {
       h("div", { class: "charts" }, charts.map((each) => each.card), batches.card, failures.card),
     ),
     update(now) {
-      top.show(now.history, { Running: { text: `${count(now.queued)} waiting, room for ${count(now.free)}` } });
+      const late = (column) => ({ text: `99 % within ${milliseconds(now.history.last(column))}` });
+      top.show(now.history, {
+        "Failures per second": { text: failureRate(now.history), alarm: now.history.last("failures") > 0 },
+        "Wait, half within": late("waiting_p99"),
+        "Handler, half within": late("handler_p99"),
+        Running: { text: `${count(now.queued)} waiting, room for ${count(now.free)}` },
+      });
       draw();
       batches.show(sizes(now.batches, server.batch_bounds), "In the last hour, by the number of requests in them.");
       const causes = Object.entries(now.failures).sort(([, a], [, b]) => b - a);

@@ -7,15 +7,16 @@ import { sparkline } from "./sparkline.js";
 import { whenThemeChanges } from "./theme.js";
 
 const MOST_ROWS = 150;
-const [ANSWERS, , , , WAITING_P95, HANDLER] = [0, 1, 2, 3, 4, 5];
+const [ANSWERS, FAILURES, WAITING_P99, HANDLER_P99] = [0, 1, 5, 8]; // places in a point
 const { compare } = new Intl.Collator(undefined, { numeric: true });
 const ORDERS = {
   name: (a, b) => compare(a.name, b.name) || compare(a.version, b.version),
   busiest: (a, b) => busy(b) - busy(a) || ORDERS.name(a, b),
-  failing: (a, b) => b.failed - a.failed || ORDERS.name(a, b),
+  failing: (a, b) => b.failing - a.failing || failures(b) - failures(a) || b.failed - a.failed || ORDERS.name(a, b),
 };
-const COLUMNS = [["Model"], ["Workers"], ["Answers / s", "number wide"], ["", "spark"], ["Waiting", "number"], ["Wait p95", "number wide"], ["Handler", "number wide"], ["Sequences", "number wide"], ["Failed", "number"]];
+const COLUMNS = [["Model"], ["Workers"], ["Answers / s", "number wide"], ["", "spark"], ["Waiting", "number"], ["Wait p99", "number wide"], ["Handler p99", "number wide"], ["Sequences", "number wide"], ["Failing", "number"]];
 
+const failures = (row) => row.last?.[FAILURES] ?? 0;
 const busy = (row) => (row.last?.[ANSWERS] ?? 0) + row.queued + row.running;
 
 /** Return the table; `show(rows)` fills it. */
@@ -79,10 +80,12 @@ function update(element, row) {
   fields.workers.dataset.state = row.failing ? "bad" : row.workers < row.wanted ? "warm" : row.workers ? "good" : "none";
   setText(fields.answers, number(last[ANSWERS] ?? 0));
   setText(fields.queued, count(row.queued));
-  setText(fields.wait, milliseconds(last[WAITING_P95]));
-  setText(fields.handler, milliseconds(last[HANDLER]));
+  setText(fields.wait, milliseconds(last[WAITING_P99]));
+  setText(fields.handler, milliseconds(last[HANDLER_P99]));
   setText(fields.sequences, row.stateful ? count(row.sequences) : "");
-  setText(fields.failed, count(row.failed));
-  fields.failed.classList.toggle("bad", row.failed > 0);
+  const share = last[ANSWERS] ? `${number((100 * failures(row)) / last[ANSWERS])} %` : "";
+  setText(fields.failed, share);
+  fields.failed.title = `${count(row.failed)} failures since the model was registered`;
+  fields.failed.classList.toggle("bad", failures(row) > 0);
   draw(row.spark);
 }

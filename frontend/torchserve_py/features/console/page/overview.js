@@ -2,10 +2,11 @@
 
 import { listen } from "./api.js";
 import { chart } from "./chart.js";
-import { h, reconcile } from "./dom.js";
+import { h } from "./dom.js";
 import { bytes, count, number } from "./format.js";
 import { History } from "./history.js";
 import { modelsTable } from "./models_table.js";
+import { problemsPanel } from "./problems.js";
 import { rangeSwitch } from "./range_switch.js";
 import { registerDialog } from "./register.js";
 import { tiles } from "./tiles.js";
@@ -22,7 +23,8 @@ const TILES = [
 /** Return the view of all models. */
 export function view({ server, signal, tellState }) {
   const top = tiles(TILES, signal);
-  const problems = h("div", { class: "problems" });
+  const problems = problemsPanel();
+  let tracebacks = [];
   const charts = [
     chart(
       "Answers and failures per second",
@@ -56,12 +58,13 @@ export function view({ server, signal, tellState }) {
       models.set(row.id, { ...row, spark, moves: before?.moves ?? 0 });
     }
     for (const id of data.gone ?? []) models.delete(id);
-    reconcile(problems, data.problems, (text) => text, (text) => h("p", { class: "problem", role: "alert" }, text));
     const every = [...models.values()];
+    tracebacks = data.tracebacks ?? tracebacks;
+    problems.show({ problems: data.problems, models: every, tracebacks });
     const wanted = every.reduce((sum, row) => sum + row.wanted, 0);
     const ready = every.reduce((sum, row) => sum + row.workers, 0);
     top.show(history, {
-      "Failures per second": { alarm: history.last("failures") > 0 },
+      "Failures per second": { text: failureRate(history), alarm: history.last("failures") > 0 },
       "Workers ready": { text: `of ${count(wanted)}, ${bytes(history.last("memory"))}`, alarm: ready < wanted },
     });
     draw();
@@ -96,11 +99,18 @@ export function view({ server, signal, tellState }) {
     "div",
     { class: "overview" },
     h("div", { class: "heading" }, h("h1", {}, "Models"), range.element, h("span", { class: "spacer" }), registerButton(server)),
-    problems,
+    problems.element,
     top.element,
     h("div", { class: "charts" }, charts.map((each) => each.card)),
     list.element,
   );
+}
+
+/** Say which share of the answers of the last minute were failures. */
+export function failureRate(history) {
+  const sum = (column) => history.line(column).slice(-60).reduce((total, value) => total + (value ?? 0), 0);
+  const [answers, failures] = [sum("answers"), sum("failures")];
+  return answers ? `${number((100 * failures) / answers)} % of the last minute` : "";
 }
 
 function registerButton(server) {

@@ -13,8 +13,10 @@ const EXAMPLES = {
 
 /** Return the part of the form, and functions that read it. */
 export function requestBody(model, signal) {
-  const example = EXAMPLES[model.contract];
-  const text = h("textarea", { rows: 6, spellcheck: false, ariaLabel: "Text" });
+  const takes = model.function?.takes;
+  const example = model.function && "example" in model.function ? model.function.example : EXAMPLES[model.contract];
+  const isText = takes === "text/plain" && typeof example === "string";
+  const text = h("textarea", { rows: 6, spellcheck: false, ariaLabel: "Text", value: isText ? example : "" });
   const json = h("textarea", { rows: 6, spellcheck: false, ariaLabel: "JSON", value: JSON.stringify(example ?? {}, null, 2) });
   const file = h("input", { type: "file", onchange: () => take(file.files[0]) });
   const fileNote = h("p", { class: "note" }, "Choose a file, or drop one here.");
@@ -50,9 +52,11 @@ export function requestBody(model, signal) {
     take(event.dataTransfer.files[0]);
   }
 
-  choose(example ? "json" : "text");
+  const first = { "image/png": "file", "audio/wav": "microphone", "application/octet-stream": "file" }[takes];
+  choose(first ?? (example === undefined || isText ? "text" : "json"));
+  const about = model.function?.description ? h("p", { class: "note described" }, model.function.description) : null;
   return {
-    element: h("div", {}, h("div", { class: "segments", role: "group", ariaLabel: "Kind of body" }, buttons), panel),
+    element: h("div", {}, about, h("div", { class: "segments", role: "group", ariaLabel: "Kind of body" }, buttons), panel),
     contentTypeInput,
     contentType: () => contentTypeInput.value || TYPES[kind],
     kind: () => kind,

@@ -1,0 +1,1 @@
+"""A page that shows what each model takes and gives, and sends it requests."""

@@ -1,0 +1,178 @@
+"""The OpenAPI document of what is served: each model with its signature, as far as it has declared one.
+
+It is of version 3.1, whose schemas are JSON Schemas, as pydantic makes them. A function with `ts.serve` declares what
+it takes and gives; a Truss has a schema, an MLServer model tensors. Other models take any body.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from torchserve_py.archive.contract import TORCHSERVE
+from torchserve_py.serving.serving import ServedModel, Serving
+from torchserve_py.version import __version__
+
+_JSON: Final = "application/json"
+_TEXT: Final = "text/plain"
+_BYTES: Final = "application/octet-stream"
+_ANY_BODY: Final = {_TEXT: {"type": "string"}, _JSON: {}, _BYTES: {"type": "string", "format": "binary"}}
+_ERROR: Final = {"description": "The request or the server is wrong; the body says why, `ts-error-cause` in a word"}
+_TENSOR: Final = {
+    "type": "object",
+    "required": ["name", "shape", "datatype", "data"],
+    "properties": {
+        "name": {"type": "string"},
+        "shape": {"type": "array", "items": {"type": "integer"}},
+        "datatype": {"type": "string"},
+        "data": {"type": "array", "items": {}},
+    },
+}
+_KEY: Final = "key"
+#: Where JSON Schemas of pydantic's have the types that they refer to.
+_DEFINITIONS: Final = "#/$defs/"
+
+
+def models_document(serving: Serving, sequence_header: str, *, needs_key: bool) -> dict[str, Any]:
+    """Return the document of the default versions of all models.
+
+    ``sequence_header``: the name of the header with a sequence's id. ``needs_key``: whether requests must carry a key.
+    """
+    schemas: dict[str, Any] = {}
+    paths: dict[str, Any] = {}
+    tags = []
+    for model in serving.models():
+        if model.is_function:
+            continue
+        declared = serving.declared(model)
+        path, operation = _operation(model, declared, schemas)
+        if model.is_stateful:
+            operation["parameters"] = [_sequence(sequence_header)]
+        paths[path] = {"post": {"tags": [model.name], "operationId": model.name, **operation}}
+        tags.append({"name": model.name, "description": _about(model)})
+    components: dict[str, Any] = {"schemas": schemas}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Models", "version": __version__, "description": "What this server serves."},
+        "tags": tags,
+        "paths": paths,
+        "components": components,
+    }
+    if needs_key:
+        components["securitySchemes"] = {_KEY: {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{_KEY: []}]
+    return document
+
+
+def _operation(model: ServedModel, declared: Mapping[str, Any], schemas: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the path and the operation of a model's predictions; types that it names go to ``schemas``."""
+    name = quote(model.name, safe="")
+    if (function := declared.get("function")) is not None:
+        return f"/predictions/{name}", _of_function(model.name, function, schemas)
+    if model.contract.name == TORCHSERVE:
+        return f"/predictions/{name}", _described("", _ANY_BODY, {"*/*": {}})
+    if declared.get("inputs"):
+        return f"/v2/models/{name}/infer", _of_tensors(declared)
+    found = declared.get("schema") or {}
+    takes = _schema(model.name, found.get("input_schema") or {}, schemas)
+    gives = _schema(model.name, found.get("output_schema") or {}, schemas)
+    return f"/v1/models/{name}:predict", _described("", {_JSON: takes}, {_JSON: gives})
+
+
+def _of_function(name: str, function: Mapping[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the operation of a function: one value is a body by itself, several are an object or a form."""
+    takes, request = function["takes"], _schema(name, function["request"], schemas)
+    bodies = dict(_bodies(takes, request, several=len(function["parameters"]) > 1))
+    gives = function["gives"]
+    response = _schema(name, function["response"], schemas) if gives == _JSON else _text_or_file(gives)
+    operation = _described(function["description"], bodies, {gives: response})
+    if "example" in function:
+        for media_type, content in operation["requestBody"]["content"].items():
+            if media_type in (_JSON, _TEXT):
+                content["example"] = function["example"]
+    if not function["parameters"]:
+        del operation["requestBody"]
+    return operation
+
+
+def _bodies(takes: str, request: Mapping[str, Any], *, several: bool) -> Iterator[tuple[str, Any]]:
+    if takes != _JSON:
+        yield takes, _text_or_file(takes)
+    if takes != _BYTES:
+        yield _JSON, request
+    if several:
+        fields = {name: _field(each) for name, each in request.get("properties", {}).items()}
+        yield "multipart/form-data", {**request, "properties": fields}
+
+
+def _field(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a field of a form, where a file needs no base64."""
+    return {"type": "string", "format": "binary"} if schema.get("contentEncoding") == "base64" else schema
+
+
+def _text_or_file(media_type: str) -> dict[str, Any]:
+    is_text = media_type.startswith("text/") or media_type == "application/x-ndjson"
+    return {"type": "string"} if is_text else {"type": "string", "format": "binary"}
+
+
+def _of_tensors(declared: Mapping[str, Any]) -> dict[str, Any]:
+    words = "\n".join(
+        f"- {kind} `{each['name']}`: {each['datatype']} {list(each['shape'])}"
+        for kind in ("inputs", "outputs")
+        for each in declared.get(kind) or ()
+    )
+    takes = {"type": "object", "required": ["inputs"], "properties": {"inputs": {"type": "array", "items": _TENSOR}}}
+    gives = {"type": "object", "properties": {"outputs": {"type": "array", "items": _TENSOR}}}
+    return _described(words, {_JSON: takes}, {_JSON: gives})
+
+
+def _described(description: str, takes: Mapping[str, Any], gives: Mapping[str, Any]) -> dict[str, Any]:
+    summary, _, rest = description.strip().partition("\n")
+    return {
+        "summary": summary,
+        "description": rest.strip(),
+        "requestBody": {"content": {name: {"schema": schema} for name, schema in takes.items()}},
+        "responses": {
+            "200": {"description": "The answer", "content": {name: {"schema": each} for name, each in gives.items()}},
+            "default": _ERROR,
+        },
+    }
+
+
+def _sequence(header: str) -> dict[str, Any]:
+    return {
+        "name": header,
+        "in": "header",
+        "description": "The sequence that the request belongs to; its first request begins it",
+        "schema": {"type": "string"},
+        "example": "demo",
+    }
+
+
+def _about(model: ServedModel) -> str:
+    kind = "" if model.contract.name == TORCHSERVE else f", {model.contract.name}"
+    return f"version {model.version}{kind}"
+
+
+def _schema(name: str, schema: Mapping[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose definitions have moved to ``schemas``, under names that begin with the model's."""
+    plain = {key: value for key, value in schema.items() if key != "$defs"}
+    for key, value in schema.get("$defs", {}).items():
+        schemas[_component(name, key)] = _moved(name, value)
+    moved: dict[str, Any] = _moved(name, plain)
+    return moved
+
+
+def _moved(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: f"#/components/schemas/{_component(name, each[len(_DEFINITIONS) :])}"
+            if key == "$ref" and isinstance(each, str) and each.startswith(_DEFINITIONS)
+            else _moved(name, each)
+            for key, each in value.items()
+        }
+    return [_moved(name, each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _component(name: str, key: str) -> str:
+    """Return the name of a component, of the few characters that OpenAPI allows."""
+    return "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "_" for each in f"{name}.{key}")
