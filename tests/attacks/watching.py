@@ -25,10 +25,12 @@ class Watch:
 
     Args:
         server: The server.
+        longest_hold: For how long a probe may wait while the server works (seconds).
     """
 
-    def __init__(self, server: RunningServer) -> None:
+    def __init__(self, server: RunningServer, longest_hold: float = LONGEST_HOLD) -> None:
         self._server = server
+        self._longest_hold = longest_hold
         self._before = server.server.memory_info().rss
         self._probe = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("probe.py")), server.inference, str(server.server.pid)],
@@ -67,6 +69,6 @@ class Watch:
         assert self._probe.stdout is not None
         for line in self._probe.stdout:
             status, seconds, held = json.loads(line)
-            if status != 200 or held > LONGEST_HOLD or seconds > LONGEST_PROBE:
+            if status != 200 or held > self._longest_hold or seconds > LONGEST_PROBE:
                 self.problems.append(f"{status} after {seconds:.2f} s, {held:.2f} of which the server worked")
             self.probes += 1
