@@ -271,7 +271,7 @@ def expensive_files(server: RunningServer) -> None:
 
 
 def hostile_archives(server: RunningServer) -> None:
-    """Register an archive of 3 GB of zeros, one of 60,000 files, and one whose paths have 2,000 folders, twice each."""
+    """Register an archive of 600 MB of zeros, one of 60,000 files, and one whose paths have 2,000 folders, twice each."""
 
     def packed(files: dict[str, int]) -> bytes:
         file = io.BytesIO()
@@ -282,7 +282,7 @@ def hostile_archives(server: RunningServer) -> None:
                         member.write(bytes(min(size, 1 << 20)))
         return file.getvalue()
 
-    shapes = [{"zeros": 3 << 30}, {f"file{number}": 1 for number in range(60_000)}, {"d/" * 2000 + "x": 1}]
+    shapes = [{"zeros": 600 << 20}, {f"file{number}": 1 for number in range(60_000)}, {"d/" * 2000 + "x": 1}]
     for number, files in enumerate(shapes):
         (server.model_store / f"hostile{number}.mar").write_bytes(packed(files))
     at_once([lambda number=number: server.register(f"hostile{number}.mar") for number in range(len(shapes))] * 2)
@@ -303,8 +303,8 @@ def declared_paths(server: RunningServer) -> None:
 
 
 def printing(server: RunningServer) -> None:
-    """Let models print 60,000 lines, and a line of 5 MB, ten times each, and send a message of three million values."""
-    at_once([lambda name=name: server.predict(name) for name in PRINTED] * 10)
+    """Let models print 60,000 lines, and a line of 5 MB, twice each, and send a message of three million values."""
+    at_once([lambda name=name: server.predict(name) for name in PRINTED] * 2)
     server.predict("values")
 
 
@@ -394,7 +394,7 @@ CLASSES: Final[dict[str, Attack]] = {
     "6 registrations of hostile archives": hostile_archives,
     "320 registrations from addresses of this machine": urls_of_this_machine,
     "120 paths that are expensive to match": declared_paths,
-    "20 models' outputs of 60,000 lines or of 5 MB, a message of three million values": printing,
+    "4 outputs of models, of 60,000 lines or of 5 MB, and a message of three million values": printing,
     "210 results that a worker forges": forged,
     "200 processes that leave their session": leaving,
     "4,000 requests of pages of other sites": other_sites,
