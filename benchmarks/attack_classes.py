@@ -17,7 +17,6 @@ from tests.attacks.grpc_client import INFERENCE, GrpcClient, address_of, body, h
 from tests.attacks.test_downloads import SPELLINGS
 from tests.attacks.test_grpc_floods import FLOODS
 from tests.attacks.test_models import PRINT, PRINTED, SEND
-from tests.attacks.test_own_paths import EXPENSIVE
 from tests.attacks.test_parsing import BODIES, FILES, TRUSS
 from tests.e2e.raw_client import RawClient
 from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
@@ -42,29 +41,6 @@ def handle(data, context):
     return data and [LARGE if row["body"] == b"large" else b"" for row in data]
 """
 SESSIONS: Final = "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\nmaxNumSequence: 10000\n"
-#: Declares the paths of `EXPENSIVE`, each twenty times, with a name of its own for each parameter.
-PATHS: Final = f"""
-import itertools
-import re
-
-from mlserver import MLModel
-from mlserver.handlers import custom_handler
-
-
-class Paths(MLModel):
-    async def load(self):
-        return True
-
-
-for number, path in enumerate({[template for template, _ in EXPENSIVE.values()]} * 20):
-    async def method(self):
-        return {{}}
-
-    names = itertools.count()
-    path = re.sub("[a-f](?=}}|:)", lambda _: f"p{{next(names)}}", path)
-    if len(path) <= 1000:  # the longest that a model may declare
-        setattr(Paths, f"method_{{number}}", custom_handler(rest_path=path, rest_method="GET")(method))
-"""
 HEAD: Final = b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\n"
 PREDICTIONS: Final = f"{INFERENCE}Predictions"
 
@@ -89,10 +65,6 @@ def attacked_models(folder: Path) -> dict[str, Path]:
         (models[name] / "model").mkdir(parents=True)
         (models[name] / "config.yaml").write_text(f"model_name: {name}\n")
         (models[name] / "model" / "model.py").write_text(TRUSS)
-    models["paths"] = folder / "paths"
-    models["paths"].mkdir()
-    (models["paths"] / "model-settings.json").write_text(json.dumps({"name": "paths", "implementation": "m.Paths"}))
-    (models["paths"] / "m.py").write_text(PATHS)
     return models
 
 
@@ -271,7 +243,7 @@ def expensive_files(server: RunningServer) -> None:
 
 
 def hostile_archives(server: RunningServer) -> None:
-    """Register an archive of 600 MB of zeros, one of 60,000 files, and one whose paths have 2,000 folders, twice each."""
+    """Register an archive of 600 MB of zeros, one of 60,000 files, and one of paths of 2,000 folders, twice each."""
 
     def packed(files: dict[str, int]) -> bytes:
         file = io.BytesIO()
@@ -292,14 +264,6 @@ def urls_of_this_machine(server: RunningServer) -> None:
     """Register from each spelling of this machine's address ten times."""
     port = server.inference.rpartition(":")[2]
     at_once([lambda url=url: server.register(url.format(port=port)) for url in SPELLINGS] * 10)
-
-
-def declared_paths(server: RunningServer) -> None:
-    """Ask 20 times for each path that is expensive to match with those that a model declares."""
-    at_once(
-        [lambda path=path: requests.get(server.inference + path, timeout=DEADLINE) for _, path in EXPENSIVE.values()]
-        * 20
-    )
 
 
 def printing(server: RunningServer) -> None:
@@ -393,7 +357,6 @@ CLASSES: Final[dict[str, Attack]] = {
     "28 registrations with files that are expensive to parse": expensive_files,
     "6 registrations of hostile archives": hostile_archives,
     "320 registrations from addresses of this machine": urls_of_this_machine,
-    "120 paths that are expensive to match": declared_paths,
     "4 outputs of models, of 60,000 lines or of 5 MB, and a message of three million values": printing,
     "210 results that a worker forges": forged,
     "200 processes that leave their session": leaving,
