@@ -91,8 +91,8 @@ def test_openais_client_gets_completions(server: Launched) -> None:
 def test_openais_own_paths_are_served_without_further_configuration(server: Launched) -> None:
     client = openai.OpenAI(base_url=f"{server.workplace.inference}/v1", api_key="none", max_retries=0, timeout=DEADLINE)
     assert client.completions.create(model="tiny/llm", prompt="one two").choices[0].text == "one two "
-    assert [model.id for model in client.models.list()] == ["model"]
-    with pytest.raises(openai.NotFoundError, match="The model `other` does not exist"):
+    assert [model.id for model in client.models.list()] == ["model", "tiny/llm"]
+    with pytest.raises(openai.NotFoundError, match="The model 'other' does not exist"):
         client.completions.create(model="other", prompt="one")
 
 

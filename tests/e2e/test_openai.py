@@ -39,7 +39,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     folder = tmp_path_factory.mktemp("models") / "loud"
     folder.mkdir()
     (folder / "handler.py").write_text(HANDLER)
-    (folder / "model-config.yaml").write_text("minWorkers: 1\nopenai: true\n")
+    (folder / "model-config.yaml").write_text("minWorkers: 1\nopenai: true\nopenaiModels: [broken]\n")
     with RunningServer({"loud": str(folder)}) as server:
         server.wait_ready()
         yield openai.OpenAI(base_url=f"{server.inference}/v1", api_key="none", max_retries=0, timeout=DEADLINE)
@@ -50,7 +50,7 @@ def test_whole_answers(client: openai.OpenAI) -> None:
     assert chat.choices[0].message.content == "HI"
     assert client.completions.create(model="loud", prompt="hi").choices[0].text == "HI"
     assert client.embeddings.create(model="loud", input="hi", encoding_format="float").data[0].embedding == [0.5]
-    assert [model.id for model in client.models.list().data] == ["loud"]
+    assert [model.id for model in client.models.list().data] == ["loud", "broken"]
 
 
 def test_streams(client: openai.OpenAI) -> None:
