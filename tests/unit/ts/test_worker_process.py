@@ -87,13 +87,13 @@ IMPORTED = """
     """
 
 
-@pytest.mark.parametrize("changes", [{}, {"continuous": True}, {"sequences": True, "steps": ""}])
+@pytest.mark.parametrize("changes", [{}, {"sequences": True, "steps": ""}])
 def test_a_plain_handler_is_served_without_the_library_of_handlers_and_features(
     start: Callable[..., Any], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     _, jobs, _ = start(IMPORTED)
 
-    assert load(jobs, tmp_path, **changes) == OK
+    assert load(jobs, tmp_path, adapters=[], **changes) == OK
     jobs.send("infer", [row("a", b"1")])
     _, (answer,), _ = jobs.receive()
     assert (answer[2], answer[5]) == (200, b"")
@@ -341,7 +341,8 @@ def test_it_warms_up_before_it_says_that_it_has_loaded(
     """
     process, jobs, _ = start(source)
     request = {"file": file, "content_type": None, "inputs": [], "rows": 1, "calls": 1}
-    reply = load(jobs, tmp_path, warmup=[request], asynchronous=asynchronous, batch_size=1)
+    preparations = {"ts.features.warm_up.warm_up": [request]}
+    reply = load(jobs, tmp_path, preparations=preparations, asynchronous=asynchronous, batch_size=1)
     assert reply["ok"] is loaded
     if loaded:
         jobs.send("stop")
