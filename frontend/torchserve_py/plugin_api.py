@@ -223,6 +223,9 @@ class Plugin:
         local_launcher: The name of a module with ``launcher(settings, launch)``, which returns the
             `workers.worker_launcher.Launcher` of this machine's workers, or None where it cannot be used; ``launch`` is
             what the launches of all workers have in common. The first plugin that has one counts.
+        autoscaler: The name of a module with ``is_asked_for(keys)``, which returns whether the number of a model's
+            workers is to follow its load, and ``autoscaler(label, keys, pool, dispatcher, metrics)``, which returns the
+            `models.model.Autoscaler` that does so. The first plugin that has one counts.
         server_launcher: The name of a module with ``run(argv)``, which starts and stops servers as the flags of the
             command say, and returns the exit code. The first plugin that has one counts.
         ended: Is called at the end of the server's process, even if it could not start.
@@ -262,6 +265,7 @@ class Plugin:
     steps: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
     local_launcher: str = ""
+    autoscaler: str = ""
     server_launcher: str = ""
     ended: Callable[[], object] = _none
     around: Callable[[Settings], AbstractContextManager[None]] = _nothing_around

@@ -63,6 +63,7 @@ BUILT_IN: Final = (
     "orphans",
     "tls",
     "daemon",
+    "scaling",
 )
 
 
@@ -97,6 +98,12 @@ def plugins() -> Sequence[Plugin]:
 def server_launcher() -> str:
     """Return the module that starts and stops servers; empty: the command becomes the server."""
     return next((plugin.server_launcher for plugin in plugins() if plugin.server_launcher), "")
+
+
+@cache
+def autoscaler() -> str:
+    """Return the module that lets the number of workers follow the load; empty: nothing does."""
+    return next((plugin.autoscaler for plugin in plugins() if plugin.autoscaler), "")
 
 
 @cache

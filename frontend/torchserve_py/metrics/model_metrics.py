@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, TypeAlias
 from torchserve_py.metrics.families import ServerFamilies
 from torchserve_py.metrics.instruments import Counter, Gauge, Histogram
 from torchserve_py.metrics.metric_log import EventLines
+from torchserve_py.scheduling.demand import Reason
 from torchserve_py.scheduling.effects import Cause, CloseReason
-from torchserve_py.scheduling.scaling import Reason
 
 #: `model_version` of requests that name no version, as in TorchServe.
 DEFAULT_VERSION_LABEL = "default"

@@ -13,18 +13,17 @@ from torchserve_py.archive.cancellation import run_in_daemon_thread
 from torchserve_py.archive.downloads import DownloadPolicy
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
-from torchserve_py.dispatch.autoscaler import Autoscaler
 from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.dependencies import install_dependencies
-from torchserve_py.models.model import Model
+from torchserve_py.models.model import Autoscaler, Model
 from torchserve_py.models.model_launch import launch_of, load_message, sends_ahead
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.plans.contracts import Configured, configuration_of
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan, plan_of
 from torchserve_py.plans.sequence_storage import make_folder
-from torchserve_py.plugins import contracts, launchers, local_launcher, plugins
+from torchserve_py.plugins import autoscaler, contracts, launchers, local_launcher, plugins
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.serving.errors import BadParameter
 from torchserve_py.serving.serving import RegisterRequest
@@ -210,13 +209,14 @@ class Assembly:
             max_retry=config.max_retry_timeout,
             stop_limit=settings.unregister_model_timeout,
             renew_to_scale=settings.cpu_launcher_enable,
-            on_demand=config.scaling is not None,
+            on_demand=config.follows_load,
         )
-        autoscaler = None
-        if config.scaling is not None:
+        following: Autoscaler | None = None
+        if config.follows_load:
             label = f"Model {plan.name} version {plan.version}"
-            autoscaler = Autoscaler(label, config.scaling, pool, dispatcher, metrics)
-        return Model(plan, dispatcher, pool, self._usage, self._observers, autoscaler)
+            module = importlib.import_module(autoscaler())
+            following = module.autoscaler(label, config.plugin_keys, pool, dispatcher, metrics)
+        return Model(plan, dispatcher, pool, self._usage, self._observers, following)
 
     def _limits(self, config: EffectiveConfig) -> WorkerLimits:
         limits = WorkerLimits(

@@ -7,10 +7,9 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from torchserve_py.archive.contracts import known_contracts
-from torchserve_py.dispatch.autoscaler import Autoscaler
 from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.job_observer import JobObserver
@@ -32,6 +31,16 @@ _MAX_DESCRIPTION = 256 * 1024
 _DESCRIBE_HEADERS = (("describe", "True"),)
 _ids = itertools.count()
 _NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
+
+
+class Autoscaler(Protocol):
+    """Lets the number of workers follow the load, see `plugin_api.Plugin.autoscaler`."""
+
+    def start(self) -> None:
+        """Look at the load from now on."""
+
+    def close(self) -> None:
+        """Change nothing any more."""
 
 
 class Model:
@@ -121,7 +130,7 @@ class Model:
 
         Raises WorkerFailed: a worker failed to get ready.
         """
-        least = count if self.config.scaling is None else self.config.min_workers
+        least = self.config.min_workers if self.config.follows_load else count
         await self.scale(least, max(self.config.max_workers, count), count)
 
     async def scale(self, min_workers: int, max_workers: int, count: int | None = None) -> None:

@@ -137,7 +137,7 @@ class ModelRegistry(ServedModels):
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
     ) -> int | None:
         model = self.find(name, version)
-        check_worker_count(min_workers if model.config.scaling is None else max_workers)
+        check_worker_count(max_workers if model.config.follows_load else min_workers)
         scaling = model.scale(min_workers, max_workers)
         if not synchronous:
             self._changes.start(_unattended(scaling))

@@ -17,7 +17,7 @@ from pydantic import Field
 from torchserve_py.archive.contract import TORCHSERVE, Contract
 from torchserve_py.archive.contracts import known_contracts
 from torchserve_py.plans.contradictions import code_keys, contradictions
-from torchserve_py.plugins import model_config_keys, ranks
+from torchserve_py.plugins import autoscaler, model_config_keys, ranks
 from torchserve_py.settings.schemas.model_config import ModelConfigFile
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.settings.schemas.schema import Schema, read
@@ -65,6 +65,12 @@ class ModelConfig(ModelConfigFile):
             return None
         asked: int | None = importlib.import_module(offer.module).processes(self.plugin_keys)
         return asked
+
+    @property
+    def asks_for_scaling(self) -> bool:
+        """Whether the number of workers is to follow the load."""
+        module = autoscaler()
+        return bool(module) and bool(importlib.import_module(module).is_asked_for(self.plugin_keys))
 
     def completed(self, warnings: Iterable[str], **values: Any) -> Self:
         """Return a copy with further warnings, and with other values of some fields."""
@@ -146,8 +152,6 @@ def _without_effect(config: ModelConfig, contract: Contract) -> Iterator[str]:
         yield "concurrencyTarget has no effect because asyncCommunication is not true"
     if config.max_batch_delay_ms and not contract.batches:
         yield f"maxBatchDelay has no effect because requests of the contract {contract.name} are calls of their own"
-    if config.scaling is not None and config.min_workers and (config.max_workers or 0) <= config.min_workers:
-        yield f"scaling has no effect because maxWorkers is not more than minWorkers, which is {config.min_workers}"
     if config.use_job_ticket and config.sequence_batching:
         yield "useJobTicket is ignored for a model with sequenceBatching"
     elif config.use_job_ticket and (config.batch_size or 1) > 1:

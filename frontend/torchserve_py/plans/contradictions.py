@@ -55,19 +55,13 @@ def _computing_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
 
 def _worker_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
     low, high = config.min_workers, config.max_workers
-    if low == 0 and config.scaling is None:
+    if low == 0 and not config.asks_for_scaling:
         yield (
             ("minWorkers", "scaling"),
             "minWorkers is 0 but scaling is not set; without it minWorkers must be at least 1",
         )
     elif low == 0 and not high:
         yield ("minWorkers", "maxWorkers"), "minWorkers is 0 but maxWorkers is not set; it must be at least 1"
-    if config.scaling is not None and config.use_job_ticket:
-        yield (
-            ("scaling", "useJobTicket"),
-            "scaling is set but useJobTicket is true; then no request waits, and nothing tells how many workers are "
-            "needed, so keep one of the two",
-        )
     if low and high and low > high:
         yield (
             ("minWorkers", "maxWorkers"),

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.scheduling.scaling import ScalingPolicy
 from torchserve_py.serving.serving import ServedConfig
 from torchserve_py.settings.schemas.cache import DEFAULT_REMEMBERED, CacheConfig
 from torchserve_py.workers.worker_launcher import NodeShare
@@ -16,8 +15,6 @@ class EffectiveConfig(ServedConfig):
     min_workers: int
     max_workers: int
     initial_workers: int
-    #: How the number of workers follows the load; None: it does not.
-    scaling: ScalingPolicy | None
     #: Most concurrent requests of one worker, if each request is a separate call.
     concurrency_target: int
     #: Whether the model asks for several processes by a key of what starts them, see `plugin_api.RanksOffer`.
@@ -40,7 +37,7 @@ class EffectiveConfig(ServedConfig):
         sequences = None
         if self.stateful:
             # Sequences that exceed the present workers' batches wait where that brings more workers.
-            most = 0 if self.scaling is None else self.max_workers * self.batch_size
+            most = self.max_workers * self.batch_size if self.follows_load else 0
             sequences = SequencePolicy(
                 max_idle=self.sequence_max_idle_ms / 1000,
                 timeout=self.sequence_timeout_ms / 1000 or None,

@@ -15,7 +15,6 @@ from torchserve_py.plans.config import InvalidModelConfig, ModelConfig
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
 from torchserve_py.plugins import launchers, runtimes
-from torchserve_py.scheduling.scaling import ScalingPolicy
 from torchserve_py.serving.errors import BadParameter, NotEnoughDevices
 from torchserve_py.serving.serving import RegisterRequest
 from torchserve_py.settings.schemas.cache import DEFAULT_REMEMBERED, CacheConfig
@@ -92,22 +91,21 @@ def resolve(
         node=node,
         plugin_keys=yaml.plugin_keys,
         use_venv=bool(yaml.use_venv),
-        follows_load=_scaling(yaml, settings) is not None,
+        follows_load=_follows_load(yaml, settings),
         runtime=_runtime(request, models_json, manifest_runtime),
         **_sequences(yaml),
         **_places(workers, yaml, settings, hardware, model_name),
     )
 
 
-def _scaling(yaml: ModelConfig, settings: Settings) -> ScalingPolicy | None:
-    """Return how workers follow the load. Those that are started by hand (``debug``) do not."""
-    scaling = yaml.scaling
-    if scaling is None or settings.debug:
-        return None
+def _follows_load(yaml: ModelConfig, settings: Settings) -> bool:
+    """Return whether the number of workers follows the load. That of those started by hand (``debug``) does not."""
+    if not yaml.asks_for_scaling or settings.debug:
+        return False
     if settings.cpu_launcher_enable:
         problem = "scaling is set but cpu_launcher_enable is true: each change would replace all workers; keep one"
         raise InvalidModelConfig(yaml.source, [problem])
-    return ScalingPolicy(scaling.target_wait_ms / 1000, scaling.down_after, scaling.idle_timeout)
+    return True
 
 
 def _check_runtime(yaml: ModelConfig) -> None:
@@ -188,12 +186,11 @@ def _places(
             raise NotEnoughDevices(model_name, level)
         workers = (min(workers[0], groups), min(workers[1], groups), min(workers[2], groups))
     least, most, initial = workers
-    check_worker_count(initial if yaml.scaling is None else most)
+    check_worker_count(initial if not yaml.asks_for_scaling else most)
     return {
         "min_workers": least,
         "max_workers": most,
         "initial_workers": initial,
-        "scaling": _scaling(yaml, settings),
         "device_type": device_type,
         "device_ids": device_ids,
         "parallel_type": yaml.parallel_type or "",
@@ -237,7 +234,7 @@ def _workers(
     Where workers follow the load, a registration says only how many there are to begin with, and a snapshot the limits.
     """
     initial = request.initial_workers
-    if initial is not None and (yaml.scaling is None or request.max_workers is not None):
+    if initial is not None and (not yaml.asks_for_scaling or request.max_workers is not None):
         return initial, max(initial, request.max_workers or 0), initial
     least, most = _limits_of_workers(yaml, models_json, settings, hardware, at_startup=at_startup)
     if initial is None:
@@ -253,7 +250,7 @@ def _limits_of_workers(
     for place in places:
         low, high = place.min_workers, place.max_workers
         bound = min(bound, high or MAX_INT)
-        if low or (low == 0 and yaml.scaling is not None and not settings.debug):
+        if low or (low == 0 and yaml.asks_for_scaling and not settings.debug):
             return min(low, bound), min(high or low, bound)
     count = settings.default_workers_per_model
     if at_startup and not count:

@@ -20,13 +20,13 @@ from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from torchserve_py.scheduling.closed import Over
+from torchserve_py.scheduling.demand import Demand
 from torchserve_py.scheduling.effects import Begin, Released, Send, SendAhead
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import AHEAD, JOB_TRANSITIONS, Job
 from torchserve_py.scheduling.lane import AheadBatch, Lane, SharedState, WorkerLoad
 from torchserve_py.scheduling.overload import Overload
 from torchserve_py.scheduling.policy import Policy
-from torchserve_py.scheduling.scaling import Demand
 from torchserve_py.scheduling.sequence_source import Sequences
 
 #: Seconds that a model's steps take in the mean, at least: sending ahead costs more than shorter steps would gain.

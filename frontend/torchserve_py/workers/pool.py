@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torchserve_py.background_tasks import in_background
 from torchserve_py.metrics.model_metrics import ModelMetrics
-from torchserve_py.scheduling.scaling import WorkerCounts
+from torchserve_py.scheduling.demand import WorkerCounts
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.supervisor import Supervisor
 from torchserve_py.workers.worker import Worker, WorkerEvents

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.metrics.exposition import HOST, documented
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.scheduling.demand import Reason
 from torchserve_py.scheduling.effects import CloseReason
-from torchserve_py.scheduling.scaling import Reason
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 

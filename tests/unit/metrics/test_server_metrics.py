@@ -10,8 +10,8 @@ from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.scheduling.demand import Reason
 from torchserve_py.scheduling.effects import Cause, CloseReason
-from torchserve_py.scheduling.scaling import Reason
 
 OF_THE_SERVER = {
     "Requests2XX Level=Host",

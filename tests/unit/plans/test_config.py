@@ -17,7 +17,6 @@ TORCHRUN = TorchrunConfig(
 COMPLETE = """\
 minWorkers: 1
 maxWorkers: 2
-scaling: {targetWaitMSec: 500, downAfterSec: 30}
 batchSize: 8
 maxBatchDelay: 50
 responseTimeout: 60
@@ -146,7 +145,6 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config == ModelConfig.model_construct(
         min_workers=1,
         max_workers=2,
-        scaling=schema.ScalingConfig(target_wait_ms=500, down_after=30, idle_timeout=300),
         batch_size=8,
         max_batch_delay_ms=50,
         response_timeout=60,

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from torchserve_py.features.operator_tools.json_schemas import model_config_file
 from torchserve_py.features.operator_tools.print_config import table
+from torchserve_py.features.scaling.scaling_keys import ScalingConfig
 from torchserve_py.features.torchrun.torchrun_keys import TorchrunConfig
 from torchserve_py.features.warm_up.warm_up_keys import WarmupRequest
 from torchserve_py.plans.contradictions import code_keys
 from torchserve_py.plugins import model_config_keys
 from torchserve_py.settings.schemas.cache import CacheConfig
-from torchserve_py.settings.schemas.model_config import ScalingConfig
 
 DOCS = Path(__file__).parents[3] / "docs" / "model-config.md"
 

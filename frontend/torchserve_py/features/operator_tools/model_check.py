@@ -116,7 +116,7 @@ class _Check:
         self._out.facts[:0] = [f'model "{name}" version {version}', *named]
         if plan is not None:
             workers = f"{plan.config.initial_workers} worker(s)"
-            if plan.config.scaling is not None:
+            if plan.config.follows_load:
                 workers += f", {plan.config.min_workers} to {plan.config.max_workers} as the load asks for"
             self._out.facts.append(workers if self._at_startup else "valid configuration")
             if contract.handlers:

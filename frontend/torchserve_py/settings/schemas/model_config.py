@@ -21,24 +21,6 @@ from torchserve_py.settings.schemas.values import (
 )
 from ts.protocol.datatypes import DATATYPES
 
-
-class ScalingConfig(ClosedSchema):
-    """The `scaling` map: when the number of workers follows the load."""
-
-    target_wait_ms: Annotated[int, integer(1, unit="milliseconds")] = key(
-        "targetWaitMSec", "how long a request may wait before workers are added", "1,000", otherwise=1000
-    )
-    down_after: Annotated[int, integer(1, unit="seconds")] = key(
-        "downAfterSec", "how long fewer workers must have been enough before some are taken down", "60", otherwise=60
-    )
-    idle_timeout: Annotated[int, integer(1, unit="seconds")] = key(
-        "idleTimeoutSec",
-        "with `minWorkers: 0`: after how long without a request the last worker is taken down",
-        "300",
-        otherwise=300,
-    )
-
-
 DATATYPE: Final = Expected(f"one of {', '.join(sorted(DATATYPES))}", lambda value: value in DATATYPES)
 TENSOR = Nested("a map with name, datatype and shape")
 _TENSORS = Listed(
@@ -73,7 +55,6 @@ def _are_gpus(value: object) -> bool:
 
 
 _GPUS = Expected("a list of one or more GPU numbers, each an integer from 0, for example [0, 1]", _are_gpus)
-_SCALING = Nested("a map, for example {targetWaitMSec: 500}, or {}")
 AtLeastOne = Annotated[int | None, integer(1)]
 AtLeastZero = Annotated[int | None, integer(0)]
 Milliseconds = Annotated[int | None, integer(0, unit="milliseconds")]
@@ -93,11 +74,6 @@ class ModelConfigFile(Schema):
         "maxWorkers",
         "the most workers. Without `minWorkers`: an upper bound on the number that the next place gives",
         "`minWorkers`",
-    )
-    scaling: Annotated[ScalingConfig | None, _SCALING] = key(
-        "scaling",
-        "lets the number of workers [follow the load](scaling.md) between `minWorkers` and `maxWorkers`",
-        "none: there are `minWorkers` until they are scaled",
     )
     batch_size: AtLeastOne = key(
         "batchSize",

@@ -1,4 +1,4 @@
-"""Lets the workers of one model version follow its load: asks `scheduling.scaling` once a second, and obeys.
+"""Lets the workers of one model version follow its load: asks `features.scaling.scaling` once a second, and obeys.
 
 Without a worker nothing is asked; the first job that waits wakes the autoscaler.
 """
@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from torchserve_py.dispatch.dispatcher import Dispatcher
+from torchserve_py.features.scaling.scaling import Decision, Scaling, ScalingPolicy
+from torchserve_py.features.scaling.scaling_keys import ScalingConfig, ScalingKeys
 from torchserve_py.metrics.model_metrics import ModelMetrics
-from torchserve_py.scheduling.scaling import Decision, Demand, Scaling, ScalingPolicy
+from torchserve_py.scheduling.demand import Demand
+from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.transport.running_time import running_time
 from torchserve_py.workers.pool import WorkerPool
 
@@ -86,3 +89,21 @@ class Autoscaler:
         if now - self._told_at >= _PROGRESS_INTERVAL:
             self._told_at = now
             logger.info("%s: loading for %.0f s, requests that wait: %d", self.label, seconds, demand.queued)
+
+
+def is_asked_for(keys: PluginKeys) -> bool:
+    """Return whether a model's workers are to follow its load."""
+    return keys.of(ScalingKeys).scaling is not None
+
+
+def policy_of(keys: PluginKeys) -> ScalingPolicy:
+    """Return how the workers of a model are to follow its load."""
+    scaling = keys.of(ScalingKeys).scaling or ScalingConfig()
+    return ScalingPolicy(scaling.target_wait_ms / 1000, scaling.down_after, scaling.idle_timeout)
+
+
+def autoscaler(
+    label: str, keys: PluginKeys, pool: WorkerPool, dispatcher: Dispatcher, metrics: ModelMetrics
+) -> Autoscaler:
+    """Return what lets the workers in a pool follow the load of a dispatcher."""
+    return Autoscaler(label, policy_of(keys), pool, dispatcher, metrics)

@@ -12,23 +12,15 @@ To zero, if that is allowed: nothing was asked for so long. The first job wakes 
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, NamedTuple
+
+from torchserve_py.scheduling.demand import Demand, Reason, WorkerCounts
 
 #: Seconds after which workers that are not ready yet no longer keep further ones from being started.
 STARTING_LIMIT: Final = 10.0
 
 _FULL: Final = 0.7  # of the workers that remain, this share may be busy on average
 _MOST_PATIENCE: Final = 16
-
-
-class Reason(StrEnum):
-    """Why the number of workers changes."""
-
-    waiting = "waiting"  # jobs wait longer than the target
-    request = "request"  # there is no worker, and a job has come
-    spare = "spare"  # fewer workers are enough
-    idle = "idle"  # nothing was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +31,6 @@ class ScalingPolicy:
     down_after: float = 60.0  # how long fewer workers must have been enough (downAfterSec)
     #: After how long without a job the last worker goes, if there may be none (idleTimeoutSec).
     idle_timeout: float = 300.0
-
-
-class Demand(NamedTuple):
-    """What the jobs of a model version ask of its workers at one moment."""
-
-    queued: int  # jobs that wait
-    oldest_wait: float  # how long (seconds) the oldest of those has waited that no worker has room for
-    busy: float  # how many workers would be full of the jobs in flight
-    accepted: int  # how many jobs were accepted so far
-    refused: int  # how many were refused so far because no worker could have answered them in time
-    per_worker: int  # how many jobs a worker takes at once
-    movable: tuple[str, ...]  # the workers that could do without harm, those with the fewest jobs first
-    bound: int  # how many workers have the only copy of the state of an open sequence
-
-
-class WorkerCounts(NamedTuple):
-    """The workers of a model version: how many are wanted and ready, whether one fails to load, and the limits."""
-
-    wanted: int
-    ready: int
-    failing: bool
-    least: int
-    most: int
 
 
 class Decision(NamedTuple):

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from tests.unit.models.registries import MakeRegistry, write_model
 
+from torchserve_py.features.scaling.autoscaler import policy_of
+from torchserve_py.features.scaling.scaling import ScalingPolicy
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.precedence import Hardware, resolve
-from torchserve_py.scheduling.scaling import ScalingPolicy
 from torchserve_py.serving.errors import BadParameter, InvalidModel
 from torchserve_py.serving.serving import RegisterRequest
 from torchserve_py.settings.schemas.versions import VersionSettings
@@ -60,12 +61,14 @@ def test_what_cannot_work_is_refused(tmp_path: Path, text: str, problem: str) ->
 
 def test_without_the_key_the_number_of_workers_is_fixed(tmp_path: Path) -> None:
     config = effective(read(tmp_path, "minWorkers: 1\nmaxWorkers: 4\n"))
-    assert config.scaling is None
+    assert not config.follows_load
     assert limits(config) == (1, 4, 1)
 
 
 def test_an_empty_map_has_all_defaults(tmp_path: Path) -> None:
-    assert effective(read(tmp_path, ZERO_TO_FOUR)).scaling == ScalingPolicy(1.0, 60, 300)
+    config = effective(read(tmp_path, ZERO_TO_FOUR))
+    assert config.follows_load
+    assert policy_of(config.plugin_keys) == ScalingPolicy(1.0, 60, 300)
 
 
 def test_limits_that_are_equal_are_a_warning(tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ def test_the_limits_may_be_those_of_the_models_setting(tmp_path: Path) -> None:
 
 def test_workers_that_are_started_by_hand_do_not_follow_the_load(tmp_path: Path) -> None:
     config = effective(read(tmp_path, ZERO_TO_FOUR), debug=True)
-    assert (config.scaling, config.initial_workers) == (None, 1)
+    assert (config.follows_load, config.initial_workers) == (False, 1)
 
 
 def test_workers_that_share_the_processors_do_not_follow_the_load(tmp_path: Path) -> None:

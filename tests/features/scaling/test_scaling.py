@@ -6,19 +6,12 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.scheduling.followed_load import FollowedLoad
+from tests.features.scaling.followed_load import FollowedLoad
 
+from torchserve_py.features.scaling.scaling import STARTING_LIMIT, Decision, Scaling, ScalingPolicy
+from torchserve_py.scheduling.demand import Demand, Reason, WorkerCounts
 from torchserve_py.scheduling.effects import CloseReason
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.scheduling.scaling import (
-    STARTING_LIMIT,
-    Decision,
-    Demand,
-    Reason,
-    Scaling,
-    ScalingPolicy,
-    WorkerCounts,
-)
 
 POLICY = ScalingPolicy(target_wait=1.0, down_after=60.0, idle_timeout=300.0)
 

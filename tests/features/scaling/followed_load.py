@@ -4,9 +4,10 @@ from itertools import count
 
 from tests.unit.scheduling.simulation import SimulatedWorker, Simulation
 
+from torchserve_py.features.scaling.scaling import Scaling, ScalingPolicy
+from torchserve_py.scheduling.demand import WorkerCounts
 from torchserve_py.scheduling.effects import CloseReason, CloseSequence, Effects
 from torchserve_py.scheduling.policy import Policy
-from torchserve_py.scheduling.scaling import Scaling, ScalingPolicy, WorkerCounts
 
 
 class FollowedLoad(Simulation):

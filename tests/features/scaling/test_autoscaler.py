@@ -8,12 +8,13 @@ from typing import cast
 import pytest
 from tests.unit.dispatch.shell import Shell, cause_of, stateful, stateless
 
-from torchserve_py.dispatch import autoscaler as module
-from torchserve_py.dispatch.autoscaler import Autoscaler
+from torchserve_py.features.scaling import autoscaler as module
+from torchserve_py.features.scaling.autoscaler import Autoscaler
+from torchserve_py.features.scaling.scaling import ScalingPolicy
 from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.scheduling.demand import Reason, WorkerCounts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy
-from torchserve_py.scheduling.scaling import Reason, ScalingPolicy, WorkerCounts
 from torchserve_py.workers.pool import WorkerPool
 
 
