@@ -22,6 +22,7 @@ NEED_TORCH = {
     "docs/gpu.md",
     "docs/handlers.md",
     "docs/recipes.md",
+    "docs/llm.md",
     "docs/state.md",
     "docs/tutorials/batching-on-a-gpu.md",
     "docs/tutorials/from-torchserve.md",

@@ -19,9 +19,12 @@ class Row:
         done: Whether the row has its last answer.
         encode: Returns the body of the answer, given the row, the result and whether further parts follow; None for
             TorchServe's own encoding.
+        prepare: Called once the row's sequence is in memory, before the handler gets the row: sets `data`, or returns
+            the body of an answer without the handler. Raises Failure: the request is refused. None for rows that are
+            ready.
     """
 
-    __slots__ = ("data", "done", "encode", "job_id", "processor", "sent_headers", "streaming")
+    __slots__ = ("data", "done", "encode", "job_id", "prepare", "processor", "sent_headers", "streaming")
 
     def __init__(self, job_id: str, data: dict[str, Any], processor: RequestProcessor) -> None:
         self.job_id = job_id
@@ -31,6 +34,7 @@ class Row:
         self.sent_headers: Sequence[Sequence[str]] = ()
         self.done = False
         self.encode: Callable[[Row, Any, bool], Buffer] | None = None
+        self.prepare: Callable[[], Buffer | None] | None = None
 
 
 #: Returns a row as the handler sees it. Raises ts.jobs.errors.Failure: the body is not what its protocol says.

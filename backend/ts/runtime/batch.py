@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from ts.connection.frontend_connection import Connection
 from ts.jobs import device_loss
-from ts.jobs.errors import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, users_traceback, wire_text
+from ts.jobs.errors import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, users_traceback
 from ts.jobs.row import Row
 from ts.protocol.log_records import Ids, no_requests, running
 from ts.protocol.messages import STATUS_CANCELLED, ResultRow
 from ts.protocol.request_names import REQUEST_NAME, usable_name
-from ts.runtime.result_bodies import encode_body, error_row, error_status
+from ts.runtime.result_bodies import encode_body, error_status, failed_row
 from ts.service import PredictionException, Service
 
 logger = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Batch:
             failure = Failure(STATUS_CANCELLED, "cancelled")
         elif row.encode is not None and isinstance(failure, HandlerFailed):
             failure = Failure(500, failure.message)
-        self._answers.append(error_row(row.job_id, failure.status, wire_text(failure.message), kind=failure.kind))
+        self._answers.append(failed_row(row.job_id, failure))
 
     def _ids(self) -> Ids:
         """Return the request and sequence ids of the open rows, for log records that are written now."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ts.jobs.errors import HandlerFailed
+from ts.jobs.errors import Failure, HandlerFailed, wire_text
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import ResultRow
 
@@ -58,6 +58,12 @@ def error_row(
         kind: TorchServe's name of the error, in the place of a reason; empty for that of errors that handlers raise.
     """
     return ResultRow(job_id, False, status, kind, headers, details, message)
+
+
+def failed_row(job_id: str, failure: Failure) -> ResultRow:
+    """Return the last row of a job with this failure, and its details, which JSON can say."""
+    details = b"" if failure.details is None else json.dumps(failure.details).encode()
+    return error_row(job_id, failure.status, wire_text(failure.message), details=details, kind=failure.kind)
 
 
 def _json(value: Any) -> str:

@@ -27,7 +27,7 @@ from ts.protocol.messages import (
 )
 from ts.runtime.batch import Batch
 from ts.runtime.decoded_rows import read_row
-from ts.runtime.result_bodies import error_row
+from ts.runtime.result_bodies import error_row, failed_row
 from ts.service import Service
 
 logger = logging.getLogger(__name__)
@@ -140,14 +140,13 @@ class TorchServeHandler:
                 continue
             try:
                 rows.append(self.read_row(wire_row))
-            except Failure as failure:
-                refused.append(error_row(wire_row.job_id, failure.status, failure.message, kind=failure.kind))
             except Exception as error:
-                # A defect, or memory ran out: fail this row only, not the batch or the worker.
-                logger.exception("Request %s cannot be read", wire_row.job_id, extra={"request_id": wire_row.job_id})
-                text = "The request cannot be read; the server's log says why."
-                told = device_failure(error) or Failure(500, text)
-                refused.append(error_row(wire_row.job_id, told.status, told.message))
+                if not isinstance(error, Failure):  # a defect, or memory ran out: fail this row only
+                    about = {"request_id": wire_row.job_id}
+                    logger.exception("Request %s cannot be read", wire_row.job_id, extra=about)
+                    text = "The request cannot be read; the server's log says why."
+                    error = device_failure(error) or Failure(500, text)
+                refused.append(failed_row(wire_row.job_id, error))
         if self._service.steps is not None and rows:
             rows, answered = self._service.steps.begin(rows, wire_rows, histories)
             refused += answered

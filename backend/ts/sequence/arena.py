@@ -284,6 +284,20 @@ class Arena:
         self._write(entries, self._index(places), None if len(taken) == rows * width else self._index(taken))
         return [ArenaState(length + count, units) for units, length, count in zip(grown, lengths, counts, strict=True)]
 
+    def first(self, state: ArenaState, length: int) -> ArenaState:
+        """Return the state of the first entries of another one, whose memory it shares.
+
+        Raises ValueError: ``length`` is not 1 to the length of the state, or the arena's fields have a fixed size.
+        """
+        if not self.grows or not 1 <= length <= state.length:
+            raise ValueError(f"a state of {state.length} entries has no first {length}")
+        count = -(-length // UNIT)
+        shorter = ArenaState(length, state.units[:count])
+        if state.on_host is not None:
+            some = {name: tensor[:count] for name, tensor in state.on_host.tensors.items()}
+            shorter.on_host = _HostCopy(some, self._host_bytes)
+        return shorter
+
     def _shared_units(self, state: ArenaState | None, count: int) -> tuple[_Unit, ...]:
         """Return the units that a state with ``count`` further entries shares with this one.
 
@@ -379,10 +393,15 @@ class Arena:
             while idle and size < wanted - len(self._free):
                 moved.append(idle.popleft())
                 size += len(moved[-1].units)
-            self.copy_to_host(moved)
-            for state in moved:
-                state.units = ()
-            cache.tiers.moved(DEVICE, HOST, len(moved))
+            self.move_to_host(moved)
+
+    def move_to_host(self, states: Sequence[ArenaState]) -> None:
+        """Move states to the host's memory, each field in one copy. They come back when they are used."""
+        self.copy_to_host(states)
+        for state in states:
+            state.units = ()
+        if self._context.sequence_cache is not None:
+            self._context.sequence_cache.tiers.moved(DEVICE, HOST, len(states))
 
     def _units_of(self, state: ArenaState) -> int:
         return -(-state.length // UNIT) if self.grows else 1

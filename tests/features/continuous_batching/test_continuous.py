@@ -210,6 +210,29 @@ def test_the_criterion_decides_the_stream_header(
     assert (answer[1], answer[4]) == (more, headers)
 
 
+def test_a_row_without_a_result_yet_sends_nothing(make_worker: Callable[..., Worker]) -> None:
+    worker = make_worker(
+        """
+        class Handler:
+            def initialize(self, context):
+                self.steps = 0
+
+            def handle(self, data, context):
+                self.steps += 1
+                context.stopping_criteria = [lambda result: False if result is None else None] * len(data)
+                if self.steps == 3 and len(data) > 1:
+                    context.fail(1, "too long")
+                return ["whole" if self.steps == 4 else None] * len(data)
+        """,
+        continuous=True,
+    )
+    worker.peer.send("infer", [row("a", b""), row("b", b"")])
+    assert [brief(worker.step()) for _ in range(2)] == [[], []]
+    assert brief(worker.step()) == [("b", False, "too long")]
+    assert brief(worker.step()) == [("a", False, "whole")]
+    assert not worker.runtime.is_busy
+
+
 def test_a_criterion_that_raises_fails_its_row_alone(make_worker: Callable[..., Worker]) -> None:
     worker = make_worker(with_criteria("[lambda result: 1 // 0, lambda result: True]"), continuous=True)
     worker.peer.send("infer", [row("a"), row("b")])

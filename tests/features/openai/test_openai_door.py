@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 from tests.unit.doors.conftest import OpenDoors, Start
-from tests.unit.doors.fake_serving import CONFIG, Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
 
 from torchserve_py.features.openai.openai_keys import OpenAIKeys
 from torchserve_py.scheduling.effects import Cause
@@ -17,10 +17,10 @@ from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 CHUNK = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "llm"}
 
 
-def model_of(name: str = "llm", *names: str) -> FakeModel:
-    model = FakeModel(name)
+def model_of(name: str = "llm", *names: str, stateful: bool = False) -> FakeModel:
+    model = FakeModel(name, stateful=stateful)
     keys = OpenAIKeys.model_validate({"openai": True, "openaiModels": [*names]})
-    model.config = replace(CONFIG, plugin_keys=PluginKeys((keys,)))
+    model.config = replace(model.config, plugin_keys=PluginKeys((keys,)))
     model.behave = answer
     return model
 
@@ -145,6 +145,17 @@ async def test_without_such_a_model_the_client_is_told_what_is_missing(start: St
     assert (answer.status, error["code"]) == (404, "model_not_found")
     assert "openai: true" in error["message"]
     assert (await serving.request("GET", "/v1/chat/completions")).status == 405
+
+
+async def test_a_request_to_a_model_with_sequences_belongs_to_one(start: Start) -> None:
+    model = model_of(stateful=True)
+    serving = await start(FakeServing([model]))
+    async with client_of(serving) as client:
+        for headers in ({}, {}, {"ts_request_sequence_id": "ada"}):
+            await client.completions.create(model="llm", prompt="", extra_headers=headers)
+    made_up, other, named = (call.sequence_id for call in model.calls)
+    assert made_up != other
+    assert (named, model.calls[2].header_dict["ts_request_sequence_id"]) == ("ada", "ada")
 
 
 async def test_trusses_have_the_same_paths(start: Start) -> None:

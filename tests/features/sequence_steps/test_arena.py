@@ -146,6 +146,27 @@ def test_a_state_can_be_continued_in_two_ways() -> None:
     assert arena.used_bytes == 4 * arena.unit_bytes, "the first unit is shared by all, the second by three"
 
 
+def test_a_state_of_the_first_entries_shares_their_memory() -> None:
+    arena = arena_of(GROWING, 20)
+    (whole,) = arena.append([None], entries(list(range(2 * UNIT + 5))))
+    short, even = arena.first(whole, UNIT + 3), arena.first(whole, UNIT)
+    assert arena.used_bytes == 3 * arena.unit_bytes
+    branches = arena.append([short, even], entries([100], [200]))
+    arena.move_to_host([whole, short, even, *branches])
+    assert arena.used_bytes == 0
+    assert tokens_of(arena, [whole, short, even, *branches, arena.first(whole, 2)]) == [
+        [*range(2 * UNIT + 5)],
+        [*range(UNIT + 3)],
+        [*range(UNIT)],
+        [*range(UNIT + 3), 100],
+        [*range(UNIT), 200],
+        [0, 1],
+    ]
+    for length in (0, 2 * UNIT + 6):
+        with pytest.raises(ValueError, match="has no first"):
+            arena.first(whole, length)
+
+
 class Model:
     """What each state must have, beside an arena with little room."""
 

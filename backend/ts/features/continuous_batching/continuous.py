@@ -3,7 +3,8 @@
 A row is live from its arrival to its last part; new rows join, and cancelled rows leave, between two steps. After a
 step ``context.stopping_criteria`` holds a callable for each row (a list, or a dict by row index or request id), which
 takes the row's result. It returns True for the last part, False for a part that others follow, None for a whole
-response. A row without a callable ends with this step. ``docs/handlers.md`` has an example.
+response. A row without a callable ends with this step. A row that goes on and has the result None sends nothing in this
+step. ``docs/handlers.md`` has an example.
 """
 
 import logging
@@ -86,7 +87,8 @@ class ContinuousHandler(TorchServeHandler):
                     logger.warning(text, row.job_id, exc_info=True, extra=about)
                     batch.fail(row, HandlerFailed("Prediction failed"))
                 else:
-                    batch.answer(row, value, stream_next)
+                    if value is not None or stream_next != "true" or row.processor.error is not None:
+                        batch.answer(row, value, stream_next)
         unfinished = [row for row in live if not row.done]
         batch.finish()
         return unfinished

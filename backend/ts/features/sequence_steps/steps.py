@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ts.context import Context
+from ts.features.sequence_steps.prepared import prepare
 from ts.features.sequence_steps.record import SequenceRecord, digest_of_body
 from ts.features.sequence_steps.rules import APPLIED, Claim, Refuse, Repeat, Rules, judge
 from ts.features.sequence_steps.step import (
@@ -118,6 +119,9 @@ class Steps:
         if answers:
             self._release_closed(steps)
         if self._rolled_back:  # a start marker ends the steps of its sequence that run, also those of this batch
+            running = [row for row in running if not row.done]
+        if prepared := [answer for row in running if (answer := prepare(row, self.news_of)) is not None]:
+            answers += self.complete(prepared)
             running = [row for row in running if not row.done]
         return running, self._with_rolled_back(answers)
 

@@ -1,1 +1,1 @@
-"""OpenAI's HTTP API: completions and embeddings."""
+"""OpenAI's HTTP API: completions and embeddings, responses and conversations."""

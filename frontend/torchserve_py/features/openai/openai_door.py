@@ -20,6 +20,7 @@ from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation
 from torchserve_py.doors.requests import inference_of, model_in, split_path
 from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE, Answer
 from torchserve_py.doors.routing import AfterBody, Door, DoorContext, PathValues, Route
+from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.features.openai.openai_keys import ANY_NAME, names_of
 from torchserve_py.jobs.parts import Part
 from torchserve_py.serving.serving import ServedModel
@@ -27,7 +28,7 @@ from torchserve_py.transport.http1.request import Request
 
 _NO_MODELS: Final = "No model declares OpenAI's interface (openai: true in its model-config.yaml)."
 #: A Truss, which has the same paths, says in a text what is wrong.
-_ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": {}}}
+OPENAI_ERROR: Final = {"type": "object", "required": ["error"], "properties": {"error": {}}}
 _OPERATIONS: Final = {
     path: Operation(
         f"openai_{name}",
@@ -35,7 +36,7 @@ _OPERATIONS: Final = {
         (200, "default"),
         takes={JSON: OBJECT},
         gives={JSON: OBJECT, EVENTS: {"type": "string"}},
-        error=_ERROR,
+        error=OPENAI_ERROR,
         needs_body=True,
     )
     for path, name, description in (
@@ -72,7 +73,8 @@ class OpenAIDoor(Door):
 
     def __init__(self, context: DoorContext) -> None:
         super().__init__(context)
-        self._models = ModelIndex(self.serving, _of_this_interface)
+        self.models = ModelIndex(self.serving, _of_this_interface)
+        self.sequences = SequenceHeaders(context.settings)
 
     def routes(self) -> Iterator[Route]:
         for path, operation in _OPERATIONS.items():
@@ -83,13 +85,17 @@ class OpenAIDoor(Door):
 
     def _submit(self, request: Request, body: bytes) -> HttpExchange:
         """Run a request on the model that its body names."""
-        model = self._named(model_in(body) or "")
+        model = self.named(model_in(body) or "")
         headers = (("url_path", "/".join(split_path(request.target))), ("explain", "False"))
-        return self.context.submit(request, DIALECT, model, inference_of(request, body, headers))
+        inference = inference_of(request, body, headers)
+        if model.is_stateful:
+            inference.sequence = self.sequences.of(request.headers)
+            inference.headers = (*inference.headers, *inference.sequence.headers)
+        return self.context.submit(request, DIALECT, model, inference)
 
-    def _named(self, name: str) -> ServedModel:
+    def named(self, name: str) -> ServedModel:
         """Return the model that a request names. Raises DoorError: none of this interface has the name."""
-        models = self._models.get()
+        models = self.models.get()
         if name in models:
             return models[name]
         is_other = any(model.name == name for model in self.serving.models())
@@ -117,4 +123,6 @@ def _of_this_interface(models: Sequence[ServedModel]) -> dict[str, ServedModel]:
 def _error(failure: Failure) -> bytes:
     kind = "invalid_request_error" if failure.status < 500 else "server_error"
     error = {"message": failure.message, "type": kind, "param": None, "code": failure.cause or None}
+    if failure.details:  # of a call of Responses or Conversations: which field is wrong, and OpenAI's code
+        error |= json.loads(bytes(failure.details))
     return json.dumps({"error": error}).encode()

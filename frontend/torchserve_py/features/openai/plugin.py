@@ -1,4 +1,4 @@
-"""OpenAI's completions and embeddings."""
+"""OpenAI's completions and embeddings, responses and conversations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchserve_py.plugin_api import DoorOffer, Plugin
+from ts.features.openai.openai_calls import OPENAI
 
 if TYPE_CHECKING:
     from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
 
 def _doors() -> Iterable[DoorOffer]:
     from torchserve_py.features.openai.openai_door import OpenAIDoor
+    from torchserve_py.features.openai.responses_door import ResponsesDoor
 
-    return [DoorOffer("inference_address", OpenAIDoor)]
+    return [DoorOffer("inference_address", OpenAIDoor), DoorOffer("inference_address", ResponsesDoor)]
 
 
 def _model_config() -> type[ModelConfigKeys]:
@@ -23,4 +25,9 @@ def _model_config() -> type[ModelConfigKeys]:
     return OpenAIKeys
 
 
-PLUGIN = Plugin(name="openai", doors=_doors, model_config=_model_config)
+PLUGIN = Plugin(
+    name="openai",
+    doors=_doors,
+    protocols={OPENAI: "ts.features.openai.responses_rows"},
+    model_config=_model_config,
+)

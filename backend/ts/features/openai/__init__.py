@@ -1,0 +1,1 @@
+"""OpenAI's Responses and Conversations, for every handler that answers chat completions."""

@@ -1,0 +1,44 @@
+"""What the server tells a worker of a call of OpenAI's Responses or Conversations, next to its body."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+#: The name, in `ts.protocol.messages.InferRow.protocol`, of rows that are such calls.
+OPENAI: Final = "openai_responses"
+#: The header with the call.
+CALL_HEADER: Final = "openai_call"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call.
+
+    Attributes:
+        operation: Its name, such as "create_response".
+        id: Of the response or the conversation that it is about, or that it makes.
+        previous: The response that a new one continues.
+        in_conversation: Whether a new response belongs to the conversation that the sequence is.
+        item: The item of a conversation that it is about.
+        limit, after, order: Which part of a list it asks for.
+        is_new: Whether the sequence begins with this call.
+    """
+
+    operation: str
+    id: str
+    previous: str | None = None
+    in_conversation: bool = False
+    item: str = ""
+    limit: int = 20
+    after: str = ""
+    order: str = "desc"
+    is_new: bool = False
+
+    def encoded(self) -> str:
+        """Return the value of the header."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decoded(cls, header: str) -> "Call":
+        """Return the call that a header names."""
+        return cls(**json.loads(header))
