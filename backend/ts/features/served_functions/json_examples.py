@@ -81,6 +81,6 @@ def _number(schema: Mapping[str, Any]) -> Any:
 
 
 def _text(schema: Mapping[str, Any]) -> str:
-    text = _FORMATS.get(schema.get("format", ""), _TEXT)
+    text: str = _FORMATS.get(schema.get("format", ""), _TEXT)
     text += "." * (schema.get("minLength", 0) - len(text))
     return text[: schema.get("maxLength")]

@@ -8,6 +8,7 @@ functions holds for it. A library is looked up only if the object could be of it
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import GenericAlias
 from typing import Any, Final, NamedTuple
 
 from ts.jobs.errors import LoadError
@@ -179,7 +180,10 @@ def _session(session: Any) -> ServedObject:
 
     outputs = [each.name for each in session.get_outputs()]
     inputs = {_python_name(each.name): each for each in session.get_inputs()}
-    kinds = {name: np.ndarray[Any, np.dtype[_numpy_type(each.type)]] for name, each in inputs.items()}
+    kinds = {
+        name: GenericAlias(np.ndarray, (Any, GenericAlias(np.dtype, (_numpy_type(each.type),))))
+        for name, each in inputs.items()
+    }
 
     def call(**arrays: Any) -> Any:
         given = {inputs[name].name: array for name, array in arrays.items()}
