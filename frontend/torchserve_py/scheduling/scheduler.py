@@ -8,7 +8,7 @@ that a policy makes.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from torchserve_py.scheduling.assignment import Assignment, TakeBack, compose
+from torchserve_py.scheduling.assignment import Assignment, Source, TakeBack, compose
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import Cancel, Cause, CloseReason, Effects, Finish
 from torchserve_py.scheduling.fifo import Fifo
@@ -382,7 +382,7 @@ class Scheduler:
         if job.state is not WAITING:
             return
         self._shared.leave(job, cause)
-        (self._unbatched if job.unbatched else self._source).withdraw(job, now)
+        self._source_of(job).withdraw(job, now)
 
     def _admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job, or say why it is refused."""
@@ -426,3 +426,6 @@ class Scheduler:
         if (worker := self._workers.get(worker_id)) is None:
             raise ValueError(f"worker {worker_id!r} is not up; these are: {', '.join(self._workers) or 'none'}")
         return worker
+
+    def _source_of(self, job: Job) -> Source:
+        return self._unbatched if job.unbatched else self._source
