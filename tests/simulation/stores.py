@@ -79,7 +79,7 @@ def simulated_stores(world: World, trouble: Trouble, path: Path, *, versions: in
             mock.patch.object(sqlite3, "connect", _connect(world, trouble)),
             mock.patch.object(sqlite_file, "_PAUSES", _PAUSES),
             mock.patch.object(file, "ask", ask_and_wake),
-            mock.patch.object(file_watch, "select", SimpleNamespace(select=ears.select)),
+            mock.patch.object(file_watch, "connection", SimpleNamespace(wait=ears.wait)),
             mock.patch.object(file_watch, "threading", threading),
             mock.patch.object(redis_watch, "threading", threading),
             mock.patch.object(redis_client, "_open_one", lambda *_: redis_client.Opened(client, "redis", None)),

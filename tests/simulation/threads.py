@@ -1,6 +1,6 @@
-"""What the real code takes from `threading` and `select`, for the greenlets of a simulated world."""
+"""What the real code takes from `threading` and `connection`, for the greenlets of a simulated world."""
 
-import select
+import selectors
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -43,14 +43,17 @@ class Ears:
             self._listening.remove(each)
             each[0].soon(each[1])
 
-    def select(self, readers: Sequence[Any], writers: Sequence[Any], others: Sequence[Any], limit: float) -> Any:
-        """Do what `select.select` does for sockets to which nobody writes without ringing."""
+    def wait(self, readers: Sequence[Any], limit: float) -> Any:
+        """Do what `multiprocessing.connection.wait` does for sockets to which nobody writes without ringing."""
 
         def look() -> Any:
-            return select.select(readers, writers, others, 0.0)
+            with selectors.DefaultSelector() as selector:
+                for each in readers:
+                    selector.register(each, selectors.EVENT_READ)
+                return [key.fileobj for key, _ in selector.select(0.0)]
 
-        if limit > 0.0 and not look()[0]:
-            self.listen(limit, lambda: bool(look()[0]))
+        if limit > 0.0 and not look():
+            self.listen(limit, lambda: bool(look()))
         return look()
 
 

@@ -1,5 +1,8 @@
 """How servers that share a file ask each other for sequences, and know which versions are served."""
 
+import contextlib
+import os
+import resource
 import socket
 import threading
 import time
@@ -89,6 +92,21 @@ def test_it_works_in_a_folder_with_a_long_name(tmp_path: Path, listen: Callable[
     store = open_store(path, lease=600.0)
     listener = listen(store)
     run(store, "s", b"state")
+    held(open_store(path, owner="b/1/1"), ["s"])
+    until(lambda: listener.heard == ["s"])
+
+
+def test_a_worker_that_has_many_files_open_hears_what_is_wanted(
+    path: Path, listen: Callable[[FileStore], Listener]
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2_000)), hard))
+    store = open_store(path, lease=600.0)
+    run(store, "s", b"state")
+    with contextlib.ExitStack() as open_files:
+        while open_files.enter_context(Path(os.devnull).open()).fileno() <= 1_024:
+            pass
+        listener = listen(store)
     held(open_store(path, owner="b/1/1"), ["s"])
     until(lambda: listener.heard == ["s"])
 

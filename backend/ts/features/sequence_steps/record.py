@@ -28,6 +28,7 @@ DIGEST_SIZE: Final = 8
 _SEAL_SIZE: Final = 5
 
 _seal = struct.Struct(">BI").pack
+_unseal = struct.Struct(">BI").unpack_from
 _pack = msgpack.Packer().pack
 
 
@@ -191,11 +192,13 @@ def unseal(sealed: Buffer) -> memoryview:
     view = memoryview(sealed)
     if len(view) < _SEAL_SIZE:
         raise Damaged(f"{len(view)} bytes are too few")
-    if view[0] != FORMAT:
-        raise Damaged(f"the format is {view[0]}, and this server reads {FORMAT}")
-    if zlib.crc32(view[_SEAL_SIZE:]).to_bytes(4, "big") != view[1:_SEAL_SIZE]:
+    form, checksum = _unseal(view)
+    if form != FORMAT:
+        raise Damaged(f"the format is {form}, and this server reads {FORMAT}")
+    payload = view[_SEAL_SIZE:]
+    if zlib.crc32(payload) != checksum:
         raise Damaged("the checksum is wrong")
-    return view[_SEAL_SIZE:]
+    return payload
 
 
 class Head(NamedTuple):

@@ -201,10 +201,13 @@ def news_of(headers: Sequence[Sequence[str]], end_header: str) -> SequenceNews |
 
 def with_token(answer: ResultRow, token: str) -> ResultRow:
     """Return an answer that names the incarnation to the server and to the client, unless it is an error."""
-    if answer.error is not None:
+    job_id, more, status, reason, headers, body, error, news = answer
+    if error is not None:
         return answer
-    headers = [*answer.headers, (ANSWER_TOKEN, token)]
-    return answer._replace(headers=headers, news=(answer.news or _NO_NEWS)._replace(token=token))
+    cause, ended, _, version = news or _NO_NEWS
+    headers = [*headers, (ANSWER_TOKEN, token)]
+    # Made of their fields, since this is the hot path: `_replace` takes three times as long.
+    return ResultRow(job_id, more, status, reason, headers, body, None, SequenceNews(cause, ended, token, version))
 
 
 def error_answer(job_id: str, status: int, cause: str, message: str, version: str = "") -> ResultRow:

@@ -158,7 +158,8 @@ class Steps:
             record = SequenceRecord()
         if (answer := self._running_twice(step)) is not None:
             return answer
-        verdict = judge(step.claim, record, self._running(sequence_id, record), self._rules)
+        running = self._running(sequence_id, record)
+        verdict = judge(step.claim, record, running, self._rules)
         if isinstance(verdict, Repeat):
             kept = self._answers.get(sequence_id, {}).get(verdict.number)
             if kept is None:
@@ -172,10 +173,11 @@ class Steps:
             self._answers.pop(sequence_id, None)
             self._records[sequence_id] = record
             record.begin(step.claim.token or new_token(), "", "")
+            running = 0
         elif (reason := self._cache.loss(sequence_id)) is not None:
             text = f"The state of sequence {sequence_id!r} is lost: {reason}. Please start a new sequence."
             return error_answer(job_id, *LOST, text)
-        self._place(step, record)
+        self._place(step, record, running)
         return None
 
     def _running_twice(self, step: Step) -> ResultRow | None:
@@ -193,9 +195,9 @@ class Steps:
             return 0
         return sum(step.number > record.last and step.incarnation == record.incarnation for step in live)
 
-    def _place(self, step: Step, record: SequenceRecord) -> None:
-        """Give a step that is to run its place in the incarnation."""
-        step.number = record.last + self._running(step.sequence_id, record) + 1
+    def _place(self, step: Step, record: SequenceRecord, running: int) -> None:
+        """Give a step that is to run its place in the incarnation, behind those ``running`` that it does not count."""
+        step.number = record.last + running + 1
         step.incarnation = record.incarnation
 
     def _release_closed(self, steps: list[Step]) -> None:

@@ -22,6 +22,7 @@ unknown, the step is answered with ``outcome_unknown``.
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from ts.context import Context
@@ -132,7 +133,8 @@ class StoredSteps(Steps):
         lease = self._holdings.leases[sequence_id]
         if (answer := self._running_twice(step)) is not None:
             return answer
-        verdict = judge(step.claim, lease.record, self._running(sequence_id, lease.record), self._rules)
+        running = self._running(sequence_id, lease.record)
+        verdict = judge(step.claim, lease.record, running, self._rules)
         if isinstance(verdict, Repeat):
             return repeated(self.free_store(), step, lease.record, verdict.number)
         if step.history.asks_after and not (isinstance(verdict, Refuse) and self._may_count(step, lease, verdict)):
@@ -147,9 +149,10 @@ class StoredSteps(Steps):
             return refusal_answer(job_id, unreadable)
         if verdict.begins:
             self._begin(step, lease)
+            running = 0
         elif not lease.record.token:
             lease.record.token = step.claim.token or new_token()
-        self._place(step, lease.record)
+        self._place(step, lease.record, running)
         self._holdings.begun(sequence_id)
         return None
 
@@ -233,7 +236,8 @@ class StoredSteps(Steps):
             self._roll_back(step.sequence_id)
             batch.refuse(step.sequence_id, *MOVED, ROLLED_BACK)
             batch.steps.pop(step.sequence_id, None)
-        whole = self._written.prepare((self._holdings.leases[each], self._counted(each, batch)) for each in batch.steps)
+        leases = [self._holdings.leases[each] for each in batch.steps]
+        whole = self._written.prepare(leases, partial(self._counted, batch))
         for sequence_id, steps in list(batch.steps.items()):
             try:
                 batch.commits.append(self._prepare_sequence(sequence_id, steps, whole=sequence_id in whole))
@@ -257,7 +261,7 @@ class StoredSteps(Steps):
         batch.apply(self._holdings)
         return self._with_rolled_back(batch.answers)
 
-    def _counted(self, sequence_id: str, batch: BatchCommit) -> int:
+    def _counted(self, batch: BatchCommit, sequence_id: str) -> int:
         """Return how many steps of a sequence a commit counts that no commit has before."""
         steps = (*batch.steps[sequence_id], *self._live_of.get(sequence_id, ()))
         return sum(not step.is_applied for step in steps)
@@ -271,8 +275,9 @@ class StoredSteps(Steps):
         if not self._states.is_used:
             self._note_step_without_state()
         state, entries = self._written.encode(lease, whole=whole)
-        if any(step.ends for step in steps):
-            self._ended.add(sequence_id)
+        for step in steps:
+            if step.ends:
+                self._ended.add(sequence_id)
         begins, first = not lease.record.has_begun, lease.record.last + 1
         new_ids = b""
         kept = []

@@ -6,7 +6,7 @@ has changed nothing.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from ts.features.sequence_steps.record import SequenceRecord, checkpoint_of
@@ -38,20 +38,22 @@ class WrittenStates:
         #: may have more to append.
         self._tails: dict[str, list[Any]] = {}
 
-    def prepare(self, changed: Iterable[tuple[Lease, int]]) -> set[str]:
+    def prepare(self, changed: Iterable[Lease], counted: Callable[[str], int]) -> set[str]:
         """Return which states are written whole, and copy what is on a device of these to the host, all at once.
 
         Args:
-            changed: The sequences of a commit, each with the number of steps that it counts first.
+            changed: The sequences of a commit.
+            counted: Returns how many steps of a sequence the commit counts first.
         """
-        whole = {lease.sequence_id for lease, steps in changed if self._is_whole(lease, steps)}
+        if self._states.rebuild is None:
+            whole = {lease.sequence_id for lease in changed}
+        else:
+            whole = {lease.sequence_id for lease in changed if self._is_whole(lease, counted(lease.sequence_id))}
         self._states.before_commit(whole)
         return whole
 
     def _is_whole(self, lease: Lease, steps: int) -> bool:
         states, checkpoint = self._states, lease.record.checkpoint
-        if states.rebuild is None:
-            return True
         if not steps and not checkpoint.log_from:
             return True  # a log has no place for what comes after a checkpoint at the last step
         if states.entries(lease.sequence_id):

@@ -96,9 +96,9 @@ class Change(NamedTuple):
 def read_change(entry: Buffer) -> Change:
     """Return the change in an entry of the journal. Raises Damaged."""
     try:
-        change = Change(*unpack(unseal(entry)))
-        return change._replace(latest=Latest(*change.latest))
-    except TypeError as error:
+        sequence, incarnation, latest, *others = unpack(unseal(entry))
+        return Change(sequence, incarnation, Latest(*latest), *others)
+    except (TypeError, ValueError) as error:
         raise Damaged("it is no entry of a journal") from error
 
 

@@ -9,10 +9,10 @@ import contextlib
 import hashlib
 import os
 import secrets
-import select
 import socket
 import threading
 from collections.abc import Iterator, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from typing import Final
 
@@ -117,7 +117,8 @@ class FileWatch(Watch):
             if self._is_closed:
                 return ()
             self._refresh()
-            readable, _, _ = select.select([self._socket, self._wake], [], [], max(0.0, self._next - boot_time()))
+            # Unlike `select.select` it takes descriptors of any number.
+            readable = connection.wait([self._socket, self._wake], max(0.0, self._next - boot_time()))
             return self._heard() if self._socket in readable else ()
 
     def _refresh(self) -> None:
