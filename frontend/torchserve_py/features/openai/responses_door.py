@@ -123,7 +123,7 @@ class ResponsesDoor(OpenAIDoor):
             sequence = _new_sequence(model)
             new = _response_id(sequence)
             call = Call("create_response", new, item=new, is_new=True)
-        return self._submit(request, body, model, sequence, call)
+        return self._submit_call(request, body, model, sequence, call)
 
     def _begin(self, request: Request, body: bytes) -> HttpExchange:
         """Begin a conversation, with the model that the body names, which OpenAI's clients send as ``extra_body``."""
@@ -132,7 +132,7 @@ class ResponsesDoor(OpenAIDoor):
         self._check_keeps(model, "model")
         sequence = _new_sequence(model)
         call = Call("create_conversation", f"{_CONVERSATION}{sequence}", is_new=True)
-        return self._submit(request, body, model, sequence, call)
+        return self._submit_call(request, body, model, sequence, call)
 
     # What is about something that is there
 
@@ -148,7 +148,7 @@ class ResponsesDoor(OpenAIDoor):
         model, sequence = found
         limit, after, order = _listing(request)
         call = Call(operation, name, None, False, values.get("item_id", ""), limit, after, order)
-        return self._submit(request, body, model, sequence, call)
+        return self._submit_call(request, body, model, sequence, call)
 
     # Models and sequences
 
@@ -183,7 +183,9 @@ class ResponsesDoor(OpenAIDoor):
             message = f"The model {model.name!r} keeps no conversations: sequenceBatching is not set for it."
             raise _wrong(message, param, "unsupported_parameter")
 
-    def _submit(self, request: Request, body: bytes, model: ServedModel, sequence: str, call: Call) -> HttpExchange:
+    def _submit_call(
+        self, request: Request, body: bytes, model: ServedModel, sequence: str, call: Call
+    ) -> HttpExchange:
         headers = ((CALL_HEADER, call.encoded()), ("url_path", _COMPLETIONS), ("explain", "False"))
         inference = inference_of(request, body, headers, OPENAI)
         if model.is_stateful:
