@@ -89,12 +89,15 @@ class Decoder:
 
     def _layout(self) -> tuple[dict[str, Field], list[_Layers]]:
         """Return the fields of the arena, and which layers they are for, from what the model keeps of one token."""
-        cache = self._run(torch.zeros((1, 1), dtype=torch.int64), DynamicCache()).past_key_values
+        cache, kind = DynamicCache(), self.model.config.model_type
+        self._run(torch.zeros((1, 1), dtype=torch.int64), cache)
+        if not cache.layers:
+            raise ValueError(f"this model ({kind}) keeps no keys and values, and handlers/chat knows nothing else")
         shapes: dict[tuple[torch.Size, torch.Size, torch.dtype], list[int]] = {}
         for number, layer in enumerate(cache.layers):
             if type(layer) is not DynamicLayer or layer.get_seq_length() != 1:
                 raise ValueError(
-                    f"layer {number} of this model ({self.model.config.model_type}) keeps a {type(layer).__name__}, and"
+                    f"layer {number} of this model ({kind}) keeps a {type(layer).__name__}, and"
                     " handlers/chat knows only layers that keep the keys and values of each token"
                 )
             shape = (layer.keys[0, :, 0].shape, layer.values[0, :, 0].shape, layer.keys.dtype)
