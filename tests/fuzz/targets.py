@@ -14,7 +14,6 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from tests.features.grpc.http2 import conformance as calls
@@ -50,7 +49,7 @@ from ts.features.open_inference.tensors import numpy_of
 from ts.features.open_inference.types import InferenceResponse
 from ts.jobs.errors import Failure
 from ts.protocol.frames import FrameBuffer, FrameError, encode
-from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
+from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, InferRow
 
 Target = Callable[[bytes], None]
 
@@ -270,19 +269,19 @@ def open_inference_rest(data: bytes) -> None:
     """An Open Inference request over REST; its first line is the length of the JSON in front of binary tensors."""
     length, _, body = data.partition(b"\n")
     headers = [(b"inference-header-content-length", length)] if length else []
-    _open_inference((*_row(headers, body), OPEN_INFERENCE_REST, False))
+    _open_inference(_row(headers, body, OPEN_INFERENCE_REST))
 
 
 def open_inference_grpc(data: bytes) -> None:
     """A serialized ModelInferRequest."""
-    _open_inference((*_row([], data), OPEN_INFERENCE_GRPC, False))
+    _open_inference(_row([], data, OPEN_INFERENCE_GRPC))
 
 
-def _row(headers: list[tuple[bytes, bytes]], body: bytes) -> tuple[str, Any, Any, Any]:
-    return "job", [*headers, (":endpoint", "infer")], None, body
+def _row(headers: list[tuple[bytes, bytes]], body: bytes, protocol: str) -> InferRow:
+    return InferRow("job", [*headers, (":endpoint", "infer")], None, body, protocol, more_input=False)
 
 
-def _open_inference(row: Any) -> None:
+def _open_inference(row: InferRow) -> None:
     try:
         received = receive(row)
         for tensor in received.request.inputs:
