@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from ts.context import Context
 from ts.features.served_functions.call_values import CallValues, InvalidValue
-from ts.features.served_functions.openai_calls import OpenAICall
+from ts.features.served_functions.openai_functions import OpenAICall
 from ts.features.served_functions.served_objects import served_object
 from ts.jobs.errors import (
     BAD_REQUEST,
