@@ -87,16 +87,22 @@ IMPORTED = """
     """
 
 
-@pytest.mark.parametrize("changes", [{}, {"sequences": True, "steps": ""}])
-def test_a_plain_handler_is_served_without_the_library_of_handlers_and_features(
-    start: Callable[..., Any], tmp_path: Path, changes: dict[str, Any]
+CONTINUOUS = b"ts.features\nts.features.continuous_batching\nts.features.continuous_batching.continuous"
+
+
+@pytest.mark.parametrize(
+    ("changes", "imported"),
+    [({}, b""), ({"continuous": True}, CONTINUOUS), ({"sequences": True, "steps": ""}, b"")],
+)
+def test_a_plain_handler_is_served_without_the_library_of_handlers_and_other_features(
+    start: Callable[..., Any], tmp_path: Path, changes: dict[str, Any], imported: bytes
 ) -> None:
     _, jobs, _ = start(IMPORTED)
 
     assert load(jobs, tmp_path, adapters=[], **changes) == OK
     jobs.send("infer", [row("a", b"1")])
     _, (answer,), _ = jobs.receive()
-    assert (answer[2], answer[5]) == (200, b"")
+    assert (answer[2], answer[5]) == (200, imported)
 
 
 @pytest.mark.parametrize("continuous", [False, True])
