@@ -39,7 +39,8 @@ def value(resolution, name):
 def test_defaults(home):
     resolution = configure(home)
     expected = server_settings()(model_store=home / "store", log_location=home / "logs", metrics_location=home / "logs")
-    assert vars(resolution.settings()) == vars(expected)
+    settings = resolution.settings()
+    assert (type(settings), vars(settings)) == (type(expected), vars(expected))
     assert {name: each.origin for name, each in resolution.effective.items() if each.origin != "default"} == {
         "model_store": "flag --model-store"
     }

@@ -164,7 +164,8 @@ async def test_every_setting_comes_back(home: Path, registry: Registry) -> None:
     after = Resolution(parse_flags([]), {}, home)
     assert not after.errors
     changes = {"no_config_snapshots": True, "model_snapshot": None}
-    assert vars(server_settings()(**{**vars(after.settings()), **changes})) == vars(settings)
+    found = server_settings()(**{**vars(after.settings()), **changes})
+    assert (type(found), vars(found)) == (type(settings), vars(settings))
     assert settings.token_expiration_min == 1234567.891
     assert settings.inference_address == Address("unix", path="/tmp/x y.sock")
 
