@@ -19,6 +19,7 @@ class Conversation:
     """A client without a network: what the server's side of a call sees of it."""
 
     seconds_left = None
+    metadata = ()
 
     def __init__(self, requests):
         self.requests = deque(requests)

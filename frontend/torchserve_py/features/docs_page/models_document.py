@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.version import __version__
 
@@ -68,7 +67,7 @@ def _operation(model: ServedModel, declared: Mapping[str, Any], schemas: dict[st
     name = quote(model.name, safe="")
     if (function := declared.get("function")) is not None:
         return f"/predictions/{name}", _of_function(model.name, function, schemas)
-    if model.contract.name == TORCHSERVE:
+    if model.contract.handlers:
         return f"/predictions/{name}", _described("", _ANY_BODY, {"*/*": {}})
     if declared.get("inputs"):
         return f"/v2/models/{name}/infer", _of_tensors(declared)
@@ -149,7 +148,7 @@ def _sequence(header: str) -> dict[str, Any]:
 
 
 def _about(model: ServedModel) -> str:
-    kind = "" if model.contract.name == TORCHSERVE else f", {model.contract.name}"
+    kind = "" if model.contract.handlers else f", {model.contract.name}"
     return f"version {model.version}{kind}"
 
 
