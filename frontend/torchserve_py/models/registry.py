@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from torchserve_py.models.model import Model
 from torchserve_py.models.over_of_models import OverOfModels
 from torchserve_py.models.served_models import ServedModels, Versions
 from torchserve_py.models.startup_models import StartupModel, remedy, restored, saved_model, startup_models
-from torchserve_py.models.stored_models import StoredModels
 from torchserve_py.plans.plan import Plan
 from torchserve_py.plans.precedence import check_worker_count
 from torchserve_py.scheduling.effects import Cause
@@ -69,7 +68,6 @@ class ModelRegistry(ServedModels):
         self.on_change: Callable[[], None] = lambda: None
         #: The usage of workers and GPUs that describe calls show; the server updates it with the system metrics.
         self.usage = Usage()
-        self._stored = StoredModels(settings.model_store)
         self._assembly = Assembly(settings, listener, metrics, self.usage, confinement)
 
     # Changing.
@@ -128,10 +126,6 @@ class ModelRegistry(ServedModels):
         self._not_loaded = [spec for spec in self._not_loaded if not _is_loaded_by(spec, successor)]
         await asyncio.shield(self._changes.start(self._take_over(successor, saved)))
         return successor.served
-
-    async def stored(self, known: Collection[str] = ()) -> dict[str, list[str]]:
-        served = [model.served.url for model in self._all()]
-        return await asyncio.to_thread(self._stored.by_name, [*served, *known])
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool

@@ -4,7 +4,7 @@ No live object crosses it. A door names a model by the `ServedModel` that `Servi
 `Serving` for everything that changes while the model is served.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -294,10 +294,5 @@ class Serving(Protocol):
         Raises UnregisterTimeout: a worker could not be stopped in time; the model is unloaded all the same.
         """
 
-    # The model store.
-
     def saved_models(self) -> Sequence[SavedModel]:
         """Return the served models, each so that `load` serves it again; nodes of workflows are left out."""
-
-    async def stored(self, known: Collection[str] = ()) -> Mapping[str, Sequence[str]]:
-        """Return the locations of the models in the model store by name, without those served or ``known``."""

@@ -60,7 +60,7 @@ class Supervisor:
         #: Called when `expected` has become False, and when `gave_up` has become True.
         self.on_unavailable: Callable[[], None] = lambda: None
         self._make_worker = make_worker
-        self._logger = logging.LoggerAdapter(logger, {"of_worker": worker_id})  # see `logs.worker_tails`
+        self._logger = logging.LoggerAdapter(logger, {"of_worker": worker_id})  # for who follows single workers
         self._events = events
         self._max_retry = max_retry
         self._stopping = asyncio.Event()

@@ -2,10 +2,9 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from torchserve_py.archive.contracts import known_contracts
@@ -13,7 +12,6 @@ from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Input, Inputs, Part, Parts
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.model import activity_of
-from torchserve_py.models.stored_models import StoredModels
 from torchserve_py.serving.errors import (
     DefaultVersionInUse,
     DefaultVersionNotFound,
@@ -246,7 +244,6 @@ class FakeServing:
     requests: list[Any] = field(default_factory=list)
     saved: list[SavedModel] = field(default_factory=list)
     hold: asyncio.Event | None = None
-    store: Path | None = None
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -359,10 +356,6 @@ class FakeServing:
 
     def saved_models(self) -> list[SavedModel]:
         return self.saved
-
-    async def stored(self, known: Collection[str] = ()) -> Mapping[str, Sequence[str]]:
-        served = [each.url for each in self.registered]
-        return {} if self.store is None else StoredModels(self.store).by_name([*served, *known])
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool

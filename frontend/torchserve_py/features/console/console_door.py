@@ -16,8 +16,9 @@ from torchserve_py.features.console.console_settings import ConsoleSettings
 from torchserve_py.features.console.live_views import API, LiveViews
 from torchserve_py.features.console.sampler import Sampler
 from torchserve_py.features.console.tracebacks import Tracebacks
+from torchserve_py.features.console.worker_tails import WorkerTails
 from torchserve_py.features.live.live_session_door import LiveSessionDoor
-from torchserve_py.logs.worker_tails import WorkerTails
+from torchserve_py.features.open_inference.stored_models import StoredModels
 from torchserve_py.serving.model_activity import SequenceOrder
 from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.request import Request
@@ -75,6 +76,7 @@ class ConsoleDoor(Door):
         tails.attach()
         tracebacks.attach()
         self._views = LiveViews(context, sampler, tails, tracebacks)
+        self._stored = context.shared(StoredModels.of)
         self._inference = InferenceDoor(context)
         self._live = LiveSessionDoor(context)
         context.on_close += [sampler.close, tails.detach, tracebacks.detach]
@@ -104,7 +106,7 @@ class ConsoleDoor(Door):
         return found
 
     async def _store(self, request: Request, values: PathValues) -> Answer:
-        stored = await self.serving.stored()
+        stored = await self._stored.by_name()
         locations = sorted(location for every in stored.values() for location in every)
         return json_answer(locations[:_MOST_LOCATIONS])
 

@@ -18,8 +18,8 @@ from torchserve_py.features.console.history import COLUMNS
 from torchserve_py.features.console.sampler import Sampler, about
 from torchserve_py.features.console.server_state import Machine, settings_shown
 from torchserve_py.features.console.tracebacks import Tracebacks
+from torchserve_py.features.console.worker_tails import WorkerTails
 from torchserve_py.features.openai.openai_keys import answers_openai
-from torchserve_py.logs.worker_tails import WorkerTails
 from torchserve_py.metrics.catalog import BATCH_BOUNDS
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import ServedConfig, ServedModel, WorkerStatus

@@ -23,4 +23,4 @@ def _settings() -> type[SettingsSection]:
     return ConsoleSettings
 
 
-PLUGIN = Plugin(name="console", needs=("live", "openai"), doors=_doors, settings=_settings)
+PLUGIN = Plugin(name="console", needs=("live", "open_inference", "openai"), doors=_doors, settings=_settings)

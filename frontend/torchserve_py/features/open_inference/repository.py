@@ -13,6 +13,7 @@ from torchserve_py.archive.errors import ArchiveNotFound
 from torchserve_py.doors.failures import DoorError, Failure, unsupported
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.management.management_calls import ManagementCalls
+from torchserve_py.features.open_inference.stored_models import StoredModels
 from torchserve_py.serving.errors import ModelNotFound
 from torchserve_py.serving.serving import RegisterRequest, ServedModel, Serving, WorkerStatus
 from torchserve_py.settings.schemas.versions import SavedModel
@@ -35,11 +36,12 @@ class Repository:
     @classmethod
     def of(cls, context: DoorContext) -> Self:
         """Return that of a server."""
-        return cls(context.serving, context.shared(ManagementCalls.of))
+        return cls(context.serving, context.shared(ManagementCalls.of), context.shared(StoredModels.of))
 
-    def __init__(self, serving: Serving, calls: ManagementCalls) -> None:
+    def __init__(self, serving: Serving, calls: ManagementCalls, stored: StoredModels) -> None:
         self._serving = serving
         self._calls = calls
+        self._in_store = stored
         self._unloaded: dict[str, list[SavedModel]] = {}
         #: The models that are changing now: name to `LOADING` or `UNLOADING`.
         self._changing: dict[str, str] = {}
@@ -134,7 +136,7 @@ class Repository:
     async def _stored(self) -> Mapping[str, Sequence[str]]:
         """Return the locations of the models in the model store by name, without served and unloaded models."""
         unloaded = [saved.location for versions in self._unloaded.values() for saved in versions]
-        return await self._serving.stored(unloaded)
+        return await self._in_store.by_name(unloaded)
 
 
 def _state_without_worker(workers: Sequence[WorkerStatus]) -> tuple[str, str]:

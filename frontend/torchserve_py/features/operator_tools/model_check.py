@@ -18,12 +18,12 @@ from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles, files_in, outline
 from torchserve_py.features.open_inference.open_inference_keys import gets_body
+from torchserve_py.features.operator_tools.handler_source import open_inference_line
 from torchserve_py.models.startup_models import StartupModel, remedy, startup_models
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig
 from torchserve_py.plans.contracts import configuration_of
 from torchserve_py.plans.effective_config import EffectiveConfig
-from torchserve_py.plans.handler_source import open_inference_line
 from torchserve_py.plans.plan import Plan, plan_of
 from torchserve_py.serving.errors import InvalidModel, ModelError
 from torchserve_py.serving.serving import RegisterRequest

@@ -1,15 +1,18 @@
 """Lists the models in the model store by the names under which they would be registered."""
 
+import asyncio
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from torchserve_py.archive.downloads import file_name, split_checksum
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.model_files import outline
+from torchserve_py.doors.routing import DoorContext
 from torchserve_py.plans.contracts import configuration_of
 from torchserve_py.serving.errors import ModelError
+from torchserve_py.serving.serving import Serving
 from torchserve_py.settings.model_spec import ModelSpec, expand_model_specs, fallback_name, is_url
 
 _ALL: Final = ModelSpec(None, "all")
@@ -23,12 +26,22 @@ _Stamp = tuple[tuple[str, int, int], ...]
 class StoredModels:
     """Lists the models in the model store; unchanged models are not read again."""
 
-    def __init__(self, store: Path) -> None:
+    @classmethod
+    def of(cls, context: DoorContext) -> Self:
+        """Return that of a server."""
+        return cls(context.serving, context.settings.model_store)
+
+    def __init__(self, serving: Serving, store: Path) -> None:
+        self._serving = serving
         self._store = store
         self._names: dict[Path, tuple[_Stamp, str]] = {}
 
-    def by_name(self, served: Collection[str]) -> dict[str, list[str]]:
-        """Return the locations of the models that were not registered as ``served``, by name. Blocks."""
+    async def by_name(self, known: Collection[str] = ()) -> Mapping[str, Sequence[str]]:
+        """Return the locations of the models in the model store by name, without those served or ``known``."""
+        served = [model.url for each in self._serving.models() for model in self._serving.versions(each.name)]
+        return await asyncio.to_thread(self._by_name, [*served, *known])
+
+    def _by_name(self, served: Collection[str]) -> dict[str, list[str]]:
         try:
             specs = expand_model_specs([_ALL], self._store)
         except OSError:  # the store was removed, or is not readable

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from torchserve_py.logs import worker_tails
-from torchserve_py.logs.worker_tails import MOST_CHARACTERS, MOST_LINES, WorkerTails
+from torchserve_py.features.console import worker_tails
+from torchserve_py.features.console.worker_tails import MOST_CHARACTERS, MOST_LINES, WorkerTails
 
 model_log = logging.getLogger("MODEL_LOG")
 supervisor_log = logging.getLogger("torchserve_py.workers.supervisor")
