@@ -220,6 +220,9 @@ class Plugin:
             model's sequences, a `ts.jobs.sequence_steps.Steps`; the first plugin that has one counts.
         downloads: By the scheme of an archive's URL (http, https, file), the name of a module with
             ``fetch(url, store, policy)``; see `archive.downloads.fetch`.
+        packages: The name of a module whose coroutine ``install(plan, settings)`` installs what the workers of a model
+            need besides the server's packages, and returns its `archive.model_files.ModelFiles` with where that is. It
+            raises DependencyError. The first plugin that has one counts.
         local_launcher: The name of a module with ``launcher(settings, launch)``, which returns the
             `workers.worker_launcher.Launcher` of this machine's workers, or None where it cannot be used; ``launch`` is
             what the launches of all workers have in common. The first plugin that has one counts.
@@ -264,6 +267,7 @@ class Plugin:
     stores: Mapping[str, StoreOffer] = field(default_factory=dict)
     steps: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
+    packages: str = ""
     local_launcher: str = ""
     autoscaler: str = ""
     server_launcher: str = ""

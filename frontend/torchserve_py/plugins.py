@@ -59,6 +59,7 @@ BUILT_IN: Final = (
     "continuous_batching",
     "warm_up",
     "forms",
+    "model_packages",
     "forking",
     "orphans",
     "tls",
@@ -140,6 +141,12 @@ def steps() -> str:
 def downloads() -> Mapping[str, str]:
     """Return the modules that download archives, by the schemes of their URLs."""
     return {scheme: module for plugin in plugins() for scheme, module in plugin.downloads.items()}
+
+
+@cache
+def packages() -> str:
+    """Return the module that installs the packages that models bring; empty: they are not installed."""
+    return next((plugin.packages for plugin in plugins() if plugin.packages), "")
 
 
 @cache

@@ -54,7 +54,9 @@ class ModelFiles:
     manifest: Manifest
     unpacked_dir: Path | None = None  # the private folder that was made for an archive; a folder is used in place
     downloaded: Path | None = None  # the file in the model store that was downloaded for it
-    dependencies_dir: Path | None = None  # the private folder with the packages that were installed for it
+    dependencies_dir: Path | None = None  # the private folder with what was installed for it
+    venv_python: Path | None = None  # the interpreter of its own virtual environment
+    packages_dir: Path | None = None  # packages that were installed for it, without a virtual environment
     contract: str = TORCHSERVE  # how its code is called, see `contract`
     source: ModelSource | None = None  # what its handler's file says, if it has a form that a feature reads
 

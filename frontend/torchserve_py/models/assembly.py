@@ -15,7 +15,6 @@ from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.models.dependencies import install_dependencies
 from torchserve_py.models.model import Autoscaler, Model
 from torchserve_py.models.model_launch import launch_of, load_message, sends_ahead
 from torchserve_py.nvidia_smi import list_gpus
@@ -23,7 +22,7 @@ from torchserve_py.plans.contracts import Configured, configuration_of
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan, plan_of
 from torchserve_py.plans.sequence_storage import make_folder
-from torchserve_py.plugins import autoscaler, contracts, launchers, local_launcher, plugins
+from torchserve_py.plugins import autoscaler, contracts, launchers, local_launcher, packages, plugins
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.serving.errors import BadParameter
 from torchserve_py.serving.serving import RegisterRequest
@@ -132,16 +131,8 @@ class Assembly:
         files, configured = await run_in_daemon_thread(get, lambda unwanted: unwanted[0].remove(downloaded=True))
         try:
             plan = self._plan(request, files, configured, at_startup=at_startup)
-            files = await install_dependencies(
-                files,
-                plan.name,
-                settings.temp_dir,
-                use_venv=plan.config.use_venv,
-                requirements=settings.install_py_dep_per_model,
-                runtime=plan.config.runtime,
-                listed=plan.requirements,
-                file=plan.requirements_file,
-            )
+            if module := packages():
+                files = await importlib.import_module(module).install(plan, settings)
             await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
             await asyncio.to_thread(make_folder, plan.config.cache, settings.log_location, self._confinement)
         except BaseException:
@@ -160,11 +151,7 @@ class Assembly:
             if warning not in self._told:
                 self._told.add(warning)
                 logger.warning("%s", warning)
-        plan = plan_of(request, files, configured, self._settings, self._devices, at_startup=at_startup)
-        if (configured.requirements or configured.requirements_file) and not self._settings.install_py_dep_per_model:
-            text = "%s: its requirements are not installed, because install_py_dep_per_model is not true"
-            logger.info(text, plan.name)
-        return plan
+        return plan_of(request, files, configured, self._settings, self._devices, at_startup=at_startup)
 
     def build(self, plan: Plan, over: Over | None = None) -> Model:
         """Wire the model; its pool has no workers yet. ``over`` is what its versions share, if it keeps sequences."""

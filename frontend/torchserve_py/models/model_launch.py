@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from torchserve_py.jobs.job_observer import JobObserver
-from torchserve_py.models.dependencies import packages_dir, venv_python
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan
 from torchserve_py.plans.sequence_storage import cache_message, sequence_file
@@ -51,15 +50,14 @@ def launch_of(
     cpu_launcher = None
     if settings.cpu_launcher_enable:
         cpu_launcher = CpuLauncher(tuple((settings.cpu_launcher_args or "").split()), place.index, place.count)
-    installed, use_venv = plan.files.dependencies_dir, config.use_venv
     return replace(
         general,
         working_dir=plan.files.model_dir,
         runtime=config.runtime,
         environment=environment,
         gpu_index=device.devices[0].gpu_index if device.devices else None,
-        venv_python=venv_python(installed) if installed and use_venv else None,
-        packages_dir=packages_dir(installed) if installed and not use_venv else None,
+        venv_python=plan.files.venv_python,
+        packages_dir=plan.files.packages_dir,
         ranks=group,
         cpu_launcher=cpu_launcher,
         ahead=sends_ahead(config, settings),

@@ -20,7 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchserve_py.archive.model_files import ModelFiles
+from torchserve_py.plans.plan import Plan
 from torchserve_py.serving.errors import DependencyError
+from torchserve_py.settings.table import Settings
 from torchserve_py.workers.launch_command import interpreter, worker_package_root
 
 logger = logging.getLogger(__name__)
@@ -39,14 +41,21 @@ class _CommandFailed(Exception):
     """A command ended with an error; `str()` is the end of its output."""
 
 
-def venv_python(folder: Path) -> Path:
-    """Return the interpreter of the virtual environment in the folder of a model's dependencies."""
-    return folder / "venv" / "bin" / "python"
-
-
-def packages_dir(folder: Path) -> Path:
-    """Return the directory of the packages in the dependencies folder of a model without a virtual environment."""
-    return folder / "packages"
+async def install(plan: Plan, settings: Settings) -> ModelFiles:
+    """Install what a model needs, as `Plugin.packages` says."""
+    if not settings.install_py_dep_per_model and (plan.requirements or plan.requirements_file):
+        text = "%s: its requirements are not installed, because install_py_dep_per_model is not true"
+        logger.info(text, plan.name)
+    return await install_dependencies(
+        plan.files,
+        plan.name,
+        settings.temp_dir,
+        use_venv=plan.config.use_venv,
+        requirements=settings.install_py_dep_per_model,
+        runtime=plan.config.runtime,
+        listed=plan.requirements,
+        file=plan.requirements_file,
+    )
 
 
 async def install_dependencies(
@@ -60,7 +69,7 @@ async def install_dependencies(
     file: str | None,
     listed: Sequence[str] = (),
 ) -> ModelFiles:
-    """Prepare what the workers of a model need and return its files, with `dependencies_dir` where there is one.
+    """Prepare what the workers of a model need; return its files with where that is.
 
     Args:
         use_venv: Whether the model has a virtual environment; it is made even if nothing is installed into it.
@@ -76,6 +85,8 @@ async def install_dependencies(
     if not use_venv and file is None and not listed:
         return files
     folder = temp_dir.absolute() / "models" / uuid.uuid4().hex
+    venv_python = folder / "venv" / "bin" / "python" if use_venv else None
+    packages_dir = None if use_venv else folder / "packages"
     try:
         folder.mkdir(mode=0o700, parents=True)
         python = str(interpreter(runtime))
@@ -86,13 +97,15 @@ async def install_dependencies(
             (folder / _LISTED).write_text("\n".join([*listed, ""]))
             required.append(folder / _LISTED)
         if required:
-            await _install(python, folder, required, files.model_dir, model_name, use_venv=use_venv)
+            where = ["-t", str(packages_dir)] if packages_dir else ["--upgrade-strategy", "only-if-needed"]
+            command = [str(venv_python or python), *_PIP, "-U", *where]
+            await _install(command, required, files.model_dir, model_name)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):
             raise DependencyError(f"Custom pip package installation failed for model {model_name}: {error}") from error
         raise
-    return replace(files, dependencies_dir=folder)
+    return replace(files, dependencies_dir=folder, venv_python=venv_python, packages_dir=packages_dir)
 
 
 async def _make_venv(python: str, folder: Path, model_name: str) -> None:
@@ -114,13 +127,7 @@ def _inherited() -> str:
     return "\n".join([*lines, str(worker_package_root())]) + "\n"
 
 
-async def _install(
-    python: str, folder: Path, required: Sequence[Path], model_dir: Path, model_name: str, *, use_venv: bool
-) -> None:
-    if use_venv:
-        command = [str(venv_python(folder)), *_PIP, "-U", "--upgrade-strategy", "only-if-needed"]
-    else:
-        command = [python, *_PIP, "-U", "-t", str(packages_dir(folder))]
+async def _install(command: Sequence[str], required: Sequence[Path], model_dir: Path, model_name: str) -> None:
     try:  # in the model's folder: its requirements may name files that lie there
         files = [argument for path in required for argument in ("-r", str(path))]
         await _run([*command, *files], model_dir, model_name)

@@ -11,8 +11,8 @@ import pytest
 
 from torchserve_py.archive.manifest import describe
 from torchserve_py.archive.model_files import ModelFiles
-from torchserve_py.models import dependencies
-from torchserve_py.models.dependencies import install_dependencies, packages_dir, venv_python
+from torchserve_py.features.model_packages import installation
+from torchserve_py.features.model_packages.installation import install_dependencies
 from torchserve_py.serving.errors import DependencyError
 from torchserve_py.workers.launch_command import Launch
 
@@ -38,7 +38,7 @@ def fake_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "python"
     path.write_text(FAKE_PYTHON.format(python=sys.executable, home=tmp_path))
     path.chmod(0o755)
-    monkeypatch.setattr(dependencies, "interpreter", lambda _: str(path))
+    monkeypatch.setattr(installation, "interpreter", lambda _: str(path))
     return path
 
 
@@ -71,12 +71,11 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 async def test_packages_go_to_a_folder_of_the_models_own(files: ModelFiles, tmp_path: Path, fake_python: Path) -> None:
-    installed = (await install(files, tmp_path)).dependencies_dir
-    assert installed is not None
-    assert folders(tmp_path) == [installed]
+    installed = await install(files, tmp_path)
+    assert folders(tmp_path) == [installed.dependencies_dir]
     call = (tmp_path / "calls").read_text().strip()
     assert call.startswith("-m pip install ")
-    assert call.endswith(f" -U -t {packages_dir(installed)} -r {files.model_dir / 'requirements.txt'}")
+    assert call.endswith(f" -U -t {installed.packages_dir} -r {files.model_dir / 'requirements.txt'}")
 
 
 async def test_requirements_that_are_listed_are_installed_too(
@@ -123,7 +122,7 @@ async def test_an_environment_that_cannot_be_made_is_told(files: ModelFiles, tmp
 async def test_an_installation_that_takes_too_long_is_ended(
     files: ModelFiles, tmp_path: Path, fake_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dependencies, "_LIMIT", 0.2)
+    monkeypatch.setattr(installation, "_LIMIT", 0.2)
     give_body(fake_python, "time.sleep(60)\n")
     with pytest.raises(DependencyError, match=r"model m: it took longer than 0\.2 s$"):
         await install(files, tmp_path)
@@ -158,9 +157,11 @@ async def test_an_installation_that_is_given_up_is_ended_with_what_it_started(
 async def test_a_virtual_environment_finds_its_own_packages_first_then_the_servers(
     files: ModelFiles, tmp_path: Path
 ) -> None:
-    installed = (await install(files, tmp_path, use_venv=True, requirements=False)).dependencies_dir
+    found = await install(files, tmp_path, use_venv=True, requirements=False)
+    installed = found.dependencies_dir
     assert installed is not None
-    python = venv_python(installed)
+    python = found.venv_python
+    assert python is not None
     launch = Launch(files.model_dir, venv_python=python)
     assert launch.command(tmp_path)[0] == str(python)
     (site,) = (installed / "venv" / "lib").glob("python*/site-packages")
