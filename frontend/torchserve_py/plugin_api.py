@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import socket
+    from pathlib import Path
 
     from torchserve_py.archive.contract import Contract
     from torchserve_py.doors.routing import Door, DoorContext
     from torchserve_py.doors.token_authorization import Authorization
     from torchserve_py.jobs.job_observer import JobObserver
     from torchserve_py.settings.addresses import Address
+    from torchserve_py.settings.model_spec import ModelSpec
     from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
     from torchserve_py.settings.schemas.schema import Schema
+    from torchserve_py.settings.schemas.versions import SavedModel
     from torchserve_py.settings.table import Settings, SettingsSection
 
 
@@ -35,6 +38,20 @@ ASYNCHRONOUS: Final = "asyncCommunication"
 
 class FeatureUnavailable(Exception):
     """A feature cannot work in this installation; the message says why, and what would help."""
+
+
+class ConfigFile(NamedTuple):
+    """A config.properties that the server reads unless another one is named: its path, and what to tell the user."""
+
+    path: str
+    warning: str
+
+
+class Restored(NamedTuple):
+    """What a server served before, and the start-up models that it could not load."""
+
+    models: Sequence[SavedModel]
+    not_loaded: Sequence[ModelSpec]
 
 
 class DoorOffer(NamedTuple):
@@ -165,6 +182,10 @@ class RanksOffer(NamedTuple):
     count_key: str
 
 
+def _no_config_file(environ: Mapping[str, str], cwd: Path) -> None:
+    return None
+
+
 def _none() -> tuple[()]:
     return ()
 
@@ -175,6 +196,10 @@ async def _opens(settings: Settings, held: list[socket.socket]) -> tuple[()]:
 
 def _nothing_around(settings: Settings) -> AbstractContextManager[None]:
     return nullcontext()
+
+
+def _nothing_restored(settings: Settings) -> None:
+    return None
 
 
 def _no_observer(settings: Settings) -> None:
@@ -248,6 +273,10 @@ class Plugin:
             `ts.process.worker.load_model`.
         forms: The name of a module for workers with ``parse_form(content_type, body)``, which returns name, content
             type and value of each field of a form.
+        config_file: Gets the environment and the directory that the server runs in; returns the config.properties that
+            it reads if none is named, or None. The first plugin that has one counts.
+        restored: Returns what the server begins with instead of ``load_models``, or None. The first plugin that has it
+            counts.
         settings: Returns the settings that only it reads. ``settings.of(schema)`` has their values.
         model_config: Returns the schema of its keys in ``model-config.yaml``; ``plugin_keys.of(schema)`` of a model's
             configuration has their values.
@@ -281,5 +310,7 @@ class Plugin:
     sources: Sequence[SourceOffer] = ()
     runtimes: Mapping[str, str] = field(default_factory=dict)
     forms: str = ""
+    config_file: Callable[[Mapping[str, str], Path], ConfigFile | None] = _no_config_file
+    restored: Callable[[Settings], Restored | None] = _nothing_restored
     settings: Callable[[], type[SettingsSection]] | None = None
     model_config: Callable[[], type[ModelConfigKeys]] | None = None

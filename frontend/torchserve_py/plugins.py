@@ -9,17 +9,21 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
 from torchserve_py.plugin_api import (
+    ConfigFile,
     ContractOffer,
     FeatureUnavailable,
     LauncherOffer,
     Plugin,
     RanksOffer,
     ReportOffer,
+    Restored,
     SourceOffer,
     StoreOffer,
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torchserve_py.doors.token_authorization import Authorization
     from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
     from torchserve_py.settings.table import Settings, SettingsSection
@@ -59,6 +63,7 @@ BUILT_IN: Final = (
     "continuous_batching",
     "warm_up",
     "forms",
+    "snapshots",
     "model_packages",
     "forking",
     "orphans",
@@ -165,6 +170,16 @@ def launchers() -> Mapping[str, LauncherOffer]:
 def ranks() -> RanksOffer | None:
     """Return what starts workers of several processes."""
     return next((plugin.ranks for plugin in plugins() if plugin.ranks is not None), None)
+
+
+def config_file(environ: Mapping[str, str], cwd: Path) -> ConfigFile | None:
+    """Return the config.properties that is read if none is named."""
+    return next((found for plugin in plugins() if (found := plugin.config_file(environ, cwd))), None)
+
+
+def restored(settings: Settings) -> Restored | None:
+    """Return what the server begins with instead of `load_models`."""
+    return next((found for plugin in plugins() if (found := plugin.restored(settings)) is not None), None)
 
 
 @cache

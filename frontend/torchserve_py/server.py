@@ -40,7 +40,6 @@ from torchserve_py.logs.setup import configure_logging
 from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan, read_metrics_config
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.registry import ModelRegistry
-from torchserve_py.models.snapshot import SnapshotWriter
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.plugins import authorization, plugins
 from torchserve_py.server_folder import server_folder
@@ -99,8 +98,6 @@ class Server:
         )
         self._worker_listener = WorkerListener(settings.temp_dir, confinement.group)
         self._registry = ModelRegistry(settings, self._worker_listener, self._metrics, confinement)
-        self._snapshots = SnapshotWriter(settings, self._registry)
-        self._registry.on_change = self._snapshots.changed
         self._doors: Doors | None = None
         self._listeners: list[Listener] = []
         self._background: list[asyncio.Task[None]] = []
@@ -128,7 +125,6 @@ class Server:
             self._background.append(in_background(offer.work(self._doors.context), offer.what))
         self._background.append(in_background(self._log_changes(), "logging metrics that have changed"))
         self._background.append(in_background(_give_back_freed_memory(), "giving back freed memory"))
-        await self._snapshots.started()
 
     @property
     def serving(self) -> Serving:
@@ -182,7 +178,6 @@ class Server:
         """Answer open requests, close the doors and stop the workers; return when the workers are gone."""
         for task in self._background:
             task.cancel()
-        await self._snapshots.stopping()
         await asyncio.gather(*(work.close() for work in self._work))
         opened = (self._registry, self._doors, *self._listeners)
         await asyncio.gather(*(each.close() for each in opened if each is not None))

@@ -31,6 +31,7 @@ from torchserve_py.features.grpc.http2.frame_reader import FrameReader
 from torchserve_py.features.grpc.http2.grpc_messages import BadMessage, MessageLimit, MessageReader
 from torchserve_py.features.grpc.http2.header_decoder import HeaderDecoder
 from torchserve_py.features.mlserver import mlserver_contract as mlserver
+from torchserve_py.features.snapshots.snapshot_file import parse_snapshot
 from torchserve_py.features.truss import truss_contract as truss
 from torchserve_py.features.workflows.errors import WorkflowError
 from torchserve_py.features.workflows.spec import read_spec
@@ -40,7 +41,6 @@ from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import parse_model_specs
 from torchserve_py.settings.properties import PropertiesError, parse_properties
 from torchserve_py.settings.resolution import Resolution
-from torchserve_py.settings.snapshot_file import parse_snapshot
 from torchserve_py.transport.request_budget import RequestBudget
 from ts.features.forms.form_bodies import parse_form
 from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest

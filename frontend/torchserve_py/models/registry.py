@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from torchserve_py.models.assembly import Assembly
 from torchserve_py.models.model import Model
 from torchserve_py.models.over_of_models import OverOfModels
 from torchserve_py.models.served_models import ServedModels, Versions
-from torchserve_py.models.startup_models import StartupModel, remedy, restored, saved_model, startup_models
+from torchserve_py.models.startup_models import StartupModel, registration_of, remedy, saved_model, startup_models
 from torchserve_py.plans.plan import Plan
 from torchserve_py.plans.precedence import check_worker_count
 from torchserve_py.scheduling.effects import Cause
@@ -64,8 +64,6 @@ class ModelRegistry(ServedModels):
         self._over = OverOfModels()
         self._preparations: set[asyncio.Task[Plan]] = set()
         self._closing = False
-        #: Called after each change of the served models, and of their numbers of workers.
-        self.on_change: Callable[[], None] = lambda: None
         #: The usage of workers and GPUs that describe calls show; the server updates it with the system metrics.
         self.usage = Usage()
         self._assembly = Assembly(settings, listener, metrics, self.usage, confinement)
@@ -107,7 +105,7 @@ class ModelRegistry(ServedModels):
         scaling = model.start_workers(wanted)
         if not request.synchronous and wanted:
             self._changes.start(_unattended(scaling))
-            self.on_change()
+            self._changed()
             return RegisterResult(model.name, model.version, 0, wanted, pending=True)
         try:
             await self._complete(scaling, model.name, model.version)
@@ -121,7 +119,7 @@ class ModelRegistry(ServedModels):
         )
 
     async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
-        request, saved = (restored(model), model) if isinstance(model, SavedModel) else (model, None)
+        request, saved = (registration_of(model), model) if isinstance(model, SavedModel) else (model, None)
         successor = self._build(await self._prepare(request, at_startup=False))
         self._not_loaded = [spec for spec in self._not_loaded if not _is_loaded_by(spec, successor)]
         await asyncio.shield(self._changes.start(self._take_over(successor, saved)))
@@ -135,7 +133,7 @@ class ModelRegistry(ServedModels):
         scaling = model.scale(min_workers, max_workers)
         if not synchronous:
             self._changes.start(_unattended(scaling))
-            self.on_change()
+            self._changed()
             return None
         await self._complete(scaling, name, model.version)
         return model.pool.ready_count
@@ -148,7 +146,7 @@ class ModelRegistry(ServedModels):
         if model is None or model in versions.leaving:
             raise DefaultVersionNotFound(name, version)
         versions.choose(model)
-        self.on_change()
+        self._changed()
 
     async def unregister(self, name: str, version: str | None = None) -> None:
         model, versions = self.find(name, version), self._names[name]
@@ -159,7 +157,7 @@ class ModelRegistry(ServedModels):
             gone: Awaitable[bool] = versions.leaving[model]
         elif others and not versions.default.shares_states_with(model) and model.dispatcher.scheduler.open_sequences:
             gone = versions.leaving[model] = self._changes.start(self._leave(model))
-            self.on_change()
+            self._changed()
         else:
             gone = self._remove(model)
         if not await asyncio.shield(gone):
@@ -196,6 +194,10 @@ class ModelRegistry(ServedModels):
             model.files.remove()
 
     # Implementation.
+
+    def _changed(self) -> None:
+        for each in self.on_change:
+            each()
 
     async def _prepare(self, request: RegisterRequest, *, at_startup: bool) -> Plan:
         """Prepare a registration; fail if the server closes meanwhile."""
@@ -288,7 +290,7 @@ class ModelRegistry(ServedModels):
         if (saved is not None and saved.default) or versions.default is old:
             versions.default = model
         versions.is_chosen |= saved is not None and saved.chosen
-        self.on_change()
+        self._changed()
         if old is model:
             return None
         if old is not None:
@@ -311,7 +313,7 @@ class ModelRegistry(ServedModels):
         others = versions.staying
         if not model.served.is_durable or (others and not any(each.served.is_durable for each in others)):
             model.dispatcher.lose_states()
-        self.on_change()
+        self._changed()
         return asyncio.shield(self._changes.start(self._end(model, finishes_in)))
 
     async def _leave(self, model: Model) -> bool:
@@ -340,7 +342,7 @@ class ModelRegistry(ServedModels):
         except WorkerFailed as failure:
             raise WorkersFailed(name, version, failure.status) from failure
         finally:
-            self.on_change()
+            self._changed()
 
     async def _end_workers(self, model: Model) -> bool:
         """End what is left of a model that is not served; return whether all of its workers are gone."""

@@ -122,6 +122,7 @@ class ServedModels:
         #: Every model from its registration until its workers are gone, by the id of its `ServedModel`.
         self._live: dict[int, Model] = {}
         self._not_loaded: list[ModelSpec] = []
+        self.on_change: list[Callable[[], None]] = []
 
     def find(self, name: str, version: str | None = None) -> Model:
         """Return a version of a model, the default version when ``version`` is None.

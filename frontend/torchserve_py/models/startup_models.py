@@ -1,4 +1,4 @@
-"""Models as snapshots save them, and which models a server registers when it starts: saved ones, or `load_models`."""
+"""Models as they are saved, and which models a server registers when it starts: saved ones, or `load_models`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,6 +6,8 @@ from pathlib import Path
 
 from torchserve_py.models.model import Model
 from torchserve_py.models.served_models import Versions
+from torchserve_py.plugin_api import Restored
+from torchserve_py.plugins import restored
 from torchserve_py.serving.serving import RegisterRequest
 from torchserve_py.settings.model_spec import ModelSpec, expand_model_specs, is_url
 from torchserve_py.settings.schemas.versions import SavedModel
@@ -27,13 +29,11 @@ class StartupModel:
 
 def startup_models(settings: Settings) -> Iterator[StartupModel]:
     """Yield the models in the order in which they are registered."""
-    snapshot = settings.model_snapshot
-    specs = settings.load_models if snapshot is None else snapshot.not_loaded
-    if snapshot is not None:
-        for saved in snapshot.models:
-            spec = ModelSpec(saved.name, saved.location)
-            yield StartupModel(spec, restored(saved), saved.default, saved.chosen)
-    for spec in expand_model_specs(specs, settings.model_store):
+    earlier = restored(settings) or Restored((), settings.load_models)
+    for saved in earlier.models:
+        spec = ModelSpec(saved.name, saved.location)
+        yield StartupModel(spec, registration_of(saved), saved.default, saved.chosen)
+    for spec in expand_model_specs(earlier.not_loaded, settings.model_store):
         yield StartupModel(spec, RegisterRequest(url=spec.location, model_name=spec.name))
 
 
@@ -45,7 +45,7 @@ def remedy(location: str) -> str:
     return f"; its absolute path is allowed: {path}" if path.exists() else f"; and there is no {path}"
 
 
-def restored(saved: SavedModel) -> RegisterRequest:
+def registration_of(saved: SavedModel) -> RegisterRequest:
     """Return the registration that restores a saved model."""
     return RegisterRequest(
         url=saved.location,
@@ -62,7 +62,7 @@ def restored(saved: SavedModel) -> RegisterRequest:
 
 
 def saved_model(model: Model, versions: Versions) -> SavedModel:
-    """Return the snapshot entry of a model, which is one of `versions`; its location is the URL of its registration."""
+    """Return what is saved of a model, which is one of `versions`; its location is the URL of its registration."""
     config = model.config
     is_default = model is versions.default
     return SavedModel(

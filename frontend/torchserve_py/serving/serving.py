@@ -231,6 +231,9 @@ class Serving(Protocol):
     def not_loaded(self) -> Sequence[ModelSpec]:
         """The start-up models whose registration failed, and that have not been registered since."""
 
+    #: Called after each change of the served models, and of their numbers of workers.
+    on_change: list[Callable[[], None]]
+
     #: What the workers take of the machine, filled by whoever measures it.
     usage: Usage
 

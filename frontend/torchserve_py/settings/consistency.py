@@ -16,8 +16,6 @@ def contradictions(effective: Mapping[str, Effective]) -> Iterator[str]:
     values = {name: each.value for name, each in effective.items()}
     for section in settings_sections():
         yield from section.contradictions(effective)
-    if values.get("model_snapshot") and values.get("model_store"):
-        yield from values["model_snapshot"].missing(values["model_store"])
     if (launcher := values.get("worker_launcher")) in launchers():
         for name in _LOCAL:
             if values.get(name):

@@ -2,7 +2,7 @@
 
 The first source that gives a value wins: environment variable (those without a fixed role only where the file says
 ``enable_envvars_config=true``), flag, file, default. There is one file: ``TS_CONFIG_FILE``, else ``--ts-config``, else
-the newest snapshot (unless ``--no-config-snapshots``), else ``config.properties`` in the current directory, else none.
+what a plugin has (unless ``--no-config-snapshots``), else ``config.properties`` in the current directory, else none.
 """
 
 import re
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torchserve_py.plugins import config_file, settings_sections
 from torchserve_py.settings.consistency import contradictions, doubts
 from torchserve_py.settings.flags import JVM_FLAGS, Flags
 from torchserve_py.settings.log_config import is_log4j
@@ -18,7 +19,6 @@ from torchserve_py.settings.properties import PropertiesError, Property, read_pr
 from torchserve_py.settings.schemas.schema import told, validate
 from torchserve_py.settings.schemas.values import FLAG
 from torchserve_py.settings.server_settings import default_of, server_settings, sources
-from torchserve_py.settings.snapshot_file import newest_snapshot
 from torchserve_py.settings.table import (
     DEFAULT_ORIGIN,
     INTERNAL_KEYS,
@@ -67,17 +67,9 @@ class Resolution:
         self._env_enabled = self._file_switch("enable_envvars_config")
         self._read_values()
         self._check_environment()
-        self._let_flag_win_over_snapshot()
+        self.warnings += [warning for section in settings_sections() for warning in section.settle(self.effective)]
         self.errors += contradictions(self.effective)
         self.warnings += doubts(self.effective)
-
-    def _let_flag_win_over_snapshot(self) -> None:
-        """Drop the models of a snapshot where the command line names others, as flags win over every file."""
-        models, snapshot = self.effective.get("load_models"), self.effective.get("model_snapshot")
-        if models and snapshot and snapshot.value and models.origin.startswith("flag "):
-            self.effective["model_snapshot"] = Effective(None, DEFAULT_ORIGIN)
-            others = f"those of {snapshot.origin} are not; start without the flag to have these back"
-            self.warnings.append(f"{models.origin} says which models are loaded, so {others}")
 
     def settings(self) -> Settings:
         """Return the settings. Raises `SettingsError` when there are errors."""
@@ -90,8 +82,11 @@ class Resolution:
     # The file
 
     def _read_file(self) -> None:
-        named = self._environ.get("TS_CONFIG_FILE") or self._flags.ts_config or self._newest_snapshot()
-        if named is None:
+        named = self._environ.get("TS_CONFIG_FILE") or self._flags.ts_config
+        if not named and not self._flags.no_config_snapshots and (found := config_file(self._environ, self._cwd)):
+            named, warning = found
+            self.warnings.append(warning)
+        if not named:
             if not (self._cwd / "config.properties").is_file():
                 return
             named = "config.properties"
@@ -126,19 +121,6 @@ class Resolution:
                     f" {parts[1].key}; both are read as if there were one"
                 )
             yield from parts
-
-    def _newest_snapshot(self) -> str | None:
-        if self._flags.no_config_snapshots:
-            return None
-        found = newest_snapshot(self._cwd / self._environ.get("LOG_LOCATION", "logs"))
-        if found is None:
-            return None
-        path = str(found.relative_to(self._cwd) if found.is_relative_to(self._cwd) else found)
-        passed_over = " instead of config.properties" if (self._cwd / "config.properties").is_file() else ""
-        self.warnings.append(
-            f"The configuration is that of the snapshot {path}{passed_over}; --no-config-snapshots starts without it"
-        )
-        return path
 
     def _place(self, entry: Property) -> str:
         return f"{self._file}:{entry.line}"

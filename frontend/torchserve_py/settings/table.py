@@ -5,7 +5,7 @@ Plugins have more, in sections of their own; `server_settings` puts all together
 
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -28,7 +28,6 @@ from torchserve_py.settings.schemas.values import (
     integer,
 )
 from torchserve_py.settings.schemas.versions import VersionSettings
-from torchserve_py.settings.snapshot_file import Snapshot
 
 DEFAULT_ORIGIN = "default"
 BY_RULE = "TS_<KEY>"
@@ -84,8 +83,13 @@ OptionalRoute = Annotated[str | None, kinds.ROUTE]
 class SettingsSection(ClosedSchema):
     """Settings that only a plugin reads; their fields are made by `setting`.
 
-    Both checks get all settings by name, those of the kernel too, but for those whose own value is wrong.
+    All of these get all settings by name, those of the kernel too, but for those whose own value is wrong.
     """
+
+    @classmethod
+    def settle(cls, effective: MutableMapping[str, Effective]) -> Iterable[str]:
+        """Change values that others overrule; yield a warning for each change."""
+        return ()
 
     @classmethod
     def contradictions(cls, effective: Mapping[str, Effective]) -> Iterable[str]:
@@ -143,10 +147,6 @@ class Settings(ClosedSchema):
         JsonText('a JSON object: {"model": {"version": {"batchSize": 4, ...}}}'),
         Source(env=None),
     ] = setting({}, "settings per model and version, as JSON", "none")
-    model_snapshot: Annotated[Snapshot | None, kinds.SNAPSHOT, Source(env=None)] = setting(
-        None, "models to serve instead of `load_models`; the server writes it into its snapshots"
-    )
-    snapshots_kept: Number = setting(10, "how many snapshots are kept; each new one replaces the oldest beyond that")
     enable_model_api: Annotated[bool, FLAG, Source(flag="--enable-model-api")] = setting(
         False, "allow models to be registered and unregistered over the APIs"
     )

@@ -13,7 +13,6 @@ from torchserve_py.settings.addresses import Address, parse_address
 from torchserve_py.settings.log_config import is_log4j, read_log_config
 from torchserve_py.settings.model_spec import parse_model_specs
 from torchserve_py.settings.schemas.values import Parsed, integer
-from torchserve_py.settings.snapshot_file import parse_snapshot
 
 
 def address(*, http_port: int, https_port: int) -> Parsed:
@@ -114,4 +113,3 @@ MODELS = Parsed(
     "all, or [name=]location with commas between them, a location being an archive, a directory or a URL",
     lambda text, _: tuple(parse_model_specs(text)),
 )
-SNAPSHOT = Parsed("the JSON of a snapshot that a server has written", lambda text, _: parse_snapshot(text))

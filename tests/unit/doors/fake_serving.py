@@ -240,6 +240,7 @@ class FakeServing:
     is_healthy: bool = True
     is_startup_ready: bool = True
     not_loaded: list[ModelSpec] = field(default_factory=list)
+    on_change: list[Callable[[], None]] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     requests: list[Any] = field(default_factory=list)
     saved: list[SavedModel] = field(default_factory=list)

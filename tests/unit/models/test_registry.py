@@ -13,6 +13,7 @@ from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.doors.model_index import ModelIndex
+from torchserve_py.features.snapshots.snapshot_file import Snapshot
 from torchserve_py.models.assembly import Assembly
 from torchserve_py.models.startup_models import StartupModel
 from torchserve_py.nvidia_smi import Gpu
@@ -20,7 +21,6 @@ from torchserve_py.plans.plan import Plan, RegisterRequest
 from torchserve_py.serving.errors import BadParameter, InvalidModel
 from torchserve_py.settings.model_spec import ModelSpec, parse_model_specs
 from torchserve_py.settings.schemas.versions import SavedModel
-from torchserve_py.settings.snapshot_file import Snapshot
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.local_launcher import LocalLauncher
 from torchserve_py.workers.process import WorkerProcess
@@ -260,7 +260,9 @@ async def test_a_snapshot_has_no_models_of_workflows(make_registry: MakeRegistry
 async def test_every_change_is_told(make_registry: MakeRegistry, store: Path) -> None:
     registry = make_registry()
     seen: list[list[tuple[str, bool, int | None]]] = []
-    registry.on_change = lambda: seen.append([(m.version, m.default, m.min_workers) for m in registry.saved_models()])
+    registry.on_change.append(
+        lambda: seen.append([(m.version, m.default, m.min_workers) for m in registry.saved_models()])
+    )
     for version in ("1", "2"):
         write_model(store / version, {"model": {"modelVersion": version, "handler": "handler.py"}})
         await registry.register(without_workers(version, model_name="m"))

@@ -9,6 +9,7 @@ from torchserve_py.doors.binding import http_addresses
 from torchserve_py.doors.openings import problems_of_opening
 from torchserve_py.features.operator_tools.model_check import ModelCheck, check_models
 from torchserve_py.features.operator_tools.print_config import shown
+from torchserve_py.features.snapshots.snapshot_settings import SnapshotSettings
 from torchserve_py.settings.flags import Flags
 from torchserve_py.settings.model_spec import is_url
 from torchserve_py.settings.resolution import Resolution
@@ -81,7 +82,8 @@ def _deviations(resolution: Resolution, settings: Settings) -> Iterator[str]:
     if any(address.is_tls for address in (settings.inference_address, settings.management_address)):
         yield "https takes TLS 1.2 and 1.3 with modern ciphers; clients that know only CBC ciphers cannot connect"
     if not settings.no_config_snapshots:
-        yield f"the newest {settings.snapshots_kept} snapshots are kept; TorchServe never deletes one"
+        kept = settings.of(SnapshotSettings).snapshots_kept
+        yield f"the newest {kept} snapshots are kept; TorchServe never deletes one"
 
 
 def _serves_other_machines(settings: Settings) -> bool:

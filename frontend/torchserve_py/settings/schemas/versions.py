@@ -1,11 +1,11 @@
-"""What config.properties says of single model versions: the entries of `models` and of `model_snapshot`."""
+"""What config.properties says of single model versions: the entries of `models`, and models as a server saves them."""
 
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, ConfigDict, Field
 
 from torchserve_py.settings.schemas.schema import Schema, key
-from torchserve_py.settings.schemas.values import FLAG, MAX_INT, MAX_LONG, TEXT, AnyText, Nested, Texts, integer
+from torchserve_py.settings.schemas.values import FLAG, MAX_INT, TEXT, AnyText, integer
 
 
 def _at_least(minimum: int) -> AfterValidator:
@@ -37,7 +37,7 @@ VERSION_KEYS: Final = (*VersionSettings.key_names(), "marName", "defaultVersion"
 
 
 class SavedModel(VersionSettings):
-    """An entry of `model_snapshot`; what is None is settled by the model's own configuration.
+    """A served model as it is saved; what is None is settled by the model's own configuration.
 
     `location` is the archive or folder in the model store, or a folder by its absolute path. `handler` is the one that
     the registration named. `chosen` tells whether an operator has chosen the default version explicitly.
@@ -55,18 +55,3 @@ class SavedModel(VersionSettings):
     parallel_level: Annotated[int, integer(0)] = key("parallelLevel", "written for TorchServe", "", 0)
     handler: AnyText = key("handler", "the handler")
     chosen: Annotated[bool, FLAG] = key("defaultVersionChosen", "an operator has chosen it", "", False)
-
-
-_Versions = Annotated[
-    dict[str, Annotated[SavedModel, Nested("a JSON object with marName")]],
-    Nested("a JSON object with an object for each version"),
-]
-
-
-class ModelSnapshot(Schema):
-    """The value of `model_snapshot`."""
-
-    name: AnyText = key(None, "the file of the snapshot")
-    created: Annotated[int, integer(0, MAX_LONG)] = key(None, "milliseconds since 1970 (UTC)", "", 0)
-    models: Annotated[dict[str, _Versions], Nested("a JSON object of models")] = key(None, "the models", "", {})
-    not_loaded: Texts = key("notLoaded", "start-up models that could not be loaded")

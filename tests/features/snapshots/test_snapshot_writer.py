@@ -4,26 +4,30 @@ import asyncio
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torchserve_py.models.snapshot import SnapshotWriter
+from torchserve_py.features.snapshots.snapshot_file import oldest_first
+from torchserve_py.features.snapshots.snapshot_settings import SnapshotSettings
+from torchserve_py.features.snapshots.snapshot_writer import SnapshotWriter
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.server_settings import server_settings
-from torchserve_py.settings.snapshot_file import oldest_first
+
+WRITER = "torchserve_py.features.snapshots.snapshot_writer"
 
 
 class Registry:
     def __init__(self) -> None:
         self.models: list[SavedModel] = []
         self.not_loaded: list[ModelSpec] = []
+        self.on_change: list[Callable[[], None]] = []
 
     def saved_models(self) -> Sequence[SavedModel]:
         return list(self.models)
@@ -66,12 +70,12 @@ async def test_a_snapshot_is_written_at_the_start_after_changes_and_at_the_end(h
     registry.models = [SavedModel(name="m", version="1.0", location="m.mar")]
     for _ in range(5):
         writer.changed()
-    await writer.stopping()
+    await writer.close()
     assert occasions(home)[0] == "startup"
     assert occasions(home)[-1] == "shutdown"
     assert 3 <= len(written(home)) <= 4
     writer.changed()
-    await writer.stopping()
+    await writer.close()
     assert occasions(home)[-1] == "shutdown"
 
 
@@ -81,17 +85,17 @@ async def test_a_disk_that_hangs_does_not_keep_the_server_from_ending(
     writer = make(home, registry)
     await writer.started()
     back = threading.Event()
-    monkeypatch.setattr("torchserve_py.models.snapshot._LAST_LIMIT", 0.05)
+    monkeypatch.setattr(f"{WRITER}._LAST_LIMIT", 0.05)
     monkeypatch.setattr("torchserve_py.archive.cancellation._CLEAN_UP_LIMIT", 0.05)
-    monkeypatch.setattr("torchserve_py.models.snapshot._write_atomically", lambda path, text: back.wait())
+    monkeypatch.setattr(f"{WRITER}._write_atomically", lambda path, text: back.wait())
     writer.changed()
-    await writer.stopping()
+    await writer.close()
     back.set()
     assert "not written within 0.05 seconds" in caplog.text
 
 
 async def test_a_server_that_did_not_start_writes_none(home: Path, registry: Registry) -> None:
-    await make(home, registry).stopping()
+    await make(home, registry).close()
     assert written(home) == []
 
 
@@ -99,7 +103,7 @@ async def test_none_is_written_without_snapshots(home: Path, registry: Registry)
     writer = make(home, registry, no_config_snapshots=True)
     await writer.started()
     writer.changed()
-    await writer.stopping()
+    await writer.close()
     assert written(home) == []
 
 
@@ -192,7 +196,7 @@ async def test_the_models_come_back_wherever_they_are(home: Path, registry: Regi
     await make(home, registry).started()
     resolution = Resolution(parse_flags([]), {}, home)
     assert not resolution.errors
-    snapshot = resolution.settings().model_snapshot
+    snapshot = resolution.settings().of(SnapshotSettings).model_snapshot
     assert snapshot is not None
     assert [model.location for model in snapshot.models] == list(locations.values())
     assert [model.max_workers for model in snapshot.models] == list(range(6))
@@ -208,4 +212,4 @@ async def test_changes_are_written_while_the_server_runs(home: Path, registry: R
     async with asyncio.timeout(30):
         while occasions(home) != ["startup", "snapshot"]:
             await asyncio.sleep(0.01)
-    await writer.stopping()
+    await writer.close()

@@ -20,12 +20,14 @@ from torchserve_py.archive.downloads import file_name, split_checksum
 from torchserve_py.archive.errors import ArchiveNotFound
 from torchserve_py.archive.locate import locate
 from torchserve_py.background_tasks import in_background
+from torchserve_py.doors.routing import DoorContext
+from torchserve_py.features.snapshots.snapshot_file import FOLDER, Snapshot, oldest_first
+from torchserve_py.features.snapshots.snapshot_settings import SnapshotSettings
 from torchserve_py.serving.serving import Serving
 from torchserve_py.settings.model_spec import ModelSpec, is_url
 from torchserve_py.settings.properties import properties_text, written
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.server_settings import default_of, sources
-from torchserve_py.settings.snapshot_file import FOLDER, Snapshot, oldest_first
 from torchserve_py.settings.table import Settings
 from torchserve_py.version import __version__
 
@@ -37,6 +39,13 @@ _LAST_LIMIT = 10.0
 Occasion: TypeAlias = Literal["startup", "snapshot", "shutdown"]
 
 
+async def write_snapshots(context: DoorContext) -> None:
+    """Write the first snapshot of a server, and further ones while it runs."""
+    writer = SnapshotWriter(context.settings, context.serving)
+    context.work.append(writer)
+    await writer.started()
+
+
 class SnapshotWriter:
     """Writes the snapshots of one server, unless they are switched off; a failure is logged and changes nothing else.
 
@@ -46,6 +55,7 @@ class SnapshotWriter:
     def __init__(self, settings: Settings, serving: Serving) -> None:
         self._settings = settings
         self._serving = serving
+        serving.on_change.append(self.changed)
         self._folder = settings.log_location / FOLDER
         self._enabled = not settings.no_config_snapshots
         self._started = False
@@ -67,7 +77,11 @@ class SnapshotWriter:
         if self._following is None or self._following.done():
             self._following = in_background(self._follow(), "writing snapshots of the configuration")
 
-    async def stopping(self) -> None:
+    async def drain(self, limit: float) -> bool:
+        """Do nothing: the last snapshot is written by `close`."""
+        return True
+
+    async def close(self) -> None:
         """Write the last snapshot if the server had started; ignore later changes."""
         if not self._started:
             return
@@ -109,7 +123,7 @@ class SnapshotWriter:
         comment = f"# Written by torchserve-py {__version__}: what differs from the defaults, and the models.\n"
         self._folder.mkdir(parents=True, exist_ok=True)
         _write_atomically(path, comment + properties_text(_entries(self._settings, snapshot)))
-        for surplus in oldest_first(self._folder)[: -self._settings.snapshots_kept]:
+        for surplus in oldest_first(self._folder)[: -self._settings.of(SnapshotSettings).snapshots_kept]:
             surplus.unlink(missing_ok=True)
         return path
 

@@ -6,21 +6,38 @@ the handler that a registration has named, and the start-up models that were not
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from torchserve_py.archive.errors import ArchiveNotFound
 from torchserve_py.archive.locate import locate
+from torchserve_py.plugin_api import ConfigFile
 from torchserve_py.settings.model_spec import ModelSpec, parse_model_specs
-from torchserve_py.settings.schemas.schema import read
-from torchserve_py.settings.schemas.values import json_object
-from torchserve_py.settings.schemas.versions import ModelSnapshot, SavedModel
+from torchserve_py.settings.schemas.schema import Schema, key, read
+from torchserve_py.settings.schemas.values import MAX_LONG, AnyText, Nested, Texts, integer, json_object
+from torchserve_py.settings.schemas.versions import SavedModel
 
 #: The folder of the snapshots, below the directory of the logs.
 FOLDER = "config"
 
 FILE_NAME = re.compile(r"\d{17}-(?:startup|snapshot|shutdown)\.cfg")
+
+
+_Versions = Annotated[
+    dict[str, Annotated[SavedModel, Nested("a JSON object with marName")]],
+    Nested("a JSON object with an object for each version"),
+]
+
+
+class ModelSnapshot(Schema):
+    """The value of `model_snapshot`."""
+
+    name: AnyText = key(None, "the file of the snapshot")
+    created: Annotated[int, integer(0, MAX_LONG)] = key(None, "milliseconds since 1970 (UTC)", "", 0)
+    models: Annotated[dict[str, _Versions], Nested("a JSON object of models")] = key(None, "the models", "", {})
+    not_loaded: Texts = key("notLoaded", "start-up models that could not be loaded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,18 @@ def newest_snapshot(log_location: Path) -> Path | None:
     except OSError:  # no such folder, or it is not readable: there is nothing to restore
         return None
     return found[-1] if found else None
+
+
+def config_file(environ: Mapping[str, str], cwd: Path) -> ConfigFile | None:
+    """Return the newest snapshot of a server with these variables and this directory, as `Plugin.config_file` says."""
+    found = newest_snapshot(cwd / environ.get("LOG_LOCATION", "logs"))
+    if found is None:
+        return None
+    path = str(found.relative_to(cwd) if found.is_relative_to(cwd) else found)
+    passed_over = " instead of config.properties" if (cwd / "config.properties").is_file() else ""
+    return ConfigFile(
+        path, f"The configuration is that of the snapshot {path}{passed_over}; --no-config-snapshots starts without it"
+    )
 
 
 def oldest_first(folder: Path) -> list[Path]:

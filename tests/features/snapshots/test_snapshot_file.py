@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchserve_py.features.snapshots.snapshot_file import Snapshot, newest_snapshot, parse_snapshot
+from torchserve_py.features.snapshots.snapshot_settings import SnapshotSettings
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.properties import parse_properties, properties_text
 from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.schemas.versions import SavedModel
-from torchserve_py.settings.snapshot_file import Snapshot, newest_snapshot, parse_snapshot
 
 # As TorchServe's documentation shows one.
 TORCHSERVE = r"""
@@ -185,4 +186,4 @@ def test_the_models_of_the_command_line_win_and_that_is_told(home):
     write(home, "20200429132324374-startup.cfg", TORCHSERVE)
     resolution = Resolution(parse_flags(["--models", "other.mar"]), {}, home)
     assert resolution.warnings[-1].startswith("flag --models says which models are loaded, so those of logs/config/")
-    assert resolution.settings().model_snapshot is None
+    assert resolution.settings().of(SnapshotSettings).model_snapshot is None

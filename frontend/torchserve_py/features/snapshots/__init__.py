@@ -1,0 +1,1 @@
+"""Bodies that are forms; all of it is in the workers."""
