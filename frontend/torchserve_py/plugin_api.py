@@ -248,6 +248,9 @@ class Plugin:
         packages: The name of a module whose coroutine ``install(plan, settings)`` installs what the workers of a model
             need besides the server's packages, and returns its `archive.model_files.ModelFiles` with where that is. It
             raises DependencyError. The first plugin that has one counts.
+        confinement: The name of a module whose ``confinement(settings, needed)`` returns the
+            `workers.confinement.Confinement` of all workers, which need these folders. It raises ConfinementError. The
+            first plugin that has one counts.
         local_launcher: The name of a module with ``launcher(settings, launch)``, which returns the
             `workers.worker_launcher.Launcher` of this machine's workers, or None where it cannot be used; ``launch`` is
             what the launches of all workers have in common. The first plugin that has one counts.
@@ -297,6 +300,7 @@ class Plugin:
     steps: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
     packages: str = ""
+    confinement: str = ""
     local_launcher: str = ""
     autoscaler: str = ""
     server_launcher: str = ""

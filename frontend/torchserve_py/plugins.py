@@ -64,6 +64,7 @@ BUILT_IN: Final = (
     "warm_up",
     "forms",
     "snapshots",
+    "confinement",
     "model_packages",
     "forking",
     "orphans",
@@ -152,6 +153,12 @@ def downloads() -> Mapping[str, str]:
 def packages() -> str:
     """Return the module that installs the packages that models bring; empty: they are not installed."""
     return next((plugin.packages for plugin in plugins() if plugin.packages), "")
+
+
+@cache
+def confining() -> str:
+    """Return the module that confines workers; empty: they are not confined."""
+    return next((plugin.confinement for plugin in plugins() if plugin.confinement), "")
 
 
 @cache

@@ -41,7 +41,7 @@ from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan, 
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.plugin_api import FeatureUnavailable
-from torchserve_py.plugins import authorization, plugins
+from torchserve_py.plugins import authorization, confining, plugins
 from torchserve_py.server_folder import server_folder
 from torchserve_py.server_process import heeded_end_signals, release_end_signals
 from torchserve_py.settings.flags import parse_flags
@@ -49,7 +49,7 @@ from torchserve_py.settings.log_config import LogConfigError
 from torchserve_py.settings.resolution import Resolution, SettingsError
 from torchserve_py.settings.table import Settings
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
-from torchserve_py.workers.confinement import confinement_of
+from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.launch_command import worker_package_root
 from torchserve_py.workers.listener import WorkerListener
 from ts.process.no_new_privileges import gain_no_privileges
@@ -93,9 +93,10 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._metrics = ServerMetrics(plan=_metrics_plan(settings))
-        confinement = confinement_of(
-            settings.worker_user, settings.worker_memory_limit, (settings.temp_dir, worker_package_root())
-        )
+        confinement = Confinement()
+        if module := confining():
+            needed = (settings.temp_dir, worker_package_root())
+            confinement = importlib.import_module(module).confinement(settings, needed)
         self._worker_listener = WorkerListener(settings.temp_dir, confinement.group)
         self._registry = ModelRegistry(settings, self._worker_listener, self._metrics, confinement)
         self._doors: Doors | None = None

@@ -179,12 +179,6 @@ class Settings(ClosedSchema):
     worker_heartbeat_timeout: Seconds = setting(
         30, "a loaded worker that answers no ping for that long, while the server itself runs, is killed and replaced"
     )
-    worker_user: OptionalName = setting(
-        None, "user that workers run as; the server must then be started by root", "the server's own"
-    )
-    worker_memory_limit: Annotated[int | None, integer(64, MAX_LONG, "megabytes")] = setting(
-        None, "memory that each process of a worker may allocate (Linux); allocations beyond it fail", "unlimited"
-    )
     worker_launcher: Name = setting("local", "where workers run: on this machine")  # `server_settings` adds launchers
     blacklist_env_vars: Annotated[re.Pattern[str] | None, kinds.REGEX] = setting(
         None, "environment variables whose whole name matches are hidden from workers"

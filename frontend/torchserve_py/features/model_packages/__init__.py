@@ -1,1 +1,1 @@
-"""Bodies that are forms; all of it is in the workers."""
+"""What a model needs besides the packages of the server."""

@@ -1,1 +1,1 @@
-"""Bodies that are forms; all of it is in the workers."""
+"""What a server has served comes back with a restart."""

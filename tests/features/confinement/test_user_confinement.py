@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.workers import confinement
-from torchserve_py.workers.confinement import Confinement, ConfinementError, confinement_of
+from torchserve_py.features.confinement import user_confinement
+from torchserve_py.features.confinement.user_confinement import UserConfinement, confinement_of
+from torchserve_py.workers.confinement import ConfinementError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes as another user")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = Confinement("nobody", None, 512 << 20).wrap(["sh", "-c", *arguments])
+    command = UserConfinement("nobody", None, 512 << 20).wrap(["sh", "-c", *arguments])
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -35,7 +36,7 @@ def test_there_is_no_way_back() -> None:
 def test_a_model_cannot_run_code_before_the_user_has_changed(tmp_path: Path) -> None:
     for module in ("pwd", "resource", "sitecustomize", "ts"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('ran as root')")
-    command = Confinement("nobody", None, None).wrap(["id", "-u"])
+    command = UserConfinement("nobody", None, None).wrap(["id", "-u"])
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert int(ran.stdout) == pwd.getpwnam("nobody").pw_uid
@@ -43,18 +44,18 @@ def test_a_model_cannot_run_code_before_the_user_has_changed(tmp_path: Path) -> 
 
 def test_memory_beyond_the_limit_is_an_error_of_the_program() -> None:
     code = "try: bytearray(1 << 30)\nexcept MemoryError: print('no memory')"
-    command = Confinement(memory=512 << 20).wrap([sys.executable, "-c", code])
+    command = UserConfinement(memory=512 << 20).wrap([sys.executable, "-c", code])
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "no memory\n"
 
 
 def test_without_settings_nothing_changes() -> None:
     assert confinement_of(None, None, ()).wrap(["a"]) == ["a"]
     own = pwd.getpwuid(os.geteuid()).pw_name
-    assert confinement_of(own, None, ()) == Confinement()
+    assert confinement_of(own, None, ()) == UserConfinement()
 
 
 def test_a_command_that_is_missing_is_told() -> None:
-    command = Confinement(memory=1 << 30).wrap(["no-such-command"])
+    command = UserConfinement(memory=1 << 30).wrap(["no-such-command"])
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
     assert "cannot be started" in ran.stderr
@@ -72,7 +73,7 @@ def test_what_is_not_possible_is_told_with_what_would_be_right(tmp_path: Path, m
     closed.chmod(0o700)
     with pytest.raises(ConfinementError, match="may not enter"):
         confinement_of("nobody", None, (closed / "inner",))
-    monkeypatch.setattr(confinement.sys, "platform", "darwin")
+    monkeypatch.setattr(user_confinement.sys, "platform", "darwin")
     with pytest.raises(ConfinementError, match="only Linux"):
         confinement_of(None, 1, ())
 
@@ -86,7 +87,7 @@ def test_a_models_files_can_be_read_by_the_user_and_not_written(tmp_path: Path) 
     (folder / "link").symlink_to("/etc/shadow")
     before = Path("/etc/shadow").stat()
     group = pwd.getpwnam("nobody").pw_gid
-    Confinement("nobody", group).share(folder, None)
+    UserConfinement("nobody", group).share(folder, None)
     assert (folder / "inner" / "weights").stat().st_mode & 0o070 == 0o040
     assert (folder / "inner" / "weights").stat().st_gid == group
     assert (folder / "inner").stat().st_mode & 0o070 == 0o050
@@ -96,7 +97,7 @@ def test_a_models_files_can_be_read_by_the_user_and_not_written(tmp_path: Path) 
 
 @as_root
 def test_a_folder_that_workers_write_to_is_their_users(tmp_path: Path) -> None:
-    Confinement().give(tmp_path)
+    UserConfinement().give(tmp_path)
     assert tmp_path.stat().st_uid == 0
-    Confinement(user="nobody").give(tmp_path)
+    UserConfinement(user="nobody").give(tmp_path)
     assert tmp_path.stat().st_uid == pwd.getpwnam("nobody").pw_uid

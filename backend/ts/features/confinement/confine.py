@@ -1,6 +1,6 @@
 """Starts a worker that is not trusted: changes the user, limits the memory, and then becomes the worker's program.
 
-    python -I …/ts/process/confine.py USER MEMORY COMMAND…
+    python -I …/ts/features/confinement/confine.py USER MEMORY COMMAND…
 
 USER is a name or "-", MEMORY the bytes that the program may allocate or "-". It runs isolated from PYTHONPATH (the
 model's folder is on that) and imports nothing but the standard library: until the user has changed, no code of the

@@ -1,0 +1,1 @@
+"""What becomes a worker that is confined."""

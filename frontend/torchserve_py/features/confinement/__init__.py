@@ -1,0 +1,1 @@
+"""Workers run as another user, or with less memory."""
