@@ -57,8 +57,10 @@ class Application:
         """Whether a browser asks, before it sends a request, whether its page may."""
         if not self.preflight or request.method != "OPTIONS" or _PREFLIGHT_HEADER not in request.headers:
             return False
-        matches = self.find(request.target.partition("?")[0])
-        return bool(matches) and matches[0][0].path != ANY_PATH  # they are sorted
+        return any(
+            route.path != ANY_PATH and (route.applies is None or route.applies(request, values))
+            for route, values in self.find(request.target.partition("?")[0])
+        )
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
         """Return the response to bytes that never became a request."""

@@ -95,30 +95,33 @@ def document(command: ServeCommand) -> Any:
 
 def test_the_document_is_valid_and_has_every_model(document: Any) -> None:
     validate(document)
-    assert sorted(document["paths"]) == [f"/predictions/{name.removesuffix('.py')}" for name in sorted(MODELS)]
+    names = sorted(name.removesuffix(".py") for name in MODELS)
+    assert sorted(document["paths"]) == sorted(
+        "/predictions/plain" if name == "plain" else f"/{name}" for name in names
+    )
 
 
 def test_a_function_is_described_by_its_signature_and_docstring(document: Any) -> None:
-    area = document["paths"]["/predictions/area"]["post"]
+    area = document["paths"]["/area"]["post"]
     assert (area["summary"], area["description"]) == ("Compute an area.", "In the unit that you name.")
     content = area["requestBody"]["content"]["application/json"]
     assert content["schema"]["properties"]["box"] == {"$ref": "#/components/schemas/area.Box"}
     assert document["components"]["schemas"]["area.Box"]["required"] == ["width", "height"]
     assert area["responses"]["200"]["content"]["application/json"]["schema"]["additionalProperties"]["type"] == "number"
-    turn = document["paths"]["/predictions/turn"]["post"]
+    turn = document["paths"]["/turn"]["post"]
     assert (
         turn["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]["picture"]["format"] == "binary"
     )
     assert list(turn["responses"]["200"]["content"]) == ["image/png"]
-    count = document["paths"]["/predictions/count"]["post"]
+    count = document["paths"]["/count"]["post"]
     assert "requestBody" not in count
     assert count["parameters"][0]["name"] == "ts_request_sequence_id"
 
 
 @pytest.mark.parametrize("name", ["shout", "area", "turn"])
 def test_the_example_of_each_function_is_answered(command: ServeCommand, document: Any, name: str) -> None:
-    content = document["paths"][f"/predictions/{name}"]["post"]["requestBody"]["content"]["application/json"]
-    url, headers = f"{command.base}/predictions/{name}", {"content-type": "application/json"}
+    content = document["paths"][f"/{name}"]["post"]["requestBody"]["content"]["application/json"]
+    url, headers = f"{command.base}/{name}", {"content-type": "application/json"}
     answer = requests.post(url, json.dumps(content["example"]), headers=headers, timeout=DEADLINE)
     assert answer.status_code == 200, answer.text
 

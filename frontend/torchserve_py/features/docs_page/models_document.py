@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+from torchserve_py.features.served_functions.own_path import own_path
 from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.version import __version__
 
@@ -16,6 +17,23 @@ _TEXT: Final = "text/plain"
 _BYTES: Final = "application/octet-stream"
 _ANY_BODY: Final = {_TEXT: {"type": "string"}, _JSON: {}, _BYTES: {"type": "string", "format": "binary"}}
 _ERROR: Final = {"description": "The request or the server is wrong; the body says why, `ts-error-cause` in a word"}
+_PROBLEM: Final = {
+    "description": "What is wrong, as RFC 9457 words it",
+    "content": {
+        "application/problem+json": {
+            "schema": {
+                "type": "object",
+                "required": ["type", "title", "status", "detail"],
+                "properties": {
+                    "type": {"type": "string", "format": "uri-reference"},
+                    "title": {"type": "string"},
+                    "status": {"type": "integer"},
+                    "detail": {"type": "string"},
+                },
+            }
+        }
+    },
+}
 _TENSOR: Final = {
     "type": "object",
     "required": ["name", "shape", "datatype", "data"],
@@ -66,7 +84,7 @@ def _operation(model: ServedModel, declared: Mapping[str, Any], schemas: dict[st
     """Return the path and the operation of a model's predictions; types that it names go to ``schemas``."""
     name = quote(model.name, safe="")
     if (function := declared.get("function")) is not None:
-        return f"/predictions/{name}", _of_function(model.name, function, schemas)
+        return own_path(model.name), _of_function(model.name, function, schemas)
     if model.contract.handlers:
         return f"/predictions/{name}", _described("", _ANY_BODY, {"*/*": {}})
     if declared.get("inputs"):
@@ -84,6 +102,7 @@ def _of_function(name: str, function: Mapping[str, Any], schemas: dict[str, Any]
     gives = function["gives"]
     response = _schema(name, function["response"], schemas) if gives == _JSON else _text_or_file(gives)
     operation = _described(function["description"], bodies, {gives: response})
+    operation["responses"] |= {"422": _PROBLEM, "default": _PROBLEM}
     if "example" in function:
         for media_type, content in operation["requestBody"]["content"].items():
             if media_type in (_JSON, _TEXT):

@@ -13,4 +13,4 @@ def _doors() -> Iterable[DoorOffer]:
     return [DoorOffer("inference_address", DocsDoor)]
 
 
-PLUGIN = Plugin(name="docs_page", doors=_doors)
+PLUGIN = Plugin(name="docs_page", needs=("served_functions",), doors=_doors)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.archive.contract import TORCHSERVE
+from torchserve_py.features.served_functions.own_path import own_path
 from torchserve_py.serving.serving import ServedModel
 from ts.features.served_functions.json_examples import definition, example_of
 
@@ -90,7 +91,7 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
     """Return what a model takes in words, the path of its requests, and curl's options for a body."""
     if (function := declared.get("function")) is not None:
         schema = function["request"]
-        path, media_type = f"/predictions/{model.name}", function["takes"]
+        path, media_type = own_path(model.name), function["takes"]
         sample = None if media_type in (_TEXT, _JSON) else _sample(folder)
         if sample is not None:
             own_type = _MEDIA_TYPES.get(sample.suffix, media_type)

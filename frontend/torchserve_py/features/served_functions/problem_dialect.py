@@ -1,0 +1,41 @@
+"""Problem details for HTTP APIs (RFC 9457): the server's own words for failures, where no other API prescribes any.
+
+A problem has ``type``, ``title``, ``status`` and ``detail``. ``type`` is ``about:blank`` where the status says all,
+else a URN with the cause that ``ts-error-cause`` has, too. Answers and streams are as at TorchServe's paths.
+"""
+
+from http import HTTPStatus
+from typing import Final
+
+from torchserve_py.doors.exchange import HttpExchange, TorchServeDialect
+from torchserve_py.doors.failures import INVALID_REQUEST, Failure, failure_of
+from torchserve_py.doors.responses import Answer, to_json
+from torchserve_py.metrics.model_metrics import HANDLER_ERROR
+
+PROBLEM_TYPE: Final = "application/problem+json"
+_NO_MORE_THAN_THE_STATUS: Final = "about:blank"
+#: What a worker reports of a handler that raised an exception, where users are not to see which.
+_RAISED: Final = (503, "Prediction failed", HANDLER_ERROR)
+
+
+class ProblemDialect(TorchServeDialect):
+    """Words failures as problem details, with the status that HTTP has for them."""
+
+    def refusal(self, error: Exception) -> Failure:
+        failure = failure_of(error)
+        if failure.status == 400 and failure.cause == INVALID_REQUEST:
+            return failure._replace(status=422)
+        if (failure.status, failure.message, failure.cause) == _RAISED:  # nothing that a later attempt would help
+            return failure._replace(status=500, message="The model's code has raised an exception; its log says which.")
+        return failure
+
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+        status = HTTPStatus(failure.status) if failure.status in set(HTTPStatus) else None
+        problem = {
+            "type": f"urn:torchserve-py:{failure.cause}" if failure.cause else _NO_MORE_THAN_THE_STATUS,
+            "title": "Error" if status is None else status.phrase,
+            "status": failure.status,
+            "detail": failure.message,
+        }
+        headers = (("content-type", PROBLEM_TYPE),)
+        return Answer(failure.status, to_json(problem), headers if exchange is None else self._named(headers, exchange))

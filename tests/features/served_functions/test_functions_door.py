@@ -1,0 +1,127 @@
+"""The server's own path of a model, ``/NAME``, and its refusals: problem details as RFC 9457 has them."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.unit.doors.conftest import Answer, OpenDoors, Start
+from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+
+from torchserve_py.doors.routing import ANY_METHOD, Route
+from torchserve_py.features.served_functions.own_path import TAKEN, own_path
+from torchserve_py.plugins import plugins
+
+
+def function(name: str = "shout") -> FakeModel:
+    model = FakeModel(name)
+    model.declared = {"function": {}}
+    return model
+
+
+def problem(answer: Answer) -> dict[str, Any]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == answer.status
+    return {name: value for name, value in answer.json().items() if name != "status"}
+
+
+@pytest.fixture
+async def serving(start: Start) -> OpenDoors:
+    return await start(FakeServing([function()]))
+
+
+async def test_a_model_answers_at_its_name(serving: OpenDoors) -> None:
+    answer = await serving.request("POST", "/shout", data=b"hello", headers={"content-type": "text/plain"})
+    assert (answer.status, answer.body) == (200, b"hello")
+    described = await serving.request("OPTIONS", "/shout")
+    assert "/predictions/shout" in described.json()["paths"]
+
+
+async def test_a_session_is_named_in_the_answer(start: Start) -> None:
+    serving = await start(FakeServing([FakeModel("count", stateful=True)]))
+    answer = await serving.request("POST", "/count", data=b"1", headers={"ts_request_sequence_id": "ada"})
+    assert answer.headers["ts_request_sequence_id"] == "ada"
+
+
+async def test_what_is_not_there_is_a_problem_and_in_torchserves_words_at_its_paths(serving: OpenDoors) -> None:
+    unknown = await serving.request("POST", "/shoot", data=b"hello")
+    assert unknown.status == 404
+    assert problem(unknown) == {
+        "type": "about:blank",
+        "title": "Not Found",
+        "detail": "Requested resource is not found, please refer to API document.",
+    }
+    wrong = await serving.request("GET", "/shout")
+    assert (wrong.status, wrong.headers["Allow"], problem(wrong)["title"]) == (
+        405,
+        "POST, OPTIONS",
+        "Method Not Allowed",
+    )
+    torchserve = await serving.request("POST", "/predictions/shoot", data=b"hello")
+    assert torchserve.json() == {"code": 404, "type": "ModelNotFoundException", "message": "Model not found: shoot"}
+
+
+async def test_a_server_with_torchserves_handlers_only_says_what_torchserve_says(start: Start) -> None:
+    serving = await start(FakeServing([FakeModel("noop")]))
+    unknown = await serving.request("POST", "/nowhere")
+    assert (unknown.status, unknown.json()["type"]) == (404, "ResourceNotFoundException")
+    assert (await serving.request("POST", "/noop", data=b"x")).body == b"x"
+
+
+async def test_a_missing_key_is_a_problem(start: Start) -> None:
+    serving = await start(FakeServing([function()]), disable_token_authorization=False)
+    refused = await serving.request("POST", "/shout", data=b"hello")
+    assert (refused.status, problem(refused)["title"]) == (401, "Unauthorized")
+    assert refused.headers["www-authenticate"].startswith("Bearer")
+    key = json.loads(serving.key_file.read_text())["inference"]["key"]
+    allowed = await serving.request("POST", "/shout", data=b"hello", headers={"Authorization": f"Bearer {key}"})
+    assert allowed.status == 200
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "told"),
+    [
+        (400, "number: Field required", "BadRequestException", (422, "invalid_request", "number: Field required")),
+        (500, "ValueError: no", "", (500, "handler_error", "ValueError: no")),
+        (
+            503,
+            "Prediction failed",
+            "",
+            (500, "handler_error", "The model's code has raised an exception; its log says which."),
+        ),
+        (404, "no such user", "", (404, "handler_error", "no such user")),
+        (598, "odd", "", (598, "handler_error", "odd")),
+    ],
+)
+async def test_a_function_that_fails_is_a_problem(
+    start: Start, status: int, message: str, kind: str, told: tuple[int, str, str]
+) -> None:
+    def fail(call: Call) -> None:
+        call.part(status=status, error=message, reason=kind)
+
+    model = function()
+    model.behave = fail
+    answer = await (await start(FakeServing([model]))).request("POST", "/shout", data=b"hello")
+    assert (answer.status, answer.headers["ts-error-cause"], problem(answer)["detail"]) == told
+    assert problem(answer)["type"] == f"urn:torchserve-py:{told[1]}"
+
+
+async def test_names_that_the_server_means_otherwise_keep_torchserves_path(start: Start) -> None:
+    assert own_path("my model") == "/my%20model"
+    assert own_path("ping") == "/predictions/ping"
+    serving = await start(FakeServing([function()]))
+    routes: list[Route] = [
+        route
+        for plugin in plugins()
+        for offer in plugin.doors()
+        if offer.listener == "inference_address"
+        for route in offer.make(serving.doors.context).routes()
+    ]
+    always = {
+        route.path[1:]
+        for route in routes
+        if route.applies is None and set("/{") & set(route.path[1:]) == set() and "POST" in route.methods
+    }
+    assert always - {""} <= TAKEN
+    for name in TAKEN:
+        assert (await serving.request("POST", f"/{name}")).status != 404, "it means something"
+    assert set(ANY_METHOD) >= {"POST"}
