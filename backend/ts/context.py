@@ -191,7 +191,6 @@ class Context:
     Attributes:
         manifest: The archive's MANIFEST.json, or None.
         model_yaml_config: The model's configuration file, ``{}`` without one.
-        metrics: Takes the handler's own metrics (`ts.metrics.metrics_cache.MetricsCache`).
         request_ids: Row index to request id; None while the model is initialized.
         request_processor: One `RequestProcessor` per row; None while the model is initialized.
         stopping_criteria: Continuous batching: callables by row index, see `ts.features.continuous_batching`.
@@ -221,7 +220,9 @@ class Context:
             "server_version": mms_version,
             "limit_max_image_pixels": limit_max_image_pixels,
         }
-        self.metrics = metrics
+        #: What takes the handler's own metrics, None until there are some; and what makes it.
+        self.metrics_in_use = metrics
+        self.make_metrics: Callable[[], Any] | None = None
         self.request_ids: dict[int, str] | None = None
         self.request_processor: Any = None
         self.stopping_criteria: Sequence[Callable[[Any], bool | None]] | Mapping[Any, Any] | None = None
@@ -243,6 +244,14 @@ class Context:
         self.header_key_sequence_id = os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")
         self.header_key_sequence_start = os.environ.get("TS_REQUEST_SEQUENCE_START", "ts_request_sequence_start")
         self.header_key_sequence_end = os.environ.get("TS_REQUEST_SEQUENCE_END", "ts_request_sequence_end")
+
+    @property
+    def metrics(self) -> Any:
+        """What takes the handler's own metrics, a `ts.metrics.metrics_cache.MetricsCache`."""
+        if self.metrics_in_use is None and self.make_metrics is not None:
+            self.metrics_in_use = self.make_metrics()
+            self.metrics_in_use.request_ids = self.request_ids
+        return self.metrics_in_use
 
     def get_request_id(self, idx: int = 0) -> str | None:
         """Return the id of row ``idx``'s request, or None."""

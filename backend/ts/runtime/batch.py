@@ -50,7 +50,8 @@ class Batch:
         context.request_ids = {index: row.job_id for index, row in enumerate(rows)}
         context.request_processor = [row.processor for row in rows]
         context.row_values = [row.data for row in rows]
-        context.metrics.request_ids = context.request_ids
+        if (metrics := context.metrics_in_use) is not None:
+            metrics.request_ids = context.request_ids
         context.send_part = self.send_part
 
     def run(self) -> list[Any] | None:
@@ -158,8 +159,8 @@ class Batch:
             meanwhile: Whether a thread may do that while the next batch runs.
         """
         answers, self._answers = self._answers, []
-        steps, metrics = self._service.steps, self._service.context.metrics
-        records = metrics.take_records() if metrics.pending else ()
+        steps, metrics = self._service.steps, self._service.context.metrics_in_use
+        records = metrics.take_records() if metrics is not None and metrics.pending else ()
         if steps is None:
             self._send(records, answers)
         else:

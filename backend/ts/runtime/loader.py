@@ -8,12 +8,12 @@ import importlib
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import CoroutineType, ModuleType
 from typing import Any
 
 from ts.context import Context
 from ts.jobs.errors import LoadError
-from ts.metrics.metrics_cache import MetricsCache
 from ts.protocol.messages import Load
 from ts.runtime.torchserve_handler import TorchServeHandler
 from ts.runtime.worker_observer import observers_of
@@ -51,13 +51,13 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
         load["gpu_id"],
         load["batch_size"],
         load["limit_max_image_pixels"],
-        MetricsCache(load["model_name"], load["metrics"]),
     )
     service.envelope = load["envelope"]
     service.on_sequence_end = getattr(instance, "on_sequence_end", None)
     service.on_cancel = getattr(instance, "on_cancel", None)
     service.declared = getattr(instance, "declared", {})
     context = service.context
+    context.make_metrics = partial(_metrics_cache, load)
     context.system_properties["server_version"] = load["server_version"]
     context.system_properties["model_version"] = load["model_version"]
     context.system_properties["processors"] = load["processors"]
@@ -78,6 +78,12 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
     if load["sequences"] and load["steps"]:
         service.steps = importlib.import_module(load["steps"]).open_steps(context, load)
     return service
+
+
+def _metrics_cache(load: Load) -> Any:
+    from ts.metrics.metrics_cache import MetricsCache  # for handlers that have metrics
+
+    return MetricsCache(load["model_name"], load["metrics"])
 
 
 def prepare(

@@ -34,7 +34,7 @@ class Call(Batch):
         own = copy.copy(service)
         own.context = copy.copy(service.context)
         # Calls share the collected metrics, which leave with the next answer of any call; the request ids are per call.
-        own.context.metrics = copy.copy(service.context.metrics)
+        own.context.metrics_in_use = copy.copy(service.context.metrics)
         own.context.stopping_criteria = None
         super().__init__(own, [row], connection, max_response_size)
         self._look = lambda: None  # the event loop reads as soon as the handler awaits
