@@ -22,6 +22,8 @@ from ts.service import PredictionException, Service
 
 logger = logging.getLogger(__name__)
 
+#: Makes a named tuple of its fields: on the hot path, since calling its class takes more than twice as long.
+_new: Final = tuple.__new__
 #: The types of results that go out as they are.
 _BODIES: Final = (bytes, bytearray)
 #: The response header that states whether a further part follows.
@@ -127,7 +129,7 @@ class Batch:
         row.done = not more
         steps = self._service.steps
         news = steps.news_of(headers) if steps is not None and headers else None
-        self._answers.append(ResultRow(row.job_id, more, status, reason, headers, body, None, news))
+        self._answers.append(_new(ResultRow, (row.job_id, more, status, reason, headers, body, None, news)))
 
     def fail(self, row: Row, failure: Failure) -> None:
         """Answer ``row`` with an error, unless it is done."""

@@ -215,9 +215,10 @@ class SequenceCache(MutableMapping[str, Any]):
         if self._arena is not None:
             self._arena.before_commit(self._states.get(each) for each in sequence_ids)
 
-    def peek(self, sequence_id: str, default: Any) -> Any:
-        """Return a state without marking it as recently used; ``default`` if there is none."""
-        return self._states.get(sequence_id, default)
+    def encoded(self, sequence_id: str) -> bytes | None:
+        """Return a state as a store has it, None if there is none. Raises StateError, or what an encoder raises."""
+        state = self._states.get(sequence_id, _NOTHING)
+        return None if state is _NOTHING else self.encoding.encode(state)
 
     def entries(self, sequence_id: str) -> list[Any]:
         """Return what steps have appended to the sequence's log since the last commit."""
@@ -226,6 +227,13 @@ class SequenceCache(MutableMapping[str, Any]):
     def is_replaced(self, sequence_id: str) -> bool:
         """Whether a step has set or dropped the sequence's state since the last commit."""
         return sequence_id in self._replaced
+
+    def committed(self, sequence_id: str) -> None:
+        """Note that a commit has what steps have changed."""
+        if self._entries or self._replaced:
+            self.forget_changes(sequence_id)
+        if self._budget:
+            self.measure(sequence_id)
 
     def forget_changes(self, sequence_id: str) -> None:
         """Forget what steps have changed: it is part of a commit, or was undone."""
@@ -250,7 +258,8 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def keep(self, sequence_id: str) -> None:
         """Let the changes of a sequence's step count."""
-        self.forget_changes(sequence_id)
+        if self._entries or self._replaced:
+            self.forget_changes(sequence_id)
         if self._before.pop(sequence_id, _UNTOUCHED) is not _UNTOUCHED and sequence_id in self._running:
             self.copy_before_step(sequence_id)  # another of its steps still runs
         if self._budget:
@@ -316,6 +325,11 @@ class SequenceCache(MutableMapping[str, Any]):
         return surplus
 
     # Bytes
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the bytes of the states in the host's memory are limited."""
+        return self._budget > 0
 
     @property
     def used_bytes(self) -> int:

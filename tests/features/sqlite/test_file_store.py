@@ -204,6 +204,26 @@ def test_ids_are_kept_in_chunks_and_the_oldest_are_forgotten(path: Path) -> None
     assert count(path, "ids") < 6
 
 
+@pytest.mark.parametrize("earlier", [0, 4])
+def test_a_long_journal_leaves_the_latest_state_and_all_ids_in_order(path: Path, earlier: int) -> None:
+    store = open_store(path)
+    lease = lease_on(store, "s")
+    for number in range(earlier):  # of another incarnation, in the same journal
+        store.commit([step(lease, b"old", request_id=f"old {number}")])
+    names = [f"r{number}" if number != 5 else "" for number in range(1, 13)]
+    for number, name in enumerate(names, 1):
+        commit = step(lease, b"%d" % number, request_id=name, begins=number == 1)
+        assert store.commit([commit]) == [True]
+    (acquired,) = open_store(path).acquire(["s"])
+    assert acquired.lease is not None
+    record = acquired.lease.record
+    assert (acquired.state, record.last, list(record.kept or ())) == (b"12", 12, [1, 11, 12])
+    assert record.ids == b"".join(digest_of(name) for name in names if name)
+    assert [store.find("s", record.incarnation, number) for number in (1, 10, 12)] == [
+        *(answer_to(1), None, answer_to(12))
+    ]
+
+
 def test_an_incarnation_has_ids_and_answers_of_its_own(path: Path) -> None:
     store = open_store(path)
     lease = lease_on(store, "s")

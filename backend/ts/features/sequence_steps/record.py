@@ -9,11 +9,13 @@ All that a store keeps is sealed with a checksum and the version of its format, 
 noticed when it is read, and costs no other sequence anything.
 """
 
-import hashlib
 import secrets
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -26,6 +28,8 @@ FORMAT: Final = 2
 #: Bytes of a digest of a request id, a token or a body.
 DIGEST_SIZE: Final = 8
 _SEAL_SIZE: Final = 5
+#: How many digests of clients' request ids are remembered: more than a batch has.
+_DIGESTS: Final = 1024
 
 _seal = struct.Struct(">BI").pack
 _unseal = struct.Struct(">BI").unpack_from
@@ -120,15 +124,22 @@ class SequenceRecord:
             id_digest: That of the request's id, if the client sent no number.
         """
         self.last = number = step.number
-        if self.kept is None:
-            self.kept = {}
-        self.kept[number] = step
+        kept = self.kept
+        if kept is None:
+            kept = self.kept = {}
+        kept[number] = step
         if (old := number - most_kept) > 1:
-            self.kept.pop(old, None)
+            kept.pop(old, None)
         if id_digest:
             if self.ids is None:
                 self.ids = bytearray()
             self.ids += id_digest
+
+    def advance(self, number: int, most_kept: int) -> None:
+        """Record the next step as applied, of which nothing else is kept; for ``most_kept`` see `apply`."""
+        self.last = number
+        if self.kept is not None and (old := number - most_kept) > 1:
+            self.kept.pop(old, None)
 
     def forget_ids_beyond(self, most: int) -> int:
         """Forget the oldest ids if there are more than that; return how many."""
@@ -148,7 +159,7 @@ class SequenceRecord:
 
     def has_id(self, request_id: str) -> bool:
         """Whether a step with this request id, and no number from its client, was applied."""
-        return self.ids is not None and _holds(self.ids, digest_of(request_id))
+        return self.ids is not None and _holds(self.ids, digest_of_sent_id(request_id))
 
     def is_earlier(self, token: str) -> bool:
         """Whether the token is that of an earlier incarnation."""
@@ -164,14 +175,18 @@ def _holds(digests: bytes | bytearray, digest: bytes) -> bool:
 
 def digest_of(text: str) -> bytes:
     """Return the digest of a request id or a token."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE).digest()
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_SIZE).digest()
+
+
+#: `digest_of` for the id that a client has sent: it is wanted when the step arrives, and again when it is committed.
+digest_of_sent_id = lru_cache(_DIGESTS)(digest_of)
 
 
 def digest_of_body(body: Any) -> bytes:
     """Return the digest of the body of a `ts.protocol.messages.InferRow`."""
     if type(body) is list:  # the order of parameters is insignificant
         body = b"".join(sorted(msgpack.packb(parameter) for parameter in body))
-    return hashlib.blake2b(body, digest_size=DIGEST_SIZE).digest()
+    return blake2b(body, digest_size=DIGEST_SIZE).digest()
 
 
 def slot_of(number: int, most_kept: int) -> int:
@@ -185,6 +200,11 @@ def slot_of(number: int, most_kept: int) -> int:
 def seal(payload: bytes) -> bytes:
     """Return the payload with its format and checksum."""
     return _seal(FORMAT, zlib.crc32(payload)) + payload
+
+
+def seal_all(payloads: Iterable[bytes]) -> list[bytes]:
+    """Return what `seal` makes of each payload."""
+    return [_seal(FORMAT, zlib.crc32(payload)) + payload for payload in payloads]
 
 
 def unseal(sealed: Buffer) -> memoryview:
@@ -221,7 +241,7 @@ class Head(NamedTuple):
 
 def checkpoint_of(state: bytes | None, last: int) -> Checkpoint:
     """Return what a store has of a state that was written whole at the step ``last``."""
-    return NO_STATE if state is None else Checkpoint(last, zlib.crc32(state))
+    return NO_STATE if state is None else tuple.__new__(Checkpoint, (last, zlib.crc32(state), 0))
 
 
 def pack_head(record: SequenceRecord, state: bytes | None) -> bytes:
@@ -231,17 +251,20 @@ def pack_head(record: SequenceRecord, state: bytes | None) -> bytes:
 
 def pack_logged_head(record: SequenceRecord, checkpoint: Checkpoint) -> bytes:
     """Return the sealed head of a record whose state is the stored one, changed by its log."""
-    last, forgotten = record.last, record.forgotten_ids
+    step, checksum, log_from = checkpoint
     head = (
         record.incarnation,
         record.token,
         record.version,
         record.state_version,
-        last,
-        forgotten,
-        *checkpoint,
+        record.last,
+        record.forgotten_ids,
+        step,
+        checksum,
+        log_from,
     )
-    return seal(_pack(head))
+    payload: bytes = _pack(head)
+    return _seal(FORMAT, zlib.crc32(payload)) + payload
 
 
 def unpack_head(sealed: Buffer) -> Head:

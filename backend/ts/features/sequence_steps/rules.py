@@ -88,12 +88,19 @@ def judge(claim: Claim, record: SequenceRecord, running: int, rules: Rules) -> V
     Args:
         running: How many steps of the incarnation run now, after its last applied one.
     """
+    number, token, _, _, starts, _, _, is_new = claim
     begun = record.last > 0 or running > 0
-    if claim.token is not None and not (begun and claim.token == (record.token or claim.token)):
+    if begun and not record.closed:  # the usual steps
+        if number is None:
+            if is_new and token is None and not starts:
+                return _RUN
+        elif number == record.last + running + 1 and token == record.token:
+            return _RUN
+    if token is not None and not (begun and token == (record.token or token)):
         return _of_another_incarnation(claim, record, is_open=begun and not record.closed, rules=rules)
-    if claim.number is None:
+    if number is None:
         return _without_number(claim, record, begun, rules)
-    return _numbered(claim, claim.number, record, running)
+    return _numbered(claim, number, record, running)
 
 
 def _of_another_incarnation(claim: Claim, record: SequenceRecord, *, is_open: bool, rules: Rules) -> Verdict:
@@ -135,9 +142,10 @@ def _numbered(claim: Claim, number: int, record: SequenceRecord, running: int) -
         return _over(record)
     if number <= record.last + running:
         return Refuse((409, "request_running"), f"Step {number} is still running. Try again later.")
-    if number == record.last + running + 1:
+    next_number = record.last + running + 1
+    if number == next_number:
         return _RUN
-    text = f"Step {number} cannot be applied: the next one is step {record.last + running + 1}."
+    text = f"Step {number} cannot be applied: the next one is step {next_number}."
     return Refuse(GAP, text)
 
 

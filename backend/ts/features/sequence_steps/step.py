@@ -3,12 +3,11 @@
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from ts.features.sequence_steps.record import KeptStep, digest_of
+from ts.features.sequence_steps.record import KeptStep, digest_of, digest_of_sent_id
 from ts.features.sequence_steps.rules import Claim, Reason
 from ts.jobs.row import Row
 from ts.protocol.messages import (
@@ -63,6 +62,8 @@ CLIENT_ASKS: Final = "not_applied"
 NEW: Final = History(math.inf, was_sent=False, asks_after="")
 
 _pack = msgpack.Packer().pack
+#: Makes a named tuple of its fields: on the hot path, since calling its class takes more than twice as long.
+_new: Final = tuple.__new__
 
 
 class StepRefusal(NamedTuple):
@@ -79,7 +80,38 @@ class StepRefusal(NamedTuple):
     version: str = ""
 
 
-@dataclass(slots=True, eq=False)
+class KeptFields(NamedTuple):
+    """An answer as it is kept; the fields are those of a `ts.protocol.messages.ResultRow`."""
+
+    status: int
+    reason: str
+    headers: Sequence[Sequence[str]]
+    body: bytes
+    error: str | None
+
+
+class _Stream:
+    """The parts of a streamed answer.
+
+    Attributes:
+        size: Of all bodies, in bytes.
+        bodies: Those of the parts; None if they are too large to be kept.
+        later_headers: The headers of all parts except the first, by name in lower case.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.bodies: list[Any] | None = []
+        self.later_headers: dict[str, tuple[str, str]] = {}
+
+    def add(self, answer: ResultRow, limit: int) -> None:
+        self.size += len(answer.body)
+        if self.size > limit:
+            self.bodies = None
+        elif self.bodies is not None:
+            self.bodies.append(answer.body)
+
+
 class Step:
     """A request of a sequence while it runs.
 
@@ -88,49 +120,46 @@ class Step:
         is_marked_last: Whether the request has the end marker.
         end_header: The name of the response header with which a handler ends sequences.
         history: Earlier deliveries of the step.
+        ends: Whether the step is the last of its sequence, by the request's marker or the answer's header.
         number: Its number in its incarnation, once it runs.
         incarnation: The number of the incarnation, once it runs.
         is_applied: Whether the record of the sequence counts it.
         index: The index of the step's last answer among the answers that leave together.
+        first: The first part of the answer, once it is known.
     """
 
-    row: Row
-    sequence_id: str
-    claim: Claim
-    is_marked_last: bool
-    end_header: str
-    history: History
-    number: int = 0
-    incarnation: int = 0
-    is_applied: bool = False
-    index: int = 0
-    _ends_by_answer: bool = field(default=False, init=False)
-    _answer: ResultRow | None = field(default=None, init=False)
-    #: The bodies of a streamed answer's parts; None if they are too large, or if the only body is in `_answer`.
-    _parts: list[Any] | None = field(default=None, init=False)
-    _size: int = field(default=0, init=False)
-    #: The headers of all parts except the first, by name in lower case.
-    _later_headers: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)
+    __slots__ = (
+        *("row", "sequence_id", "claim", "is_marked_last", "end_header", "history", "ends", "number", "incarnation"),
+        *("is_applied", "index", "first", "_stream"),
+    )
 
-    @property
-    def ends(self) -> bool:
-        """Whether the step is the last of its sequence, by the request's marker or the answer's header."""
-        return self.is_marked_last or self._ends_by_answer
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the first part of the answer is known."""
-        return self._answer is not None
+    def __init__(
+        self, row: Row, sequence_id: str, claim: Claim, is_marked_last: bool, end_header: str, history: History
+    ) -> None:
+        self.row = row
+        self.sequence_id = sequence_id
+        self.claim = claim
+        self.is_marked_last = self.ends = is_marked_last
+        self.end_header = end_header
+        self.history = history
+        self.number = self.incarnation = self.index = 0
+        self.is_applied = False
+        self.first: ResultRow | None = None
+        self._stream: _Stream | None = None  # the usual answer has one part
 
     @property
     def kept(self) -> KeptStep:
         """What the record of the sequence has of the step."""
-        return KeptStep(self.number, self.claim.request_id, self.claim.digest)
+        claim = self.claim
+        return _new(KeptStep, (self.number, claim.request_id, claim.digest))
 
     @property
     def id_digest(self) -> bytes:
         """The digest of the request's id; empty if the step has a number from its client, which says more."""
-        return digest_of(self.claim.request_id) if self.claim.number is None else b""
+        claim = self.claim
+        if claim.number is not None:
+            return b""
+        return (digest_of_sent_id if claim.names_request else digest_of)(claim.request_id)
 
     def add(self, answer: ResultRow, limit: int) -> None:
         """Add a part of the answer; the first part carries the status, every part may carry headers.
@@ -139,44 +168,45 @@ class Step:
             limit: The size in bytes beyond which a streamed answer is not kept.
         """
         if answer.news is not None and self.sequence_id in answer.news.ended:
-            self._ends_by_answer = True
-        if self._answer is None:
-            self._answer = answer
+            self.ends = True
+        if self.first is None:
+            self.first = answer
             if not answer.more:
                 return  # the usual case: the only part, which needs no check because no body exceeds the limit
-            self._parts = []
-        else:
-            self._later_headers.update((name.lower(), (name, value)) for name, value in answer.headers)
-        self._size += len(answer.body)
-        if self._size > limit:
-            self._parts = None
-        elif self._parts is not None:
-            self._parts.append(answer.body)
+            self._stream = _Stream()
+        stream = self._stream
+        if stream is not None:
+            if answer is not self.first:
+                stream.later_headers.update((name.lower(), (name, value)) for name, value in answer.headers)
+            stream.add(answer, limit)
 
     def encoded(self, *, interrupted: bool = False) -> bytes:
-        """Return the answer encoded for the store, the parts of a stream joined to one body.
+        """Return the answer encoded for the store; for ``interrupted`` see `kept_fields`."""
+        packed: bytes = _pack(self.kept_fields(interrupted=interrupted))
+        return packed
+
+    def kept_fields(self, *, interrupted: bool = False) -> KeptFields:
+        """Return the answer as it is kept, the parts of a stream joined to one body.
 
         It names the sequence as ended, whoever has ended it: who asks again may not know that the request had the
         marker. ``interrupted`` tells whether the stream goes on.
         """
-        answer = self._answer or _NOTHING_YET
-        status, reason, headers, body = answer.status, answer.reason, answer.headers, answer.body
+        _, _, status, reason, headers, body, _, _ = self.first or _NOTHING_YET
         ended = ((self.end_header, self.sequence_id),) if self.is_marked_last else ()
-        if self._size:
-            if self._parts is None:
-                text = f"The step was applied, but its streamed response was too large to be kept: {self._size} bytes."
-                return bytes(_pack((500, "", ended, b"", text)))
-            body = b"".join(self._parts)
-        if headers or self._later_headers:
-            replaced = {_STREAM_NEXT, *self._later_headers}
+        stream = self._stream
+        if stream is not None:
+            if stream.bodies is None:
+                text = f"The step was applied, but its streamed response was too large to be kept: {stream.size} bytes."
+                return KeptFields(500, "", ended, b"", text)
+            body = b"".join(stream.bodies)
+            replaced = {_STREAM_NEXT, *stream.later_headers}
             headers = [pair for pair in headers if pair[0].lower() not in replaced]
-            headers += [pair for name, pair in self._later_headers.items() if name != _STREAM_NEXT]
+            headers += [pair for name, pair in stream.later_headers.items() if name != _STREAM_NEXT]
         if interrupted:
             headers = [*headers, (INTERRUPTED_HEADER, "true")]
         elif ended:
             headers = [*headers, *ended]
-        packed: bytes = _pack((status, reason, headers, body, None))
-        return packed
+        return _new(KeptFields, (status, reason, headers, body if type(body) is bytes else bytes(body), None))
 
 
 def answer_of(step: Step, kept: bytes, token: str) -> ResultRow:
@@ -184,7 +214,12 @@ def answer_of(step: Step, kept: bytes, token: str) -> ResultRow:
 
     Raises ValueError, TypeError, AttributeError or msgpack.UnpackException: the bytes are no answer.
     """
-    status, reason, headers, body, error = msgpack.unpackb(kept)
+    return repeated_answer(step, KeptFields(*msgpack.unpackb(kept)), token)
+
+
+def repeated_answer(step: Step, kept: KeptFields, token: str) -> ResultRow:
+    """Return the result row of a kept answer, as `answer_of` does."""
+    status, reason, headers, body, error = kept
     news = news_of(headers, step.end_header)
     answer = ResultRow(step.row.job_id, False, status, reason, headers, body, error, news)
     return with_token(answer, token)
@@ -205,9 +240,8 @@ def with_token(answer: ResultRow, token: str) -> ResultRow:
     if error is not None:
         return answer
     cause, ended, _, version = news or _NO_NEWS
-    headers = [*headers, (ANSWER_TOKEN, token)]
-    # Made of their fields, since this is the hot path: `_replace` takes three times as long.
-    return ResultRow(job_id, more, status, reason, headers, body, None, SequenceNews(cause, ended, token, version))
+    news = _new(SequenceNews, (cause, ended, token, version))
+    return _new(ResultRow, (job_id, more, status, reason, [*headers, (ANSWER_TOKEN, token)], body, None, news))
 
 
 def error_answer(job_id: str, status: int, cause: str, message: str, version: str = "") -> ResultRow:

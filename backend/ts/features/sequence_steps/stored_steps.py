@@ -60,6 +60,10 @@ _STEPS_WITHOUT_STATE: Final = 10
 _WAS_APPLIED: Final = (APPLIED, DIFFERS)
 
 
+#: Makes a named tuple of its fields: on the hot path, since calling its class takes more than twice as long.
+_new: Final = tuple.__new__
+
+
 def _number(step: Step) -> int:
     return step.number
 
@@ -130,13 +134,15 @@ class StoredSteps(Steps):
             if step.history.was_sent:
                 return look_up(self.free_store(), step, self._rules)
             return refusal_answer(job_id, refused)
-        lease = self._holdings.leases[sequence_id]
-        if (answer := self._running_twice(step)) is not None:
-            return answer
-        running = self._running(sequence_id, lease.record)
-        verdict = judge(step.claim, lease.record, running, self._rules)
+        lease, running = self._holdings.leases[sequence_id], 0
+        record = lease.record
+        if sequence_id in self._live_of:
+            if (answer := self._running_twice(step)) is not None:
+                return answer
+            running = self._running(sequence_id, record)
+        verdict = judge(step.claim, record, running, self._rules)
         if isinstance(verdict, Repeat):
-            return repeated(self.free_store(), step, lease.record, verdict.number)
+            return repeated(self.free_store(), step, record, verdict.number)
         if step.history.asks_after and not (isinstance(verdict, Refuse) and self._may_count(step, lease, verdict)):
             if sequence_id not in self._live_of:
                 # The step was not applied, so it has not ended the sequence, even if the server assumes that it has.
@@ -144,16 +150,14 @@ class StoredSteps(Steps):
             return error_answer(job_id, 500, step.history.asks_after, NOT_APPLIED)
         if isinstance(verdict, Refuse):
             return error_answer(job_id, *verdict.reason, verdict.message)
-        unreadable = self._holdings.unreadable.get(sequence_id)
-        if unreadable is not None and not verdict.begins:
-            return refusal_answer(job_id, unreadable)
         if verdict.begins:
             self._begin(step, lease)
             running = 0
-        elif not lease.record.token:
-            lease.record.token = step.claim.token or new_token()
-        self._place(step, lease.record, running)
-        self._holdings.begun(sequence_id)
+        elif sequence_id in self._holdings.unreadable:
+            return refusal_answer(job_id, self._holdings.unreadable[sequence_id])
+        elif not record.token:
+            record.token = step.claim.token or new_token()
+        step.number, step.incarnation = record.last + running + 1, record.incarnation
         return None
 
     def _may_count(self, step: Step, lease: Lease, verdict: Refuse) -> bool:
@@ -167,6 +171,7 @@ class StoredSteps(Steps):
         self._end_live(step.sequence_id)
         self._states.drop(step.sequence_id)
         self._holdings.unreadable.pop(step.sequence_id, None)
+        self._holdings.begun(step.sequence_id)
         settings = self._settings
         lease.record.begin(step.claim.token or new_token(), settings.version, settings.state_version)
 
@@ -214,7 +219,7 @@ class StoredSteps(Steps):
 
     def _prepare(self, answers: list[ResultRow]) -> BatchCommit:
         """Return the commit of the steps that these answers complete; roll back the sequences of failed steps."""
-        live = self._live
+        live, leases = self._live, self._holdings.leases
         batch = BatchCommit(answers, self._settings.lease, self._rules)
         failed: list[Step] = []
         for index, answer in enumerate(answers):
@@ -222,8 +227,8 @@ class StoredSteps(Steps):
             if step is None:
                 continue
             if answer.error is None:
-                if not step.is_answered:
-                    answers[index] = with_token(answer, self._holdings.leases[step.sequence_id].record.token)
+                if step.first is None:
+                    answers[index] = with_token(answer, leases[step.sequence_id].record.token)
                 step.add(answer, self._max_answer)
                 if answer.more:
                     continue
@@ -236,8 +241,7 @@ class StoredSteps(Steps):
             self._roll_back(step.sequence_id)
             batch.refuse(step.sequence_id, *MOVED, ROLLED_BACK)
             batch.steps.pop(step.sequence_id, None)
-        leases = [self._holdings.leases[each] for each in batch.steps]
-        whole = self._written.prepare(leases, partial(self._counted, batch))
+        whole = self._written.prepare([leases[each] for each in batch.steps], partial(self._counted, batch))
         for sequence_id, steps in list(batch.steps.items()):
             try:
                 batch.commits.append(self._prepare_sequence(sequence_id, steps, whole=sequence_id in whole))
@@ -274,22 +278,36 @@ class StoredSteps(Steps):
         lease, running = self._holdings.leases[sequence_id], self._live_of.get(sequence_id, ())
         if not self._states.is_used:
             self._note_step_without_state()
-        state, entries = self._written.encode(lease, whole=whole)
-        for step in steps:
-            if step.ends:
-                self._ended.add(sequence_id)
-        begins, first = not lease.record.has_begun, lease.record.last + 1
+        record, written, most_kept = lease.record, self._written, self._settings.kept
+        state, entries = (written.state(sequence_id), None) if written.are_whole else written.encode(lease, whole=whole)
+        first = record.last + 1
         new_ids = b""
-        kept = []
+        kept: list[KeptAnswer] = []
         for step in sorted((*steps, *running), key=_number) if running or len(steps) > 1 else steps:
+            if step.ends and step not in running:
+                self._ended.add(sequence_id)
             applied = step.kept
             if not step.is_applied:
                 step.is_applied = True
                 id_digest = step.id_digest
-                lease.record.apply(applied, self._settings.kept, id_digest)
+                record.apply(applied, most_kept, id_digest)
                 new_ids += id_digest
-            kept.append(KeptAnswer(applied, step.encoded(interrupted=step in running)))
-        if lease.record.forget_ids_beyond(self._settings.most_ids) and not self._has_warned:
+            kept.append(_new(KeptAnswer, (applied, step.encoded(interrupted=step in running))))
+        if new_ids and record.forget_ids_beyond(self._settings.most_ids):
+            self._warn_of_forgotten_ids(sequence_id)
+        ends_log = record.checkpoint.log_from > 0
+        log = None
+        if not running and sequence_id in self._ended:
+            return Commit(lease, None, ENDED, kept, new_ids, first == 1, None, ends_log)
+        if entries is not None:
+            log = written.log(lease, first, entries, runs_on=bool(running))
+        elif not written.are_whole:
+            written.note_whole(record, state)
+        self._states.committed(sequence_id)
+        return _new(Commit, (lease, state, "", kept, new_ids, first == 1, log, ends_log))
+
+    def _warn_of_forgotten_ids(self, sequence_id: str) -> None:
+        if not self._has_warned:
             self._has_warned = True
             logger.warning(
                 "Sequence %r has had more than %d requests without a number: the oldest ids are forgotten, so that a"
@@ -298,17 +316,6 @@ class StoredSteps(Steps):
                 *(sequence_id, self._settings.most_ids),
                 extra={"sequence_id": sequence_id},
             )
-        ends_log = bool(lease.record.checkpoint.log_from)
-        log = None
-        if not running and sequence_id in self._ended:
-            return Commit(lease, None, ENDED, kept, new_ids, begins, None, ends_log)
-        if entries is None:
-            self._written.note_whole(lease.record, state)
-        else:
-            log = self._written.log(lease, first, entries, runs_on=bool(running))
-        self._states.forget_changes(sequence_id)
-        self._states.measure(sequence_id)
-        return Commit(lease, state, "", kept, new_ids, begins, log, ends_log)
 
     def _note_step_without_state(self) -> None:
         self._steps_without_state += 1

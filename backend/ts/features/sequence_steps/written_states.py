@@ -7,7 +7,7 @@ has changed nothing.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ts.features.sequence_steps.record import SequenceRecord, checkpoint_of
 from ts.features.sequence_steps.state_log import LogEntry
@@ -17,8 +17,6 @@ from ts.sequence.sequence_cache import SequenceCache
 
 logger = logging.getLogger(__name__)
 
-_NOTHING: Final = object()
-
 
 class WrittenStates:
     """Decides and encodes what commits write.
@@ -26,10 +24,14 @@ class WrittenStates:
     Args:
         states: The states in memory.
         most: The limit in bytes beyond which a state is refused.
+
+    Attributes:
+        are_whole: Whether all states are written whole, since the handler has no logs.
     """
 
     def __init__(self, states: SequenceCache, settings: StoreSettings, most: int) -> None:
         self._states = states
+        self.are_whole = states.rebuild is None
         self._every = settings.checkpoint_steps
         self._most = most
         self._empty = states.encoding.encode([])
@@ -45,7 +47,7 @@ class WrittenStates:
             changed: The sequences of a commit.
             counted: Returns how many steps of a sequence the commit counts first.
         """
-        if self._states.rebuild is None:
+        if self.are_whole:
             whole = {lease.sequence_id for lease in changed}
         else:
             whole = {lease.sequence_id for lease in changed if self._is_whole(lease, counted(lease.sequence_id))}
@@ -73,17 +75,17 @@ class WrittenStates:
         entries = self._states.entries(sequence_id)
         if whole and entries:  # a checkpoint, which can wait
             try:
-                return self._encoded_state(sequence_id), None
+                return self.state(sequence_id), None
             except StateError as error:
                 self._put_off(lease, error)
         elif whole:
-            return self._encoded_state(sequence_id), None
+            return self.state(sequence_id), None
         return None, self._encoded_entries(entries)
 
-    def _encoded_state(self, sequence_id: str) -> bytes | None:
-        state = self._states.peek(sequence_id, _NOTHING)
-        encoded = None if state is _NOTHING else self._states.encoding.encode(state)
-        if encoded is not None:
+    def state(self, sequence_id: str) -> bytes | None:
+        """Return the encoded state, None if there is none. Raises as `encode`."""
+        encoded = self._states.encoded(sequence_id)
+        if encoded is not None and len(encoded) > self._most:
             self._check_size(encoded)
         return encoded
 
@@ -132,5 +134,4 @@ class WrittenStates:
 
     def note_whole(self, record: SequenceRecord, state: bytes | None) -> None:
         """Note in the record that a state was written whole."""
-        if self._states.rebuild is not None:
-            record.checkpoint = checkpoint_of(state, record.last)
+        record.checkpoint = checkpoint_of(state, record.last)

@@ -51,7 +51,8 @@ def fold(tables: Tables) -> None:
     changes: dict[int, list[Change]] = {}
     unreadable: list[tuple[Any, Any, Damaged]] = []
     floors: dict[int, int] = {}
-    replaced: set[int] = set()
+    # By sequence of which the changes so far have the state and all answers that are kept: the ids before them.
+    replaced: dict[int, list[bytes]] = {}
     for sequence, entry, lasts in found:
         if lasts == 0 and sequence in replaced:
             continue
@@ -60,18 +61,35 @@ def fold(tables: Tables) -> None:
         except Damaged as damage:
             unreadable.append((sequence, entry, damage))
             continue
-        own = changes.setdefault(change.sequence, [])
+        number = change.sequence
+        own = changes.get(number)
+        if own is None:
+            own = changes[number] = []
+            floors[number] = change.latest.last - tables.kept
+        elif number in replaced and change.tokens is None and change.log is None:
+            if change.incarnation == own[-1].incarnation:
+                replaced[number].append(change.new_ids)
+            continue
+        elif number in replaced:
+            _add_earlier_ids(own, replaced[number])
         own.append(change)
-        if len(own) == 1:
-            floors[change.sequence] = change.latest.last - tables.kept
-        if lasts == 0 and change.kept[0][0][0] <= floors[change.sequence]:
-            replaced.add(change.sequence)
-    for own in changes.values():
+        if change.log is None and change.latest.last <= floors[number]:
+            replaced.setdefault(number, [])
+    for number, own in changes.items():
+        _add_earlier_ids(own, replaced.get(number, []))
         own.reverse()
     apply(tables, changes)
     for sequence, entry, problem in unreadable:
         tables.set_aside(sequence, f"a change of it cannot be read: {problem}", entry)
     tables.file.execute("DELETE FROM changes")
+
+
+def _add_earlier_ids(changes: list[Change], earlier: list[bytes]) -> None:
+    """Add ids to the earliest of some changes, which are in reverse order, as are the ids; empty the list of these."""
+    if earlier:
+        earliest = changes[-1]
+        changes[-1] = earliest._replace(new_ids=b"".join([*reversed(earlier), earliest.new_ids]))
+        earlier.clear()
 
 
 def apply(tables: Tables, changes: Mapping[int, list[Change]]) -> None:

@@ -56,7 +56,7 @@ class Presence:
 
 def _identity(path: str) -> tuple[int, int] | None:
     try:
-        found = Path(path).stat()
+        found = os.stat(path)  # noqa: PTH116 - several times with each commit, where it is not known otherwise
     except OSError:
         return None
     return found.st_dev, found.st_ino

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from ts.features.sequence_steps.record import Damaged, SequenceRecord, seal
+from ts.features.sequence_steps.record import Damaged, SequenceRecord
 from ts.features.sequence_steps.stores.store import (
     JUST_NOW,
     Acquired,
@@ -39,7 +39,7 @@ from ts.features.sequence_steps.stores.store import (
 from ts.features.sqlite.file_acquisition import Acquisition
 from ts.features.sqlite.file_journal import apply, fold, journal_of
 from ts.features.sqlite.file_opening import open_file
-from ts.features.sqlite.file_pieces import Change, Latest, pack
+from ts.features.sqlite.file_pieces import Change, Latest, sealed_changes
 from ts.features.sqlite.file_rows import Row, name_of
 from ts.features.sqlite.file_sweep import COUNT_TAKEOVER, sweep
 from ts.features.sqlite.file_tables import Tables
@@ -152,12 +152,13 @@ class FileStore(Store):
             if begins or new_ids or first + len(kept) - 1 != record.last:
                 lasts = True
             # The fields of a `Change`, and in it of a `Latest`: tuples, since this is the hot path.
+            incarnation = record.incarnation
             latest: tuple[Any, ...] = (
                 lease.fence,
                 until,
                 expires_at,
                 closed,
-                record.incarnation,
+                incarnation,
                 record.token,
                 record.version,
                 record.state_version,
@@ -165,8 +166,9 @@ class FileStore(Store):
                 record.forgotten_ids,
                 None if closed else state,
             )
-            tokens = record.tokens if first == 1 else None
-            change: tuple[Any, ...] = (lease.number, record.incarnation, latest, tokens, new_ids, kept)
+            change: tuple[Any, ...] = (lease.number, incarnation, latest, None, new_ids, kept)
+            if first == 1:
+                change = (*change[:3], record.tokens, new_ids, kept)
             if log is not None:
                 lasts = True
                 size += sum(len(each.entries) for each in log)
@@ -190,7 +192,7 @@ class FileStore(Store):
         Args:
             lasts: Whether the changes have more than later changes of the same sequences replace.
         """
-        entries = [seal(pack(change)) for change in changes]
+        entries = sealed_changes(changes)
         if sum(map(len, entries)) > _JOURNALED_SIZE:
             return False
         values = itertools.chain.from_iterable(zip([change[0] for change in changes], entries, strict=True))
