@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchserve_py.doors.routing import Door, DoorContext
     from torchserve_py.doors.token_authorization import Authorization
     from torchserve_py.jobs.job_observer import JobObserver
+    from torchserve_py.metrics.metrics_plan import MetricsPlan
     from torchserve_py.settings.addresses import Address
     from torchserve_py.settings.model_spec import ModelSpec
     from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
@@ -198,11 +199,7 @@ def _nothing_around(settings: Settings) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _nothing_restored(settings: Settings) -> None:
-    return None
-
-
-def _no_observer(settings: Settings) -> None:
+def _nothing_of_the_kind(settings: Settings) -> None:
     return None
 
 
@@ -262,6 +259,11 @@ class Plugin:
         ended: Is called at the end of the server's process, even if it could not start.
         around: Returns what holds from before the first worker is started until the last one has ended.
         launchers: By what the setting ``worker_launcher`` says.
+        handler_metrics: The name of a module whose ``handler_metrics(hostname, taken, plan, log)`` returns the
+            `metrics.handler_metrics.HandlerMetrics` of the server: for handlers that cannot use the names ``taken``, by
+            a `MetricsPlan`, with a line for each value in ``log``, if it is not None. The first plugin that has one
+            counts.
+        metrics_plan: Returns which metrics there are, or None if the settings list none. Raises MetricsConfigError.
         observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
             jobs cost nothing more. Raises FeatureUnavailable.
         authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
@@ -307,7 +309,9 @@ class Plugin:
     ended: Callable[[], object] = _none
     around: Callable[[Settings], AbstractContextManager[None]] = _nothing_around
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
-    observer: Callable[[Settings], JobObserver | None] = _no_observer
+    handler_metrics: str = ""
+    metrics_plan: Callable[[Settings], MetricsPlan | None] = _nothing_of_the_kind
+    observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
     authorization: Callable[[Settings], Authorization] | None = None
     ranks: RanksOffer | None = None
     protocols: Mapping[str, str] = field(default_factory=dict)
@@ -315,6 +319,6 @@ class Plugin:
     runtimes: Mapping[str, str] = field(default_factory=dict)
     forms: str = ""
     config_file: Callable[[Mapping[str, str], Path], ConfigFile | None] = _no_config_file
-    restored: Callable[[Settings], Restored | None] = _nothing_restored
+    restored: Callable[[Settings], Restored | None] = _nothing_of_the_kind
     settings: Callable[[], type[SettingsSection]] | None = None
     model_config: Callable[[], type[ModelConfigKeys]] | None = None

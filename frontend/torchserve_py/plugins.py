@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchserve_py.doors.token_authorization import Authorization
+    from torchserve_py.metrics.metrics_plan import MetricsPlan
     from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
     from torchserve_py.settings.table import Settings, SettingsSection
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS: Final = "torchserve_py.plugins"
 #: The folders in `torchserve_py.features`. If doors of two have the same path, the first gets the request.
 BUILT_IN: Final = (
+    "metrics_config",
     "open_inference",
     "truss",
     "mlserver",
@@ -65,6 +67,7 @@ BUILT_IN: Final = (
     "forms",
     "snapshots",
     "confinement",
+    "handler_metrics",
     "model_packages",
     "forking",
     "orphans",
@@ -159,6 +162,17 @@ def packages() -> str:
 def confining() -> str:
     """Return the module that confines workers; empty: they are not confined."""
     return next((plugin.confinement for plugin in plugins() if plugin.confinement), "")
+
+
+@cache
+def handler_metrics() -> str:
+    """Return the module that shows the metrics of handlers; empty: they are not shown."""
+    return next((plugin.handler_metrics for plugin in plugins() if plugin.handler_metrics), "")
+
+
+def metrics_plan(settings: Settings) -> MetricsPlan | None:
+    """Return which metrics there are; None: those that the server has."""
+    return next((plan for plugin in plugins() if (plan := plugin.metrics_plan(settings)) is not None), None)
 
 
 @cache

@@ -37,11 +37,11 @@ from torchserve_py.doors.openings import problems_of_opening
 from torchserve_py.logs import access_log
 from torchserve_py.logs.log_thread import wait_until_written
 from torchserve_py.logs.setup import configure_logging
-from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan, read_metrics_config
+from torchserve_py.metrics.metrics_plan import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.plugin_api import FeatureUnavailable
-from torchserve_py.plugins import authorization, confining, plugins
+from torchserve_py.plugins import authorization, confining, handler_metrics, metrics_plan, plugins
 from torchserve_py.server_folder import server_folder
 from torchserve_py.server_process import heeded_end_signals, release_end_signals
 from torchserve_py.settings.flags import parse_flags
@@ -92,7 +92,10 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._metrics = ServerMetrics(plan=_metrics_plan(settings))
+        listed = metrics_plan(settings) or MetricsPlan()
+        summary = settings.metric_log_lines == "summary"
+        plan = replace(listed, mode=settings.metrics_mode, summary=summary)
+        self._metrics = ServerMetrics(plan=plan, handlers=handler_metrics())
         confinement = Confinement()
         if module := confining():
             needed = (settings.temp_dir, worker_package_root())
@@ -226,14 +229,6 @@ def _import_doors() -> tuple[ModuleType, list[DoorOffer], list[ListenerOffer], l
     doors = [offer for plugin in plugins() for offer in plugin.doors()]
     listeners = [offer for plugin in plugins() for offer in plugin.listeners()]
     return http, doors, listeners, [offer for plugin in plugins() for offer in plugin.background()]
-
-
-def _metrics_plan(settings: Settings) -> MetricsPlan:
-    mode, summary = settings.metrics_mode, settings.metric_log_lines == "summary"
-    if settings.metrics_config is None:
-        return MetricsPlan(mode=mode, summary=summary)
-    listed = read_metrics_config(settings.metrics_config)
-    return replace(listed, accepts_unlisted=settings.model_metrics_auto_detect, mode=mode, summary=summary)
 
 
 async def _say_started(server: Server) -> None:

@@ -30,12 +30,13 @@ from torchserve_py.features.grpc.http2.abuse_allowance import AbuseAllowance
 from torchserve_py.features.grpc.http2.frame_reader import FrameReader
 from torchserve_py.features.grpc.http2.grpc_messages import BadMessage, MessageLimit, MessageReader
 from torchserve_py.features.grpc.http2.header_decoder import HeaderDecoder
+from torchserve_py.features.metrics_config.metrics_file import read_metrics_config
 from torchserve_py.features.mlserver import mlserver_contract as mlserver
 from torchserve_py.features.snapshots.snapshot_file import parse_snapshot
 from torchserve_py.features.truss import truss_contract as truss
 from torchserve_py.features.workflows.errors import WorkflowError
 from torchserve_py.features.workflows.spec import read_spec
-from torchserve_py.metrics.metrics_file import MetricsConfigError, read_metrics_config
+from torchserve_py.metrics.metrics_plan import MetricsConfigError
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig, read_model_config
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.model_spec import parse_model_specs

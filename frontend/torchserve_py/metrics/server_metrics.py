@@ -15,7 +15,7 @@ from torchserve_py.metrics.families import Family, ServerFamilies, U, expose
 from torchserve_py.metrics.handler_metrics import HandlerMetrics
 from torchserve_py.metrics.instruments import Counter, Gauge, Instrument, Updatable
 from torchserve_py.metrics.metric_log import LINE_PER_EVENT, MODEL_LOGGER, SERVER_LOGGER, Changes, EventLines, MetricLog
-from torchserve_py.metrics.metrics_file import MetricsPlan
+from torchserve_py.metrics.metrics_plan import MetricsPlan
 from torchserve_py.metrics.model_metrics import ModelMetrics, Outcomes
 
 logger = logging.getLogger(__name__)
@@ -40,9 +40,15 @@ class ServerMetrics:
     """All series of the server; those without a model exist, at zero, from the start.
 
     `hostname`, the machine's if it is None, is the label of that name. `plan` says which metrics are shown and logged.
+    `handlers` is the name of a module that shows those of handlers, see `plugin_api.Plugin.handler_metrics`.
     """
 
-    def __init__(self, hostname: str | None = None, plan: MetricsPlan = MetricsPlan()) -> None:  # noqa: B008 - it is frozen
+    def __init__(
+        self,
+        hostname: str | None = None,
+        plan: MetricsPlan = MetricsPlan(),  # noqa: B008 - it is frozen
+        handlers: str = "",
+    ) -> None:
         self._hostname = hostname or socket.gethostname()
         self._plan = plan
         self._families = ServerFamilies(self._plan.server)
@@ -72,12 +78,11 @@ class ServerMetrics:
         if plan.mode != "prometheus":
             self._logs = [server_log, MetricLog(MODEL_LOGGER)]
             self._changes = Changes(server_log, self._hostname)
-        self._handlers = HandlerMetrics(
-            self._hostname,
-            [name for family in self._families for name in family.taken_names],
-            self._plan,
-            self._logs[1] if self._logs else None,
-        )
+        self._handlers = HandlerMetrics()
+        if handlers:
+            taken = [name for family in self._families for name in family.taken_names]
+            log = self._logs[1] if self._logs else None
+            self._handlers = importlib.import_module(handlers).handler_metrics(self._hostname, taken, plan, log)
 
     def model(self, name: str, version: str, further: str = "") -> ModelMetrics:
         """The instruments of a model version; `further` is the `ContractOffer.metrics` of its contract."""

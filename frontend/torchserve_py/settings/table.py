@@ -262,12 +262,6 @@ class Settings(ClosedSchema):
         "requests",
         "what `ts_metrics.log` has: TorchServe's lines for each request, or a line a second for what has changed",
     )
-    metrics_config: Annotated[Path | None, kinds.METRICS_CONFIG] = setting(
-        None, "YAML file that lists the metrics there are", "built in"
-    )
-    model_metrics_auto_detect: Switch = setting(
-        False, "let handlers add metrics that this file does not list; without a file they may"
-    )
     disable_system_metrics: Switch = setting(False, "leave out the metrics of the host")
     system_metrics_cmd: Annotated[str | None, kinds.COMMAND, Source(env=None)] = setting(
         None, "Python script and arguments that print metrics of the host", "built in"

@@ -51,7 +51,8 @@ def _path(text: str, base: Path) -> Path:
     return Path(os.path.normpath(base / text.strip()))
 
 
-def _existing_file(text: str, base: Path) -> Path:
+def existing_file(text: str, base: Path) -> Path:
+    """Return the path of a file. Raises ValueError: there is none."""
     path = _path(text, base)
     if not path.is_file():
         raise ValueError("no such file")
@@ -65,16 +66,8 @@ def _existing_directory(text: str, base: Path) -> Path:
     return path
 
 
-def _metrics_config(text: str, base: Path) -> Path:
-    from torchserve_py.metrics.metrics_file import read_metrics_config  # most servers have no such file
-
-    path = _existing_file(text, base)
-    read_metrics_config(path)  # for its errors
-    return path
-
-
 def _log_config(text: str, base: Path) -> Path:
-    path = _existing_file(text, base)
+    path = existing_file(text, base)
     if not is_log4j(path):
         read_log_config(path)  # for its errors
     return path
@@ -103,7 +96,6 @@ COMMAND = Parsed("a command line", _command)
 PATH = Parsed("a path", _path)
 ROUTE = Parsed("the path of a URL, such as /predict, without braces and query", _route)
 DIRECTORY = Parsed("an existing directory", _existing_directory)
-METRICS_CONFIG = Parsed("a file as docs/metrics.md describes it", _metrics_config)
 LOG_CONFIG = Parsed("a file as docs/logging.md describes it", _log_config)
 WORDS = _listed("names with commas between them", str)
 REGEX = Parsed("a regular expression", lambda text, _: _compile(text))

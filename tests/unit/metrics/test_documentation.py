@@ -5,9 +5,8 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
-from tests.unit.metrics.exposition import HOST, documented
+from tests.unit.metrics.exposition import documented, server_metrics
 
-from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.demand import Reason
 from torchserve_py.scheduling.effects import CloseReason
 
@@ -15,7 +14,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
 def test_every_family_is_documented_with_its_type() -> None:
-    metrics = ServerMetrics(HOST)
+    metrics = server_metrics()
     metrics.model("noop", "1.0")
     rows = re.findall(r"^\| (`[^|]+`) \| (counter|gauge|histogram) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     in_docs = {name: kind for names, kind in rows for name in re.findall(r"`(\w+)`", names)}

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.metrics.exposition import HOST, documented, exposed, scrape
+from tests.unit.metrics.exposition import HOST, documented, exposed, scrape, server_metrics
 from tests.unit.metrics.records import AT, end_batch, end_job
 
 from torchserve_py.metrics.catalog import LEGACY_NAMES, MODEL_METRICS, SERVER_METRICS, Declaration
 from torchserve_py.metrics.metric_log import LINE_PER_EVENT
-from torchserve_py.metrics.metrics_file import MetricsConfigError, MetricsPlan
+from torchserve_py.metrics.metrics_plan import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.effects import Cause
 
@@ -24,7 +24,7 @@ def listing(
 ) -> ServerMetrics:
     """The metrics of a server whose file lists these."""
     named = [{each.name: each for each in listed} for listed in (server, model)]
-    metrics = ServerMetrics(HOST, MetricsPlan(*named, auto_detect, mode))
+    metrics = server_metrics(MetricsPlan(*named, auto_detect, mode))
     metrics.model("noop", "1.0")
     return metrics
 
@@ -41,7 +41,7 @@ def tokens(value: float = 1, kind: str = "counter", dimensions: Any = MODEL, ids
 
 
 def test_the_catalog_is_what_is_shown_without_a_file() -> None:
-    metrics = ServerMetrics(HOST)
+    metrics = server_metrics()
     metrics.model("noop", "1.0")
     assert {name: kind for name, (kind, _) in documented(metrics).items()} == {
         name: each.kind for name, each in (SERVER_METRICS | MODEL_METRICS).items()
@@ -133,7 +133,7 @@ def test_a_listed_metric_stays_when_the_last_model_goes() -> None:
 def test_workers_are_told_what_is_declared() -> None:
     metrics = listing(Declaration("Tokens", "counter", "Count", ("a", "b")))
     assert metrics.declared_model_metrics == [["counter", "Tokens", "Count", ["a", "b"]]]
-    assert ["gauge", "HandlerTime", "ms", ["ModelName", "Level"]] in ServerMetrics(HOST).declared_model_metrics
+    assert ["gauge", "HandlerTime", "ms", ["ModelName", "Level"]] in server_metrics().declared_model_metrics
 
 
 def test_a_name_that_prometheus_would_confuse_with_another_is_refused() -> None:
@@ -156,7 +156,7 @@ def test_a_scripts_values_are_those_of_the_listed_metrics() -> None:
 
 
 def test_a_scripts_value_with_other_dimensions_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = ServerMetrics(HOST)
+    metrics = server_metrics()
     for _ in range(2):
         metrics.record("CPUUtilization", ["Host", "0"], 12, HOST)
     metrics.record("Requests2XX", ["Host"], -1, HOST)
@@ -190,7 +190,7 @@ SUMMARY = MetricsPlan(mode="log", summary=True)
 
 
 def test_a_summary_has_a_counters_growth_and_a_gauge_that_was_set(logged: Logged) -> None:
-    metrics = ServerMetrics(HOST, SUMMARY)
+    metrics = server_metrics(SUMMARY)
     assert logged(metrics, "TS_METRICS") == []
     for _ in range(3):
         metrics.answers.append((AT, 200))
@@ -205,7 +205,7 @@ def test_a_summary_has_a_counters_growth_and_a_gauge_that_was_set(logged: Logged
 
 
 def test_a_model_that_comes_back_starts_from_nothing(logged: Logged) -> None:
-    metrics = ServerMetrics(HOST, SUMMARY)
+    metrics = server_metrics(SUMMARY)
     line = "ts_inference_requests_total.Count:{}|#model_name:noop,model_version:1.0|#hostname:box"
     metrics.model("noop", "1.0").by_version.requests_total.inc(5)
     assert logged(metrics, "TS_METRICS") == [line.format("5.0")]
@@ -215,7 +215,7 @@ def test_a_model_that_comes_back_starts_from_nothing(logged: Logged) -> None:
 
 
 def test_each_request_has_torchserves_lines(logged: Logged) -> None:
-    metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
+    metrics = server_metrics(MetricsPlan(mode="log"))
     model = metrics.model("noop", "1.0")
     for at, by_default in ((AT, True), (AT + 0.001, False)):
         end_batch(model, 0.5, 0.75, at=at)
@@ -238,7 +238,7 @@ def test_each_request_has_torchserves_lines(logged: Logged) -> None:
 
 
 def test_a_request_that_gets_no_answer_of_a_handler_has_no_times(logged: Logged) -> None:
-    metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
+    metrics = server_metrics(MetricsPlan(mode="log"))
     model = metrics.model("noop", "1.0")
     end_job(model, 1.25, told=Cause.queue_full, failed=True)
     metrics.answers.append((AT, 503))
@@ -257,7 +257,7 @@ def test_lines_of_a_request_are_only_of_what_the_file_lists(logged: Logged) -> N
 
 
 def test_every_value_of_a_handler_is_a_line(logged: Logged) -> None:
-    metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
+    metrics = server_metrics(MetricsPlan(mode="log"))
     model = metrics.model("noop", "1.0")
     end_batch(model, 0.0025, 1, 2, "ab")
     metrics.record_model_metrics(
@@ -273,14 +273,14 @@ def test_every_value_of_a_handler_is_a_line(logged: Logged) -> None:
 
 
 def test_what_a_handler_says_cannot_forge_a_line(logged: Logged) -> None:
-    metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
+    metrics = server_metrics(MetricsPlan(mode="log"))
     metrics.model("noop", "1.0")
     metrics.record_model_metrics("noop", [tokens(dimensions=[["a", "b\nc"]], ids="x\ny")])
     assert logged(metrics, "MODEL_METRICS") == [r"Tokens.Count:1.0|#a:b\nc|#hostname:box,requestID:x\ny"]
 
 
 def test_many_lines_do_not_wait_for_the_next_flush(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = ServerMetrics(HOST, MetricsPlan(mode="log"))
+    metrics = server_metrics(MetricsPlan(mode="log"))
     metrics.model("noop", "1.0")
     with caplog.at_level(logging.INFO):
         metrics.record_model_metrics("noop", [tokens()] * 1000)
@@ -290,7 +290,7 @@ def test_many_lines_do_not_wait_for_the_next_flush(caplog: pytest.LogCaptureFixt
 
 
 def test_legacy_shows_three_counters_and_logs_the_rest(logged: Logged) -> None:
-    metrics = ServerMetrics(HOST, MetricsPlan(mode="legacy"))
+    metrics = server_metrics(MetricsPlan(mode="legacy"))
     end_job(metrics.model("noop", "1.0"), told=Cause.queue_full, failed=True)
     metrics.answers.append((AT, 200))
     metrics.record_model_metrics("noop", [tokens()])
@@ -302,7 +302,7 @@ def test_legacy_shows_three_counters_and_logs_the_rest(logged: Logged) -> None:
 
 
 def test_the_mode_prometheus_logs_nothing(logged: Logged) -> None:
-    metrics = ServerMetrics(HOST, MetricsPlan(mode="prometheus"))
+    metrics = server_metrics(MetricsPlan(mode="prometheus"))
     metrics.answers.append((AT, 200))
     end_job(metrics.model("noop", "1.0"), 2, waited=1)
     end_batch(metrics.model("noop", "1.0"), 1, 1)

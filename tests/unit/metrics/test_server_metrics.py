@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from tests.unit.metrics.exposition import HOST, documented, exposed, scrape
+from tests.unit.metrics.exposition import documented, exposed, scrape, server_metrics
 from tests.unit.metrics.records import AT, end_batch, end_job
 
 from torchserve_py.metrics.families import Family
@@ -42,7 +42,7 @@ HISTOGRAMS_OF_A_MODEL = {"ts_queue_seconds", "ts_handler_seconds", "ts_request_s
 
 @pytest.fixture
 def metrics() -> ServerMetrics:
-    return ServerMetrics(HOST)
+    return server_metrics()
 
 
 def test_the_servers_series_are_there_at_zero_from_the_start(metrics: ServerMetrics) -> None:
@@ -256,7 +256,7 @@ def test_odd_names_are_escaped(metrics: ServerMetrics) -> None:
 
 
 def test_outcomes_are_counted_by_protocol_and_cause_and_go_with_their_model() -> None:
-    metrics = ServerMetrics(HOST)
+    metrics = server_metrics()
     model = metrics.model("noop", "1.0")
     end_job(model)
     end_job(model, told=404, failed=True)
@@ -275,7 +275,7 @@ def test_outcomes_are_counted_by_protocol_and_cause_and_go_with_their_model() ->
 
 
 def test_a_plugin_adds_a_metric_with_a_name_of_its_own() -> None:
-    metrics = ServerMetrics(HOST)
+    metrics = server_metrics()
     asked = metrics.add(Family("guide_asked", Counter, "Count", "Guides that were asked for"))
     asked.child({"model_name": "m"}).inc(2)
     assert 'guide_asked{model_name="m",} 2.0\n' in list(metrics.expose({"guide_asked"}))

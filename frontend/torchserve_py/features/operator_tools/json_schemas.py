@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from torchserve_py.metrics.metrics_file import MetricsFile
 from torchserve_py.plugin_api import SchemaOffer
 from torchserve_py.plugins import model_config_keys, plugins
 from torchserve_py.settings.flags import Flags
@@ -30,7 +29,6 @@ def schemas() -> Mapping[str, Callable[[], SchemaOffer]]:
     kernels = {
         "config.properties": lambda: SchemaOffer("config.properties", server_settings()),
         "model-config": lambda: SchemaOffer("model-config.yaml", model_config_file()),
-        "metrics": lambda: SchemaOffer("metrics.yaml", MetricsFile),
     }
     return kernels | {name: make for plugin in plugins() for name, make in plugin.schemas.items()}
 

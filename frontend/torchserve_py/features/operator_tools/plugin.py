@@ -11,7 +11,7 @@ from torchserve_py.plugins import plugins
 
 def _schemas() -> Sequence[str]:
     """Return the files with a schema: the kernel's, then those of plugins."""
-    return ("config.properties", "model-config", "metrics", *(name for each in plugins() for name in each.schemas))
+    return ("config.properties", "model-config", *(name for each in plugins() for name in each.schemas))
 
 
 PLUGIN = Plugin(

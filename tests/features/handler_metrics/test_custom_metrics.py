@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from tests.unit.metrics.exposition import HOST, documented, exposed, scrape
+from tests.unit.metrics.exposition import documented, exposed, scrape, server_metrics
 
-from torchserve_py.metrics.handler_metrics import MAX_SERIES_PER_MODEL
+from torchserve_py.features.handler_metrics.custom_metrics import MAX_SERIES_PER_MODEL
 from torchserve_py.metrics.server_metrics import ServerMetrics
 
 MODEL = [["ModelName", "noop"], ["Level", "Model"]]
@@ -13,7 +13,7 @@ MODEL = [["ModelName", "noop"], ["Level", "Model"]]
 
 @pytest.fixture
 def metrics() -> ServerMetrics:
-    metrics = ServerMetrics(HOST)
+    metrics = server_metrics()
     metrics.model("noop", "1.0")
     return metrics
 

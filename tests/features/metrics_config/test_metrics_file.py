@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from torchserve_py.features.metrics_config.metrics_file import read_metrics_config
 from torchserve_py.metrics.catalog import MODEL_METRICS, SERVER_METRICS, Declaration
-from torchserve_py.metrics.metrics_file import MetricsConfigError, read_metrics_config
+from torchserve_py.metrics.metrics_plan import MetricsConfigError
 
 EXAMPLE = Path(__file__).parents[3] / "configs" / "metrics.yaml"
 

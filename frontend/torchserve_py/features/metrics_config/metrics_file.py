@@ -9,8 +9,7 @@ Where a file is configured, only what it lists exists. TorchServe runs without a
 that is an error which keeps the server from starting.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from pydantic import Field
 
 from torchserve_py.metrics.catalog import KINDS, MODEL_METRICS, SERVER_METRICS, Declaration
 from torchserve_py.metrics.families import metric_name
+from torchserve_py.metrics.metrics_plan import MetricsConfigError, MetricsPlan
 from torchserve_py.settings.schemas.schema import ClosedSchema, read
 from torchserve_py.settings.schemas.values import NAME, Expected, Listed, Nested
 from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
@@ -27,23 +27,6 @@ _SECTION = Nested(f"a map with {', '.join(KINDS)}")
 
 def _are_different(names: list[Any]) -> bool:
     return all(isinstance(name, str) and name.strip() for name in names) and len(set(names)) == len(names)
-
-
-class MetricsConfigError(ValueError):
-    """The file is wrong; the message says where and how."""
-
-
-@dataclass(frozen=True)
-class MetricsPlan:
-    """Which metrics there are and where they go; without a file everything is shown, and handlers may add metrics."""
-
-    #: The metrics of the server that are shown, by name.
-    server: Mapping[str, Declaration] = field(default_factory=lambda: SERVER_METRICS)
-    #: The metrics that handlers find in their cache, by name.
-    model: Mapping[str, Declaration] = field(default_factory=lambda: MODEL_METRICS)
-    accepts_unlisted: bool = True  # whether handlers may add metrics
-    mode: str = "prometheus"  # `prometheus`, or `log` or `legacy`, which write metrics to log files
-    summary: bool = False  # whether these files have no lines for single requests
 
 
 class Metric(ClosedSchema):

@@ -1,0 +1,1 @@
+"""A file that lists the metrics there are."""
