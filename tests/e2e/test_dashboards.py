@@ -28,12 +28,18 @@ VARIABLES = {"$__rate_interval": "30s", "$instance": ".*", "$model": ".*", "$ver
 ADDED = {"instance", "job"}
 
 ADDING = """
+from ts.handler_utils.utils import send_intermediate_predict_response
+
+
 class AddingHandler:
     def initialize(self, context):
         self.totals = {}
 
     def handle(self, data, context):
-        return [self.add(context.get_sequence_id(index), row["body"]) for index, row in enumerate(data)]
+        sums = [self.add(context.get_sequence_id(index), row["body"]) for index, row in enumerate(data)]
+        for _ in range(2):
+            send_intermediate_predict_response(["the sum is "] * len(data), context.request_ids, "", 200, context)
+        return sums
 
     def add(self, sequence, text):
         self.totals[sequence] = self.totals.get(sequence, 0) + int(text)

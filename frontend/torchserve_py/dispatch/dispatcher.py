@@ -40,6 +40,7 @@ from torchserve_py.transport.running_time import running_time
 from torchserve_py.workers.worker import Worker
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import HELD_ELSEWHERE, SequenceNews
+from ts.protocol.request_names import name_among
 
 logger = logging.getLogger(__name__)
 #: How many sequences without a job end in one turn of the event loop.
@@ -202,6 +203,8 @@ class Dispatcher(ReaderEvents):
         elif not more:
             self._end(job, part, now)
         else:
+            self.metrics.part_times[job.part_at > 0].append(now - (job.part_at or job.submitted_at))
+            job.part_at = now
             parts.deliver(part)
             if parts.buffered_bytes > self._stream_buffer_size:
                 self._fell_behind(job, parts, worker)
@@ -414,7 +417,7 @@ class Dispatcher(ReaderEvents):
         if parts is None:
             raise RuntimeError(f"job {job.id} has an outcome already; this would be another: {outcome!r}")
         try:
-            self._record(job, outcome, now)
+            self._record(job, outcome, parts.trace_id or "", now)
         finally:
             if parts.inputs is not None:
                 parts.inputs.end()
@@ -426,13 +429,14 @@ class Dispatcher(ReaderEvents):
                 parts.fail(outcome)
             self._caught_up(job)
 
-    def _record(self, job: InferenceJob, outcome: Part | Cause, now: float) -> None:
+    def _record(self, job: InferenceJob, outcome: Part | Cause, trace_id: str, now: float) -> None:
         """Count and trace a job that ends."""
         told = outcome.status if isinstance(outcome, Part) else outcome
         failed = not isinstance(outcome, Part) or outcome.error is not None
         sent, request = job.sent_at, job.request
-        record = JobRecord(time.time(), job.submitted_at, sent, now, request.by_default, request.via, told, failed)
-        self.metrics.jobs.append(record)
+        ids = (name_among(request.headers) or job.id, trace_id, job.sequence_id or "", job.worker_id)
+        times = (time.time(), job.submitted_at, sent, now)
+        self.metrics.jobs.append(JobRecord(*times, request.by_default, request.via, told, failed, ids))
         if job.on_end is not None:
             job.on_end(job.id, failed)
 

@@ -69,6 +69,7 @@ class InferenceJob(Job):
     refusal: Part | None = field(default=None, init=False)  # the answer to a job that no worker can be sent
     #: Since when another server holds the job's sequence (the scheduler's time).
     held_since: float | None = field(default=None, init=False)
+    part_at: float = field(default=0.0, init=False)  # when the last part of its stream came (the scheduler's time)
     #: Whether the worker said nothing about the job for too long, and was told to drop it.
     overdue: bool = field(default=False, init=False)
 

@@ -88,6 +88,8 @@ SERVER_METRICS: Final = _by_name(
     _of_seconds("ts_queue_seconds", "Seconds that a request waited before it went to a worker"),
     _of_seconds("ts_handler_seconds", "Seconds that one call of the handler took"),
     _of_seconds("ts_request_seconds", "Seconds from a request's admission to its outcome"),
+    _of_seconds("ts_time_to_first_part_seconds", "Seconds from a request's admission to the first part of its stream"),
+    _of_seconds("ts_time_between_parts_seconds", "Seconds from one part of a stream to the next"),
     Declaration("ts_batch_size", HISTOGRAM, "Count", _MODEL, "Requests sent to a worker together", BATCH_BOUNDS),
     Declaration("ts_queue_depth", GAUGE, "Count", _MODEL, "Requests that wait for a worker"),
     Declaration("ts_open_sequences", GAUGE, "Count", _MODEL, "Sequences that are open"),

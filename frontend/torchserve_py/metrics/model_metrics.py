@@ -30,6 +30,10 @@ REFUSED_BY_HANDLER: Final = "refused_by_handler"
 _TOOK, _QUEUED, _WAITED = "%(took).3f", "%(queued).3f", "%(waited).3f"
 
 
+#: Is told the name and version of a model, and the jobs that have ended since the last call.
+FollowJobs: TypeAlias = "Callable[[str, str, Sequence[JobRecord]], None]"
+
+
 class JobRecord(NamedTuple):
     """A job that has its outcome.
 
@@ -40,6 +44,7 @@ class JobRecord(NamedTuple):
         via: How its request came.
         told: The status of its answer, or the cause why it has none.
         failed: Whether it has no answer, or one that is an error.
+        ids: Of the request (the client's, else that of the job), its trace, its sequence, its worker; empty for none.
     """
 
     at: float
@@ -50,6 +55,7 @@ class JobRecord(NamedTuple):
     via: str
     told: Cause | int
     failed: bool
+    ids: tuple[str, str, str, str]
 
 
 class BatchRecord(NamedTuple):
@@ -119,6 +125,7 @@ class ModelMetrics:
         version: str,
         hostname: str,
         record_prediction: RecordPrediction,
+        followers: Sequence[FollowJobs],
     ) -> None:
         labels = {"model_name": name, "model_version": version, "hostname": hostname}
         self._families = families
@@ -127,11 +134,14 @@ class ModelMetrics:
         self._labels = labels
         self._hostname = hostname
         self._record_prediction = record_prediction
+        self._followers = followers
         self._workers: set[str] = set()
         #: What is not folded yet: the sizes of batches that have begun, calls of the handler, jobs that have ended.
         self.begun: list[int] = []
         self.batches: list[BatchRecord] = []
         self.jobs: list[JobRecord] = []
+        #: Seconds until the first part of each stream, and from each part to the next.
+        self.part_times: tuple[list[float], list[float]] = ([], [])
         #: Of requests that name the version, and of requests that name none.
         self.by_version = RequestCounters(families, lines, labels)
         self.by_default = RequestCounters(families, lines, {**labels, "model_version": DEFAULT_VERSION_LABEL})
@@ -142,6 +152,8 @@ class ModelMetrics:
         self.queue_seconds = families.child(Histogram, "ts_queue_seconds", labels)
         self.handler_seconds = families.child(Histogram, "ts_handler_seconds", labels)
         self.request_seconds = families.child(Histogram, "ts_request_seconds", labels)
+        self.first_part_seconds = families.child(Histogram, "ts_time_to_first_part_seconds", labels)
+        self.next_part_seconds = families.child(Histogram, "ts_time_between_parts_seconds", labels)
         self.batch_size = families.child(Histogram, "ts_batch_size", labels)
         self.outcomes = Outcomes()
         self.open_sequences = families.child(Gauge, "ts_open_sequences", labels)
@@ -168,6 +180,12 @@ class ModelMetrics:
             self._fold_batch(batch)
         for job in jobs:
             self._fold_job(job)
+        for histogram, times in zip((self.first_part_seconds, self.next_part_seconds), self.part_times, strict=True):
+            for seconds in times:
+                histogram.observe(seconds)
+            times.clear()
+        for follow in self._followers if jobs else ():
+            follow(self._labels["model_name"], self._labels["model_version"], jobs)
         for job in reversed(jobs):
             if job.sent_at:
                 self.queue_time.set((job.sent_at - job.submitted_at) * 1e3)
@@ -186,7 +204,7 @@ class ModelMetrics:
             self._lines.events.append((at, (self._worker_thread_line, {"value": besides})))
 
     def _fold_job(self, job: JobRecord) -> None:
-        at, submitted_at, sent_at, ended_at, by_default, via, told, failed = job
+        at, submitted_at, sent_at, ended_at, by_default, via, told, failed, _ = job
         counters, outcomes = self.by_default if by_default else self.by_version, self.outcomes
         if isinstance(told, Cause):
             cause = told.value

@@ -16,7 +16,7 @@ from torchserve_py.metrics.handler_metrics import HandlerMetrics
 from torchserve_py.metrics.instruments import Counter, Gauge, Instrument, Updatable
 from torchserve_py.metrics.metric_log import LINE_PER_EVENT, MODEL_LOGGER, SERVER_LOGGER, Changes, EventLines, MetricLog
 from torchserve_py.metrics.metrics_plan import MetricsPlan
-from torchserve_py.metrics.model_metrics import ModelMetrics, Outcomes
+from torchserve_py.metrics.model_metrics import FollowJobs, ModelMetrics, Outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,8 @@ class ServerMetrics:
         self.http_requests = collections.Counter[tuple[str, str, int]]()
         self._of_http: dict[tuple[str, str, int], Counter] = {}
         self._models: dict[tuple[str, str], ModelMetrics] = {}
+        #: Are told of the jobs that have ended, when these are added up.
+        self.followers: list[FollowJobs] = []
         #: By the name of the module that has made them.
         self._further: dict[str, ModelFamilies] = {}
         self._of_plugins: list[Family[Updatable]] = []
@@ -88,8 +90,8 @@ class ServerMetrics:
         """The instruments of a model version; `further` is the `ContractOffer.metrics` of its contract."""
         metrics = self._models.get((name, version))
         if metrics is None:
-            record_prediction = self._handlers.register(name)
-            metrics = ModelMetrics(self._families, self._lines, name, version, self._hostname, record_prediction)
+            about = (name, version, self._hostname, self._handlers.register(name), self.followers)
+            metrics = ModelMetrics(self._families, self._lines, *about)
             self._models[name, version] = metrics
         if further:
             if further not in self._further:

@@ -15,6 +15,7 @@ from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.job_observer import JobObserver
 from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.metrics.exposition import merged
+from torchserve_py.metrics.instruments import Histogram
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.plans.plan import Plan
 from torchserve_py.scheduling.effects import Cause
@@ -252,8 +253,7 @@ class Model:
 def activity_of(metrics: ModelMetrics, *, running: int, workers: int, workers_wanted: int, memory: int) -> Activity:
     """Return what a model's metrics have counted, and the state that is given."""
     metrics.fold()
-    batches, queue, handler = metrics.batch_size, metrics.queue_seconds, metrics.handler_seconds
-    outcomes = metrics.outcomes
+    batches, outcomes = metrics.batch_size, metrics.outcomes
     return Activity(
         succeeded=outcomes.succeeded,
         succeeded_seconds=outcomes.succeeded_seconds,
@@ -264,8 +264,10 @@ def activity_of(metrics: ModelMetrics, *, running: int, workers: int, workers_wa
         executions=dict(outcomes.executions),
         batches=tuple(batches.counts),
         batched=int(batches.sum),
-        waiting=Timing(tuple(queue.counts), queue.sum),
-        handler=Timing(tuple(handler.counts), handler.sum),
+        waiting=_timing(metrics.queue_seconds),
+        handler=_timing(metrics.handler_seconds),
+        first_part=_timing(metrics.first_part_seconds),
+        next_part=_timing(metrics.next_part_seconds),
         queued=int(metrics.queue_depth.read()),
         running=running,
         workers=workers,
@@ -273,3 +275,7 @@ def activity_of(metrics: ModelMetrics, *, running: int, workers: int, workers_wa
         sequences=int(metrics.open_sequences.read()),
         memory=memory,
     )
+
+
+def _timing(histogram: Histogram) -> Timing:
+    return Timing(tuple(histogram.counts), histogram.sum)

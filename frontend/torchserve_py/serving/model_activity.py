@@ -34,6 +34,8 @@ class Activity(NamedTuple):
     batched: int  # jobs in these batches
     waiting: Timing  # of each job, until it went to a worker
     handler: Timing  # of each call of the handler
+    first_part: Timing  # of each answer in parts, until the first one
+    next_part: Timing  # of its parts, from one to the next
     queued: int  # jobs that wait
     running: int  # jobs that workers have
     workers: int  # workers that are ready

@@ -36,6 +36,10 @@ def handle(data, context):
         send_intermediate_predict_response([f"data: {chunk}\\n\\n"], context.request_ids, "ok", 200, context)
     return ["data: [DONE]\\n\\n"]
 """
+COUNTING = """
+def handle(data, context):
+    return data and ["counted" for row in data]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     models = {
         "failing": model_folder(folder, "failing", FAILING),
         "chat": model_folder(folder, "chat", CHAT, "openai: true\n"),
+        "counting": model_folder(folder, "counting", COUNTING, "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\n"),
     }
     with RunningServer(models, {"drain_timeout": 0}, flags=("--enable-model-api",)) as running:
         running.wait_ready()
@@ -106,6 +111,25 @@ def test_a_chat_streams(page: ConsolePage) -> None:
     page.see(".chat .assistant small", "first part after")
     page.press(".say button", "New conversation")
     assert page.text(".chat") == ""
+    page.press("[role=tab]", "Live")
+    page.see(".chart:not([hidden]) figcaption", "Until the first part of a stream")
+    page.see(".chart:not([hidden]) figcaption", "From one part to the next")
+
+
+def test_the_slowest_requests_and_the_steps_of_a_sequence_are_shown_with_their_ids(page: ConsolePage) -> None:
+    authorization = {"Authorization": f"Bearer {page.keys['inference']}", "content-type": "text/plain"}
+    for number in range(3):
+        headers = {"ts_request_sequence_id": "ada", "x-request-id": f"step-{number}", **authorization}
+        url = f"{page.server.inference}/predictions/counting"
+        assert requests.post(url, data="x", headers=headers, timeout=60).status_code == 200
+    page.open("models", "counting", "1.0", "live")
+    page.see(".finished tbody", r"ms \d.*ms 200 \d+ step-\d")
+    assert "first part" not in page.text(".chart figcaption"), "it does not stream"
+    page.press("[role=tab]", "Sequences")
+    page.press("button.link", "ada")
+    page.see(".steps h2", "Steps of ada")
+    page.see(".steps tbody", r"(?s)step-0.*step-1.*step-2")
+    assert page.browser.complaints() == []
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
@@ -113,6 +137,7 @@ def test_axe_finds_no_barrier(page: ConsolePage, scheme: str) -> None:
     page.browser.prefer(scheme)
     fail(page)
     tabs = [("models", "failing", "1.0", tab) for tab in ("live", "workers", "try", "settings")]
+    tabs.append(("models", "counting", "1.0", "sequences"))
     for segments in ((), ("events",), ("server",), ("models", "chat", "1.0", "chat"), *tabs):
         page.open(*segments)
         page.find("h1")

@@ -13,7 +13,9 @@ from torchserve_py.serving.model_activity import Activity, Timing
 
 NO_TIMES = Timing((0,) * (len(SECONDS_BOUNDS) + 1), 0.0)
 NO_BATCHES = (0,) * (len(BATCH_BOUNDS) + 1)
-NOTHING = Activity(0, 0.0, 0.0, {}, 0.0, 0.0, {}, NO_BATCHES, 0, NO_TIMES, NO_TIMES, 0, 0, 0, 0, 0, 0)
+NOTHING = Activity(
+    0, 0.0, 0.0, {}, 0.0, 0.0, {}, NO_BATCHES, 0, NO_TIMES, NO_TIMES, NO_TIMES, NO_TIMES, 0, 0, 0, 0, 0, 0
+)
 
 
 def times(count: int, seconds: float) -> Timing:
@@ -51,6 +53,13 @@ def test_batches_and_times_are_those_since_the_last_sample() -> None:
     assert found["batch_size"] == 1.5
     assert found["handler"] == pytest.approx(4.0)
     assert 2.5 < found["handler_p99"] <= 5.0  # the bounds of the bucket of 4 ms
+
+
+def test_streams_have_a_time_to_their_first_part_and_between_parts() -> None:
+    found = named(NOTHING, NOTHING._replace(first_part=times(10, 0.2), next_part=times(100, 0.02)))
+    assert 100 < found["first_part_p99"] <= 250  # the bounds of the buckets
+    assert 10 < found["next_part_p50"] <= 25
+    assert math.isnan(named(NOTHING, NOTHING)["first_part_p50"])
 
 
 @given(st.lists(st.floats(0.0001, 200), min_size=1, max_size=50))

@@ -54,6 +54,32 @@ async def test_a_full_queue_refuses() -> None:
     assert await cause_of(shell.submit("refused")) is Cause.queue_full
 
 
+async def test_the_times_until_the_first_part_of_a_stream_and_between_parts_are_counted() -> None:
+    shell = Shell(stateless())
+    (worker,) = shell.workers
+    metrics = shell.dispatcher.metrics
+    for more in (0, 1, 3):
+        parts = shell.submit("x")
+        for _ in range(more):
+            shell.answer(worker, parts, more=True)
+        shell.answer(worker, parts)
+    metrics.fold()
+    assert sum(metrics.first_part_seconds.counts) == 2
+    assert sum(metrics.next_part_seconds.counts) == 2, "the last part may only end the stream"
+
+
+async def test_jobs_that_have_ended_are_told_with_their_ids() -> None:
+    told: list[tuple[str, str, tuple[str, str, str, str]]] = []
+    shell = Shell(stateless())
+    (worker,) = shell.workers
+    shell.metrics.followers.append(lambda name, version, jobs: told.extend((name, version, each.ids) for each in jobs))
+    parts = shell.submit("x")
+    shell.answer(worker, parts)
+    shell.metrics.fold()
+    shell.metrics.fold()
+    assert told == [("m", "1.0", (parts.job_id, "", "", worker.id))]
+
+
 # Workers that come and go
 
 

@@ -31,6 +31,7 @@ class FakeMetrics:
         self.answers: list[tuple[float, int]] = []
         self.asked_for: set[str] | None = None
         self.exposed: Iterable[str] = ("# HELP\n",)
+        self.followers: list[Any] = []
         self.http_requests: Counter[tuple[str, str, int]] = Counter()
 
     @property

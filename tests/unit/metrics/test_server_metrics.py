@@ -37,7 +37,10 @@ NUMBERS_OF_A_MODEL = {
     "ts_workers_ready",
     "ts_worker_restarts_total",
 }
-HISTOGRAMS_OF_A_MODEL = {"ts_queue_seconds", "ts_handler_seconds", "ts_request_seconds", "ts_batch_size"}
+HISTOGRAMS_OF_A_MODEL = {
+    *("ts_queue_seconds", "ts_handler_seconds", "ts_request_seconds", "ts_batch_size"),
+    *("ts_time_to_first_part_seconds", "ts_time_between_parts_seconds"),
+}
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import READING, Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.console.console_settings import ConsoleSettings
+from torchserve_py.features.console.finished_jobs import FinishedJobs
 from torchserve_py.features.console.live_views import API, LiveViews
 from torchserve_py.features.console.sampler import Sampler
 from torchserve_py.features.console.tracebacks import Tracebacks
@@ -75,7 +76,9 @@ class ConsoleDoor(Door):
         sampler, tails, tracebacks = Sampler(context.serving), WorkerTails(), Tracebacks()
         tails.attach()
         tracebacks.attach()
-        self._views = LiveViews(context, sampler, tails, tracebacks)
+        self._finished = FinishedJobs()
+        context.metrics.followers.append(self._finished.follow)
+        self._views = LiveViews(context, sampler, tails, tracebacks, self._finished)
         self._stored = context.shared(StoredModels.of)
         self._inference = InferenceDoor(context)
         self._live = LiveSessionDoor(context)
@@ -89,6 +92,7 @@ class ConsoleDoor(Door):
         yield from self._views.routes()
         yield Route(f"{API}/store", self._store, ("GET",), _MANAGEMENT)
         yield Route(f"{API}/sequences/{_VERSION}", self._sequences, ("GET",), _MANAGEMENT, is_quiet=True)
+        yield Route(f"{API}/steps/{_VERSION}", self._steps, ("GET",), _MANAGEMENT, is_quiet=True)
         yield Route(f"{API}/sequences/{_VERSION}", self._end_sequence, ("DELETE",), _MANAGEMENT)
         yield Route(f"/console/predictions/{_VERSION}", self._predict, ("POST",), _MANAGEMENT)
         yield Route(f"/console/predictions/{_VERSION}/{{rest:path}}", self._predict, ("POST",), _MANAGEMENT)
@@ -122,6 +126,12 @@ class ConsoleDoor(Door):
         page = await self.serving.sequences(model, text, SequenceOrder(order), int(limit))
         answer = {**page._asdict(), "sequences": [each._asdict() for each in page.sequences]}
         return json_answer(answer)
+
+    def _steps(self, request: Request, values: PathValues) -> Answer:
+        """Show the last steps of the sequence ``id``, as far as they are remembered."""
+        model = self._model_of(values)
+        self.serving.activity(model)  # adds up what has ended
+        return json_answer(self._finished.steps(model.name, model.version, request.parameter("id") or ""))
 
     def _end_sequence(self, request: Request, values: PathValues) -> Answer:
         model = self._model_of(values)

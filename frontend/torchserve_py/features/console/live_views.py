@@ -14,6 +14,7 @@ from torchserve_py.doors.responses import ALREADY_SENT, EVENTS_TYPE, AlreadySent
 from torchserve_py.doors.routing import Door, DoorContext, PathValues, Route
 from torchserve_py.doors.server_doors import SHUTTING_DOWN, not_loaded
 from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.console.finished_jobs import FinishedJobs
 from torchserve_py.features.console.history import COLUMNS
 from torchserve_py.features.console.sampler import Sampler, about
 from torchserve_py.features.console.server_state import Machine, settings_shown
@@ -40,8 +41,11 @@ Event = tuple[str, Any] | None
 class LiveViews(Door):
     """Sends the page what it shows."""
 
-    def __init__(self, context: DoorContext, sampler: Sampler, tails: WorkerTails, tracebacks: Tracebacks) -> None:
+    def __init__(
+        self, context: DoorContext, sampler: Sampler, tails: WorkerTails, tracebacks: Tracebacks, finished: FinishedJobs
+    ) -> None:
         super().__init__(context)
+        self._finished = finished
         self._sampler = sampler
         self._tails = tails
         self._tracebacks = tracebacks
@@ -179,6 +183,7 @@ class LiveViews(Door):
             "succeeded": activity.succeeded,
             "failed": activity.failed,
             "failures": activity.failures if history is None else history.failures,
+            "slowest": self._finished.slowest(model.name, model.version),
             "batches": activity.batches if history is None else history.batches,
         }
 

@@ -2,6 +2,7 @@
 
 import { chart } from "./chart.js";
 import { h, reconcile, setText } from "./dom.js";
+import { finishedJobs } from "./finished_jobs.js";
 import { bytes, count, milliseconds, number } from "./format.js";
 import { failureRate } from "./overview.js";
 import { rangeSwitch } from "./range_switch.js";
@@ -52,18 +53,38 @@ const CHARTS = [
   ],
   ["Jobs in a batch", number, [{ column: "batch_size", label: "mean", color: "--violet", fill: true, ...points }]],
 ];
+const STREAMS = [
+  [
+    "Until the first part of a stream",
+    milliseconds,
+    [
+      { column: "first_part_p99", label: "99 % within", color: "--accent", dash: [4, 4], ...points },
+      { column: "first_part_p50", label: "50 % within", color: "--accent", fill: true, ...points },
+    ],
+  ],
+  [
+    "From one part to the next",
+    milliseconds,
+    [
+      { column: "next_part_p99", label: "99 % within", color: "--good", dash: [4, 4], ...points },
+      { column: "next_part_p50", label: "50 % within", color: "--good", fill: true, ...points },
+    ],
+  ],
+];
 const SEQUENCES = ["Open sequences", count, [{ column: "sequences", label: "open", color: "--violet", fill: true }]];
 const WORKERS = ["Workers ready", count, [{ column: "workers", label: "ready", color: "--good", fill: true }]];
 
 /** Return the tab. */
 export function liveTab({ server, model, signal }) {
   const top = tiles(TILES, signal);
-  const kinds = [...CHARTS, model.stateful ? SEQUENCES : WORKERS];
+  const kinds = [...CHARTS, model.stateful ? SEQUENCES : WORKERS, ...STREAMS];
   const charts = kinds.map(([title, format, lines]) => chart(title, lines, format, signal));
+  const ofStreams = charts.slice(-STREAMS.length);
   const draw = () => charts.forEach((each) => each.show(model.history, range.current()));
   const range = rangeSwitch(draw);
   const batches = bars("Batches formed", "--violet");
   const failures = bars("Failures by cause", "--bad");
+  const slowest = finishedJobs("Slowest requests", "Of the last minutes, the slowest first.", model);
   return {
     element: h(
       "div",
@@ -71,6 +92,7 @@ export function liveTab({ server, model, signal }) {
       top.element,
       h("div", { class: "tools" }, range.element),
       h("div", { class: "charts" }, charts.map((each) => each.card), batches.card, failures.card),
+      slowest.element,
     ),
     update(now) {
       const late = (column) => ({ text: `99 % within ${milliseconds(now.history.last(column))}` });
@@ -80,7 +102,10 @@ export function liveTab({ server, model, signal }) {
         "Handler, half within": late("handler_p99"),
         Running: { text: `${count(now.queued)} waiting, room for ${count(now.free)}` },
       });
+      const streams = now.history.line("first_part_p50").some((value) => value !== null);
+      ofStreams.forEach(({ card }) => (card.hidden = !streams));
       draw();
+      slowest.show(now.slowest);
       batches.show(sizes(now.batches, server.batch_bounds), "In the last hour, by the number of requests in them.");
       const causes = Object.entries(now.failures).sort(([, a], [, b]) => b - a);
       failures.show(causes, `In the last hour; ${count(now.failed)} of ${count(now.failed + now.succeeded)} requests since the model was registered.`);

@@ -2,6 +2,7 @@
 
 import { call, path } from "./api.js";
 import { h, reconcile, setText, table } from "./dom.js";
+import { finishedJobs } from "./finished_jobs.js";
 import { count, duration } from "./format.js";
 import { attempt, confirmed, notify } from "./notices.js";
 
@@ -12,13 +13,23 @@ const COLUMNS = [["Sequence"], ["State"], ["Age", "number"], ["Idle for", "numbe
 
 /** Return the tab. */
 export function sequencesTab({ model, signal }) {
-  const target = `console/api/sequences/${path(model.name, model.version)}`;
+  const here = path(model.name, model.version);
+  const target = `console/api/sequences/${here}`;
   const search = h("input", { type: "search", placeholder: "Search ids", ariaLabel: "Search ids of sequences", oninput: () => look() });
   const order = h("select", { ariaLabel: "Order", onchange: () => look() }, Object.entries(ORDERS).map(([value, label]) => h("option", { value }, label)));
   const note = h("p", { class: "note", role: "status" }, "Looking …");
+  const history = h("div", { class: "steps" });
+  let chosen = null;
   const body = h("tbody");
   let timer = null;
   let turn = 0;
+
+  function choose(id) {
+    const remark = "The last steps that this server has run, the oldest first.";
+    chosen = { id, ...finishedJobs(`Steps of ${id}`, remark, model) };
+    history.replaceChildren(chosen.element);
+    look();
+  }
 
   async function look() {
     clearTimeout(timer);
@@ -26,8 +37,9 @@ export function sequencesTab({ model, signal }) {
     try {
       const page = await call("GET", target, { text: search.value, order: order.value, limit: LIMIT });
       if (signal.aborted || mine !== turn) return;
-      reconcile(body, page.sequences, (each) => `${each.id} ${each.worker_id}`, (each) => create(target, model, each, look), update);
+      reconcile(body, page.sequences, (each) => `${each.id} ${each.worker_id}`, (each) => create(target, model, each, look, choose), update);
       const more = page.found > page.sequences.length ? ` The first ${count(page.sequences.length)} are shown.` : "";
+      chosen?.show(await call("GET", `console/api/steps/${here}`, { id: chosen.id }));
       setText(note, `${count(page.found)} of ${count(page.open)} open sequences.${more}`);
     } catch (error) {
       if (signal.aborted || mine !== turn) return;
@@ -38,16 +50,18 @@ export function sequencesTab({ model, signal }) {
 
   signal.addEventListener("abort", () => clearTimeout(timer));
   look();
-  return { element: h("section", { class: "card" }, h("div", { class: "tools" }, search, order, note), table("Sequences", COLUMNS, body)) };
+  const list = h("section", { class: "card" }, h("div", { class: "tools" }, search, order, note), table("Sequences", COLUMNS, body));
+  return { element: h("div", {}, list, history) };
 }
 
-function create(target, model, { id, worker_id: worker }, look) {
+function create(target, model, { id, worker_id: worker }, look, choose) {
   const cell = (kind = "") => h("td", { class: kind });
   const state = h("span", { class: "state-word" });
   const fields = { age: cell("number"), idle: cell("number"), worker: cell(), waiting: cell("number wide"), running: cell("number wide") };
   const end = h("button", { type: "button", class: "small", onclick: () => endSequence(end, target, id, look), ariaLabel: `End sequence ${id}` }, "End");
   if (worker) fields.worker.append(h("a", { href: `#/logs/${path(worker, model.name, model.version)}` }, worker));
-  const element = h("tr", {}, h("td", { class: "id" }, id), h("td", {}, state), Object.values(fields), h("td", { class: "number" }, end));
+  const steps = h("button", { type: "button", class: "link", onclick: () => choose(id), ariaLabel: `Steps of sequence ${id}` }, id);
+  const element = h("tr", {}, h("td", { class: "id" }, steps), h("td", {}, state), Object.values(fields), h("td", { class: "number" }, end));
   return Object.assign(element, { fields, state });
 }
 

@@ -1,0 +1,94 @@
+"""The jobs that have ended, as the console knows them: the slowest of each model, and the steps of each sequence."""
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.scheduling.effects import Cause
+
+#: The models whose slowest jobs are kept, how many of each, and for how long (seconds), twice that at most.
+MOST_MODELS: Final = 500
+MOST_SLOW: Final = 10
+WINDOW: Final = 300.0
+#: The sequences that are remembered of all models, those with the latest steps, and steps of each.
+MOST_SEQUENCES: Final = 500
+MOST_STEPS: Final = 50
+
+#: How long a job took, a number that orders equal ones, and the job.
+_Slow = tuple[float, int, JobRecord]
+
+
+class _Windows(NamedTuple):
+    """The slowest jobs that ended in the present window, and in the one before; heaps, the fastest first."""
+
+    began: float
+    now: list[_Slow]
+    before: list[_Slow]
+
+
+class FinishedJobs:
+    """Follows the jobs of all models: `follow` is a `metrics.model_metrics.FollowJobs`."""
+
+    def __init__(self) -> None:
+        self._slow: OrderedDict[tuple[str, str], _Windows] = OrderedDict()
+        self._steps: OrderedDict[tuple[str, str, str], deque[JobRecord]] = OrderedDict()
+        self._count = 0
+
+    def follow(self, name: str, version: str, jobs: Sequence[JobRecord]) -> None:
+        """Remember jobs that have ended, in the order in which they did."""
+        slow = self._window(name, version, jobs[-1].at).now
+        for job in jobs:
+            took = job.ended_at - job.submitted_at
+            if len(slow) < MOST_SLOW or took > slow[0][0]:
+                self._count += 1
+                add = heapq.heappush if len(slow) < MOST_SLOW else heapq.heappushpop
+                add(slow, (took, self._count, job))
+            if job.ids[2]:
+                self._add_step((name, version, job.ids[2]), job)
+
+    def slowest(self, name: str, version: str) -> list[dict[str, Any]]:
+        """Return the slowest jobs of a model in the last minutes, the slowest first."""
+        windows = self._slow.get((name, version))
+        every = [] if windows is None else sorted([*windows.now, *windows.before], reverse=True)
+        return [_shown(job) for _, _, job in every[:MOST_SLOW]]
+
+    def steps(self, name: str, version: str, sequence_id: str) -> list[dict[str, Any]]:
+        """Return the last steps of a sequence, the oldest first; none if it is not remembered."""
+        return [_shown(job) for job in self._steps.get((name, version, sequence_id), ())]
+
+    def _window(self, name: str, version: str, at: float) -> _Windows:
+        windows = self._slow.get((name, version))
+        if windows is None or at - windows.began >= WINDOW:
+            recent = [] if windows is None or at - windows.began >= 2 * WINDOW else windows.now
+            windows = self._slow[name, version] = _Windows(at, [], recent)
+            if len(self._slow) > MOST_MODELS:
+                self._slow.popitem(last=False)
+        return windows
+
+    def _add_step(self, key: tuple[str, str, str], job: JobRecord) -> None:
+        steps = self._steps.get(key)
+        if steps is None:
+            steps = self._steps[key] = deque(maxlen=MOST_STEPS)
+            if len(self._steps) > MOST_SEQUENCES:
+                self._steps.popitem(last=False)
+        else:
+            self._steps.move_to_end(key)
+        steps.append(job)
+
+
+def _shown(job: JobRecord) -> dict[str, Any]:
+    request_id, trace_id, sequence_id, worker_id = job.ids
+    sent_at = job.sent_at or job.ended_at
+    return {
+        "at": job.at,
+        "waited": (sent_at - job.submitted_at) * 1000,
+        "ran": (job.ended_at - sent_at) * 1000,
+        "told": job.told.value if isinstance(job.told, Cause) else str(job.told),
+        "failed": job.failed,
+        "request": request_id,
+        "trace": trace_id,
+        "sequence": sequence_id,
+        "worker": worker_id,
+    }

@@ -1,0 +1,59 @@
+"""What the console remembers of jobs that have ended: the slowest of each model, and the steps of each sequence."""
+
+from torchserve_py.features.console import finished_jobs
+from torchserve_py.features.console.finished_jobs import MOST_SLOW, MOST_STEPS, WINDOW, FinishedJobs
+from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.scheduling.effects import Cause
+
+
+def job(
+    took: float, number: int = 0, *, at: float = 1e9, sequence: str = "", told: Cause | int = 200, waited: float = 0.0
+) -> JobRecord:
+    ids = (f"request-{number}", "trace", sequence, "9000")
+    return JobRecord(at, 10.0, 10.0 + waited, 10.0 + took, False, "http", told, told != 200, ids)
+
+
+def requests_of(jobs: list[dict[str, object]]) -> list[object]:
+    return [each["request"] for each in jobs]
+
+
+def test_the_slowest_come_first_with_their_ids() -> None:
+    seen = FinishedJobs()
+    seen.follow("net", "1.0", [job(number / 10, number) for number in (3, 1, 2)])
+    assert requests_of(seen.slowest("net", "1.0")) == ["request-3", "request-2", "request-1"]
+    seen.follow("net", "1.0", [job(1.5, 15, waited=0.5, told=Cause.worker_died)])
+    first = seen.slowest("net", "1.0")[0]
+    assert (first["waited"], first["ran"], first["told"], first["failed"]) == (500.0, 1000.0, "worker_died", True)
+    assert (first["trace"], first["worker"]) == ("trace", "9000")
+    assert seen.slowest("net", "2.0") == []
+
+
+def test_only_so_many_are_kept_and_not_for_ever() -> None:
+    seen = FinishedJobs()
+    seen.follow("net", "1.0", [job(number, number) for number in range(100)])
+    assert requests_of(seen.slowest("net", "1.0")) == [f"request-{99 - number}" for number in range(MOST_SLOW)]
+    seen.follow("net", "1.0", [job(0.1, 100, at=1e9 + WINDOW)])
+    assert requests_of(seen.slowest("net", "1.0"))[0] == "request-99"
+    seen.follow("net", "1.0", [job(0.1, 101, at=1e9 + 2 * WINDOW)])
+    assert requests_of(seen.slowest("net", "1.0")) == ["request-101", "request-100"]
+    seen.follow("net", "1.0", [job(0.1, 102, at=1e9 + 9 * WINDOW)])
+    assert requests_of(seen.slowest("net", "1.0")) == ["request-102"]
+
+
+def test_a_sequence_has_its_last_steps_in_order() -> None:
+    seen = FinishedJobs()
+    steps = [job(1.0, number, sequence="ada" if number % 2 else "bob") for number in range(4)]
+    seen.follow("net", "1.0", [*steps, job(1.0, 9)])
+    assert requests_of(seen.steps("net", "1.0", "ada")) == ["request-1", "request-3"]
+    assert seen.steps("net", "1.0", "eve") == []
+    seen.follow("net", "1.0", [job(1.0, number, sequence="ada") for number in range(200)])
+    assert requests_of(seen.steps("net", "1.0", "ada")) == [
+        f"request-{200 - MOST_STEPS + at}" for at in range(MOST_STEPS)
+    ]
+
+
+def test_the_sequences_with_the_oldest_steps_are_forgotten_first(monkeypatch) -> None:
+    monkeypatch.setattr(finished_jobs, "MOST_SEQUENCES", 2)
+    seen = FinishedJobs()
+    seen.follow("net", "1.0", [job(1.0, sequence=name) for name in ("ada", "bob", "ada", "eve")])
+    assert [bool(seen.steps("net", "1.0", name)) for name in ("ada", "bob", "eve")] == [True, False, True]
