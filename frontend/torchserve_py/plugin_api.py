@@ -240,6 +240,9 @@ class Plugin:
         stores: By what ``handler.cache.store`` says.
         steps: The name of a module for workers whose ``open_steps(context, load)`` returns what counts the steps of a
             model's sequences, a `ts.jobs.sequence_steps.Steps`; the first plugin that has one counts.
+        sequence_states: The name of a module whose ``sequence_states(keys)`` returns the
+            `plans.sequence_states.SequenceStates` of a model with these `PluginKeys`. The first plugin that has one
+            counts.
         downloads: By the scheme of an archive's URL (http, https, file), the name of a module with
             ``fetch(url, store, policy)``; see `archive.downloads.fetch`.
         packages: The name of a module whose coroutine ``install(plan, settings)`` installs what the workers of a model
@@ -300,6 +303,7 @@ class Plugin:
     contracts: Mapping[str, ContractOffer] = field(default_factory=dict)
     stores: Mapping[str, StoreOffer] = field(default_factory=dict)
     steps: str = ""
+    sequence_states: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
     packages: str = ""
     confinement: str = ""

@@ -147,6 +147,12 @@ def steps() -> str:
 
 
 @cache
+def sequence_states() -> str:
+    """Return the module that says how states of sequences are kept; empty: in the memory of their worker."""
+    return next((plugin.sequence_states for plugin in plugins() if plugin.sequence_states), "")
+
+
+@cache
 def downloads() -> Mapping[str, str]:
     """Return the modules that download archives, by the schemes of their URLs."""
     return {scheme: module for plugin in plugins() for scheme, module in plugin.downloads.items()}

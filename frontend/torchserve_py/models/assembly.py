@@ -21,7 +21,6 @@ from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.plans.contracts import Configured, configuration_of
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan, plan_of
-from torchserve_py.plans.sequence_storage import make_folder
 from torchserve_py.plugins import autoscaler, contracts, launchers, local_launcher, packages, plugins
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.serving.errors import BadParameter
@@ -134,7 +133,7 @@ class Assembly:
             if module := packages():
                 files = await importlib.import_module(module).install(plan, settings)
             await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
-            await asyncio.to_thread(make_folder, plan.config.cache, settings.log_location, self._confinement)
+            await asyncio.to_thread(plan.config.states.prepare, settings.log_location, self._confinement)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))  # the files may be many
             raise

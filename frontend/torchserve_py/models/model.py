@@ -73,7 +73,7 @@ class Model:
             contract=known_contracts()[plan.files.contract],
             config=config,
             is_stateful=config.stateful,
-            is_durable=config.stateful and config.cache.durable,
+            is_durable=config.stateful and config.states.durable,
             loaded_at_startup=plan.at_startup,
             lacks_memory=lambda: any(supervisor.lacks_memory for supervisor in pool.supervisors),
             is_function=plan.is_function,
@@ -102,14 +102,8 @@ class Model:
 
     def shares_states_with(self, other: Model) -> bool:
         """Whether stored sequences of the two versions continue with either, see `stateVersion`."""
-        mine, its = self.config.cache, other.config.cache
-        return (
-            self.served.is_durable
-            and other.served.is_durable
-            and mine.state_version is not None
-            and (mine.state_version, mine.store, mine.path, mine.url)
-            == (its.state_version, its.store, its.path, its.url)
-        )
+        stored = self.served.is_durable and other.served.is_durable
+        return stored and self.config.states.shared_with(other.config.states)
 
     @property
     def _ready_workers(self) -> list[Worker]:

@@ -10,7 +10,6 @@ from typing import Any
 from torchserve_py.jobs.job_observer import JobObserver
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan
-from torchserve_py.plans.sequence_storage import cache_message, sequence_file
 from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
 from torchserve_py.plugins import contracts, forms, protocols, ranks, runtimes, sources, steps
 from torchserve_py.settings.table import Settings
@@ -144,7 +143,7 @@ def load_message(
             for keys in config.plugin_keys.values
             if keys.prepares and (argument := keys.for_worker(config.batch_size)) is not None
         },
-        cache=cache_message(config, sequence_file(settings.log_location, plan.name)),
+        cache=config.states.message(config, plan.name, settings.log_location) if config.stateful else None,
     )
 
 

@@ -129,7 +129,8 @@ def parse_model_config(
     problems = list(refused.values())
     for names, text in contradictions(config, can):
         if refused.keys().isdisjoint(names):
-            line = mapping.lines.get("handler") if names[0].startswith("handler.cache.") and len(names) == 1 else None
+            is_deep = len(names) == 1 and names[0].count(".") > 1  # such as handler.cache.url
+            line = mapping.lines.get(names[0].partition(".")[0]) if is_deep else None
             problems.append(f"line {line}: {text}" if line else text)
     if problems:
         raise InvalidModelConfig(source, problems)

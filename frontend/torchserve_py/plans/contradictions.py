@@ -6,24 +6,19 @@ that are never formed. `torchserve_py.archive.contract.Contract` says what each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from torchserve_py.archive.contract import Contract
 from torchserve_py.archive.contracts import known_contracts
-from torchserve_py.plugins import ranks, stores
-from torchserve_py.settings.schemas.cache import CacheConfig
-from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
+from torchserve_py.plugins import ranks
 
 if TYPE_CHECKING:
     from torchserve_py.plans.config import ModelConfig
 
 _PARALLEL: Final = "the code of the model runs in one process; parallelType: custom gives it several GPUs"
 _NO_STEPS: Final = "its code has no steps between which requests could join"
-_NO_CACHE: Final = "its code has no context.state that could be stored"
 _DECLARED_BY_CODE: Final = "the model's own files and code declare its inputs and outputs"
-
-_PLACE = "handler.cache."
 
 #: The keys that contradict each other, and what to tell.
 _Contradiction: TypeAlias = tuple[tuple[str, ...], str]
@@ -137,8 +132,6 @@ def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
                 (name, "asyncCommunication"),
                 f"{name} and asyncCommunication are both true but each decides when requests are sent; keep one",
             )
-    together = bool(config.parallel_type) or config.ranks_asked_for is not None
-    yield from _cache_contradictions(config.handler.cache, stateful=bool(config.sequence_batching), parallel=together)
 
 
 def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[str, object, str]]:
@@ -150,7 +143,6 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
         ("asyncCommunication", config.async_communication is False and "false", call),
         ("continuousBatching", config.continuous_batching and "true", _NO_STEPS),
         ("sequenceBatching", config.sequence_batching and "true", state),
-        ("handler.cache", config.handler.cache is not None and "set", _NO_CACHE),
         ("parallelType", config.parallel_type != "custom" and config.parallel_type, _PARALLEL),
         ("inputs", config.inputs and "set", _DECLARED_BY_CODE),
         ("outputs", config.outputs and "set", _DECLARED_BY_CODE),
@@ -158,53 +150,13 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
         ("autocast", config.autocast, "only BaseHandler reads it"),
         ("channelsLast", config.channels_last and "true", "only BaseHandler reads it"),
     )
+    said: set[str] = set()
     if not contract.handlers:
         yield from (each for each in unsupported if each[1])
-        for keys in config.plugin_keys.values:
-            yield from _for_handlers_only(keys, config.raw)
-    cache = {"handler"} if config.handler.cache is not None else set()  # said above
-    for name in sorted(code_keys() - contract.own_keys - cache):
+        of_handlers = [each for keys in config.plugin_keys.values for each in keys.of_handlers(config.raw)]
+        yield from of_handlers
+        said = {name.partition(".")[0] for name, _, _ in of_handlers}
+    for name in sorted(code_keys() - contract.own_keys - said):
         if name in config.raw:
             owner = next(each.name for each in known_contracts().values() if name in each.own_keys)
             yield name, "set", f"only code of the contract {owner} reads it"
-
-
-def _for_handlers_only(keys: ModelConfigKeys, given: Mapping[Any, Any]) -> Iterator[tuple[str, object, str]]:
-    """Yield each key of a plugin that is set in the file, and that only handlers may have."""
-    if keys.handlers_only:
-        for name, (key, value) in zip(keys.key_names(), keys, strict=True):
-            if name in given and key in keys.model_fields_set and value is not False:
-                shown = "true" if value is True else value if isinstance(value, str) else "set"
-                yield name, shown, keys.handlers_only
-
-
-def _store_problems(cache: CacheConfig) -> Iterator[_Contradiction]:
-    """Yield the keys and the message for each setting that the store does not use, or that it lacks."""
-    allowed = {"store", "capacity", *cache.keys_of_store}
-    for key in CacheConfig.key_names():
-        if key not in allowed and key in cache.model_fields_set:
-            problem = f"{_PLACE}{key} has no meaning for store: {cache.store}; leave it out or choose another store"
-            yield (f"{_PLACE}{key}",), problem
-    if cache.durable:
-        for key, problem in stores()[cache.store].problems(cache.model_dump(by_alias=True)):
-            yield (f"{_PLACE}{key}",), problem
-
-
-def _cache_contradictions(cache: CacheConfig | None, *, stateful: bool, parallel: bool) -> Iterator[_Contradiction]:
-    """Yield the keys and the message for each setting that contradicts a durable cache."""
-    if cache is None:
-        return
-    yield from _store_problems(cache)
-    if not cache.durable:
-        return
-    if not stateful:
-        yield (
-            ("handler.cache.store", "sequenceBatching"),
-            f"handler.cache.store is {cache.store} but sequenceBatching is not true; without it there are no sequences",
-        )
-    if parallel:
-        yield (
-            ("handler.cache.store", "parallelType"),
-            f"handler.cache.store is {cache.store} but the worker is several processes, each with a part of the state; "
-            "use store: memory",
-        )

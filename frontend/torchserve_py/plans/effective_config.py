@@ -1,11 +1,15 @@
 """The effective configuration of a model version, see `plans.precedence` for the places that it comes from."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
+from torchserve_py.plans.sequence_states import SequenceStates
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.serving.serving import ServedConfig
-from torchserve_py.settings.schemas.cache import DEFAULT_REMEMBERED, CacheConfig
 from torchserve_py.workers.worker_launcher import NodeShare
+
+#: Seconds: a day.
+DEFAULT_REMEMBERED: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +26,7 @@ class EffectiveConfig(ServedConfig):
     restart_expired_sequences: bool = False
     require_start: bool = False
     remember_ended: float = DEFAULT_REMEMBERED
-    cache: CacheConfig = field(default_factory=CacheConfig)
+    states: SequenceStates = field(default_factory=SequenceStates)
     #: What a worker has of the other machine that it runs on; None: it runs on this one.
     node: NodeShare | None = None
 
@@ -46,7 +50,7 @@ class EffectiveConfig(ServedConfig):
                 restart_expired=self.restart_expired_sequences,
                 require_start=self.require_start,
                 remembered=self.remember_ended,
-                durable=self.cache.durable,
+                durable=self.states.durable,
             )
         return Policy(
             batch_size=self.concurrency_target if self.async_communication else self.batch_size,

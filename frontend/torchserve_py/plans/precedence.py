@@ -12,12 +12,12 @@ from typing import Any
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.contracts import known_contracts
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig
-from torchserve_py.plans.effective_config import EffectiveConfig
+from torchserve_py.plans.effective_config import DEFAULT_REMEMBERED, EffectiveConfig
+from torchserve_py.plans.sequence_states import states_of
 from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
 from torchserve_py.plugins import launchers, runtimes
 from torchserve_py.serving.errors import BadParameter, NotEnoughDevices
 from torchserve_py.serving.serving import RegisterRequest
-from torchserve_py.settings.schemas.cache import DEFAULT_REMEMBERED, CacheConfig
 from torchserve_py.settings.schemas.values import MAX_INT
 from torchserve_py.settings.schemas.versions import VersionSettings
 from torchserve_py.settings.table import Settings
@@ -155,7 +155,7 @@ def _sequences(yaml: ModelConfig) -> dict[str, Any]:
         "restart_expired_sequences": yaml.on_expired_sequence == "restart",
         "require_start": bool(yaml.require_start),
         "remember_ended": float(yaml.remember_ended or DEFAULT_REMEMBERED),
-        "cache": yaml.handler.cache or CacheConfig(),
+        "states": states_of(yaml.plugin_keys),
     }
 
 

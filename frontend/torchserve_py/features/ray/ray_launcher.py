@@ -6,7 +6,7 @@ from torchserve_py.features.ray.ray_cluster import RayCluster
 from torchserve_py.features.ray.ray_keys import RayKeys
 from torchserve_py.features.ray.ray_settings import RaySettings
 from torchserve_py.plans.config import ModelConfig
-from torchserve_py.settings.schemas.cache import CacheConfig
+from torchserve_py.plans.sequence_states import states_of
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.listener import WorkerListener
@@ -32,5 +32,5 @@ def problems(config: ModelConfig) -> Iterator[str]:
         yield f"deviceIds {because} Ray chooses the GPUs; use ray.num_gpus"
     if config.use_venv:
         yield f"useVenv {because} install the packages on the nodes"
-    if "path" in (config.handler.cache or CacheConfig()).keys_of_store:
+    if states_of(config.plugin_keys).of_one_machine:
         yield f"handler.cache.store: file {because} a file is of one machine; use handler.cache.store: redis"

@@ -2,10 +2,9 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
-from torchserve_py.settings.schemas.cache import Handler, HandlerKeys
 from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
 from torchserve_py.settings.schemas.values import (
     MAX_INT,
@@ -200,4 +199,3 @@ class ModelConfigFile(Schema):
         "handler streams",
         "`false`",
     )
-    handler: Handler = Field(default=HandlerKeys(), description="keys of the handler's own, and `cache`")

@@ -20,6 +20,14 @@ class ModelConfigKeys(Schema):
     handlers_only: ClassVar[str] = ""
     prepares: ClassVar[str] = ""
 
+    def of_handlers(self, given: Mapping[Any, Any]) -> Iterable[tuple[str, object, str]]:
+        """Yield each key that is set in the file, and that only handlers may have, with its value and the reason."""
+        if self.handlers_only:
+            for name, (key, value) in zip(self.key_names(), self, strict=True):
+                if name in given and key in self.model_fields_set and value is not False:
+                    shown = "true" if value is True else value if isinstance(value, str) else "set"
+                    yield name, shown, self.handlers_only
+
     def contradictions(self, given: Mapping[Any, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
         """Yield the keys and the message for settings that contradict others of the file, which has ``given``."""
         return ()

@@ -6,13 +6,17 @@ Older servers had a file for each version, ``NAME@VERSION.db``; the file store i
 """
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from torchserve_py.features.sequence_steps.cache_config import CacheConfig
+from torchserve_py.features.sequence_steps.handler_keys import HandlerKeys
 from torchserve_py.plans.effective_config import EffectiveConfig
+from torchserve_py.plans.sequence_states import SequenceStates
 from torchserve_py.plugins import stores
 from torchserve_py.serving.errors import InvalidModel
-from torchserve_py.settings.schemas.cache import CacheConfig
+from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.workers.confinement import Confinement
 from ts.protocol.messages import Cache
 from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
@@ -50,15 +54,51 @@ def make_folder(cache: CacheConfig, log_location: Path, confinement: Confinement
         ) from error
 
 
-def cache_message(config: EffectiveConfig, default_file: Path) -> Cache | None:
-    """Return how the states of a model's sequences are kept; None for a stateless model.
+@dataclass(frozen=True)
+class KeptStates(SequenceStates):
+    """States as `handler.cache` says."""
+
+    cache: CacheConfig
+
+    @property
+    def durable(self) -> bool:  # type: ignore[override]
+        """Whether a state outlives the worker that runs its sequence."""
+        return self.cache.durable
+
+    @property
+    def of_one_machine(self) -> bool:  # type: ignore[override]
+        """Whether states are in a file."""
+        return "path" in self.cache.keys_of_store
+
+    def shared_with(self, other: SequenceStates) -> bool:
+        """Return whether both have the same place and the same `stateVersion`."""
+        if not isinstance(other, KeptStates) or not (self.durable and other.durable):
+            return False
+        mine, its = self.cache, other.cache
+        return mine.state_version is not None and (mine.state_version, mine.store, mine.path, mine.url) == (
+            (its.state_version, its.store, its.path, its.url)
+        )
+
+    def prepare(self, log_location: Path, confinement: Confinement) -> None:
+        """Make the folder of states."""
+        make_folder(self.cache, log_location, confinement)
+
+    def message(self, config: EffectiveConfig, model_name: str, log_location: Path) -> Cache | None:
+        """Return `cache_message`."""
+        return cache_message(self.cache, config, sequence_file(log_location, model_name))
+
+
+def sequence_states(keys: PluginKeys) -> KeptStates:
+    """Return how a model keeps states, as `Plugin.sequence_states` says."""
+    return KeptStates(keys.of(HandlerKeys).handler.cache or CacheConfig())
+
+
+def cache_message(cache: CacheConfig, config: EffectiveConfig, default_file: Path) -> Cache:
+    """Return what workers are told.
 
     A relative path starts at the server's working directory; `default_file` is the file store of a model that names no
     file. Answers are kept for as many steps as a client can send before it gets an answer.
     """
-    if not config.stateful:
-        return None
-    cache = config.cache
     path = Path(cache.path) if cache.path else default_file
     return Cache(
         store=cache.store,

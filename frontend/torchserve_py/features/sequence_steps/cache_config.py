@@ -5,18 +5,14 @@ only when data is lost.
 """
 
 from collections.abc import Collection
-from typing import Annotated, Any, Final
-
-from pydantic import BeforeValidator
+from typing import Annotated, Final
 
 from torchserve_py.plugins import stores
-from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
-from torchserve_py.settings.schemas.values import FLAG, SECONDS, Nested, Text, choice, integer
+from torchserve_py.settings.schemas.schema import ClosedSchema, key
+from torchserve_py.settings.schemas.values import FLAG, SECONDS, Text, choice, integer
 
 #: Seconds.
 DEFAULT_LEASE = 10.0
-#: Seconds: a day.
-DEFAULT_REMEMBERED: Final = 86_400.0
 #: Bytes. Redis takes no value of more than 512 MB.
 DEFAULT_MAX_STATE: Final = 2**28
 DEFAULT_MOST_IDS: Final = 100_000
@@ -31,7 +27,7 @@ MEMORY: Final = "memory"
 class CacheConfig(ClosedSchema):
     """How the states of sequences are kept.
 
-    `capacity` None: as many as there may be sequences. `path` None: see `torchserve_py.plans.sequence_storage`.
+    `capacity` None: as many as there may be sequences. `path` None: see `kept_states`.
     """
 
     store: Annotated[str, choice(MEMORY, *stores())] = key(
@@ -114,19 +110,3 @@ class CacheConfig(ClosedSchema):
         """The keys that the store reads, besides ``store`` and ``capacity``."""
         offer = stores().get(self.store)
         return () if offer is None else offer.keys
-
-
-class HandlerKeys(Schema):
-    """`handler`, of which the server reads one key."""
-
-    cache: Annotated[CacheConfig | None, Nested("a map, for example {store: file}")] = key(
-        "cache", "how the states of sequences are kept"
-    )
-
-
-def _map_or_nothing(value: Any) -> Any:
-    """A handler may use another value than a map."""
-    return value if isinstance(value, dict | HandlerKeys) else {}
-
-
-Handler = Annotated[HandlerKeys, BeforeValidator(_map_or_nothing)]

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from torchserve_py.features.sequence_steps.cache_config import CacheConfig
+from torchserve_py.features.sequence_steps.handler_keys import HandlerKeys
+from torchserve_py.features.sequence_steps.kept_states import cache_message, make_folder, sequence_file
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig, parse_model_config
-from torchserve_py.plans.sequence_storage import cache_message, make_folder, sequence_file
 from torchserve_py.serving.errors import InvalidModel
-from torchserve_py.settings.schemas.cache import CacheConfig
 from torchserve_py.settings.schemas.yaml_mapping import parse_yaml_mapping
 from torchserve_py.workers.confinement import Confinement
 
@@ -19,6 +20,10 @@ STATEFUL = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n"
 
 def read(cache: str, rest: str = STATEFUL) -> ModelConfig:
     return parse_model_config(parse_yaml_mapping(f"{rest}handler:\n  anything: 1\n  cache: {cache}\n".encode()))
+
+
+def cache_of(config: ModelConfig) -> CacheConfig | None:
+    return config.plugin_keys.of(HandlerKeys).handler.cache
 
 
 @pytest.mark.parametrize(
@@ -42,7 +47,7 @@ def read(cache: str, rest: str = STATEFUL) -> ModelConfig:
     ],
 )
 def test_what_can_be_said(cache: str, meant: CacheConfig) -> None:
-    assert read(cache).handler.cache == meant
+    assert cache_of(read(cache)) == meant
 
 
 @pytest.mark.parametrize(
@@ -113,18 +118,17 @@ def test_what_is_refused(cache: str, problem: str) -> None:
 def test_what_contradicts_a_store(rest: str, problem: str) -> None:
     with pytest.raises(InvalidModelConfig, match=problem):
         read("{store: file, path: a.db}", rest)
-    assert read("{store: memory}", rest).handler.cache == CacheConfig()
+    assert cache_of(read("{store: memory}", rest)) == CacheConfig()
 
 
 def test_a_handler_may_have_keys_of_its_own() -> None:
-    assert parse_model_config(parse_yaml_mapping(b"handler: {cachet: 1}")).handler.cache is None
-    assert parse_model_config(parse_yaml_mapping(b"handler: mine")).handler.cache is None
+    assert cache_of(parse_model_config(parse_yaml_mapping(b"handler: {cachet: 1}"))) is None
+    assert cache_of(parse_model_config(parse_yaml_mapping(b"handler: mine"))) is None
 
 
 def effective(**changes: Any) -> Any:
     values = {
         "stateful": True,
-        "cache": CacheConfig(store="file", path="a.db"),
         "max_num_sequence": 5,
         "max_workers": 2,
         "batch_size": 8,
@@ -139,20 +143,16 @@ def effective(**changes: Any) -> Any:
 
 def test_what_a_worker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    message = cache_message(effective(), tmp_path / "default.db")
+    message = cache_message(CacheConfig(store="file", path="a.db"), effective(), tmp_path / "default.db")
     assert message is not None
     assert (message["path"], message["capacity"], message["lifetime"]) == (str(tmp_path / "a.db"), 16, 1.5)
     assert message["kept"] == 6
     assert message["owner"]
 
 
-def test_a_stateless_model_has_no_cache() -> None:
-    assert cache_message(effective(stateful=False), Path("default.db")) is None
-
-
 def test_the_file_of_a_model_that_names_none(tmp_path: Path) -> None:
     default = sequence_file(tmp_path, "tally")
-    message = cache_message(effective(cache=CacheConfig(store="file")), default)
+    message = cache_message(CacheConfig(store="file"), effective(), default)
     assert message is not None
     assert message["path"] == str(tmp_path / "sequences" / "tally.db")
 

@@ -1,0 +1,71 @@
+"""The key `handler` of `model-config.yaml`, in which the server reads one key, `cache`."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field
+
+from torchserve_py.features.sequence_steps.cache_config import CacheConfig
+from torchserve_py.plugins import ranks, stores
+from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
+from torchserve_py.settings.schemas.schema import Schema, key
+from torchserve_py.settings.schemas.values import Nested
+
+_PLACE: Final = "handler.cache."
+
+
+class HandlerMap(Schema):
+    """`handler`; its other keys belong to the handler."""
+
+    cache: Annotated[CacheConfig | None, Nested("a map, for example {store: file}")] = key(
+        "cache", "how the states of sequences are kept"
+    )
+
+
+def _map_or_nothing(value: Any) -> Any:
+    """A handler may use another value than a map."""
+    return value if isinstance(value, dict | HandlerMap) else {}
+
+
+class HandlerKeys(ModelConfigKeys):
+    """`model-config.yaml`, of which this feature has one key."""
+
+    handler: Annotated[HandlerMap, BeforeValidator(_map_or_nothing)] = Field(
+        default=HandlerMap(), description="keys of the handler's own, and `cache`"
+    )
+
+    def of_handlers(self, given: Mapping[Any, Any]) -> Iterable[tuple[str, object, str]]:
+        """Yield the cache, if it is set."""
+        if self.handler.cache is not None:
+            yield "handler.cache", "set", "its code has no context.state that could be stored"
+
+    def contradictions(self, given: Mapping[Any, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
+        """Yield what the store does not use or lacks, and what contradicts a store."""
+        cache, offer = self.handler.cache, ranks()
+        if cache is None:
+            return
+        yield from _store_problems(cache)
+        if cache.durable and given.get("sequenceBatching") is not True:
+            yield (
+                ("handler.cache.store", "sequenceBatching"),
+                f"handler.cache.store is {cache.store} but sequenceBatching is not true; without it there are no"
+                " sequences",
+            )
+        if cache.durable and (given.get("parallelType") or (offer is not None and given.get(offer.key) is not None)):
+            yield (
+                ("handler.cache.store", "parallelType"),
+                f"handler.cache.store is {cache.store} but the worker is several processes, each with a part of the"
+                " state; use store: memory",
+            )
+
+
+def _store_problems(cache: CacheConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the keys and the message for each setting that the store does not use, or that it lacks."""
+    allowed: Collection[str] = {"store", "capacity", *cache.keys_of_store}
+    for name in CacheConfig.key_names():
+        if name not in allowed and name in cache.model_fields_set:
+            problem = f"{_PLACE}{name} has no meaning for store: {cache.store}; leave it out or choose another store"
+            yield (f"{_PLACE}{name}",), problem
+    if cache.durable:
+        for name, problem in stores()[cache.store].problems(cache.model_dump(by_alias=True)):
+            yield (f"{_PLACE}{name}",), problem

@@ -1,0 +1,44 @@
+"""How the states of a model's sequences are kept: in the memory of their worker; a feature can do more."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchserve_py.plugins import sequence_states
+from torchserve_py.settings.schemas.plugin_keys import PluginKeys
+from torchserve_py.workers.confinement import Confinement
+from ts.protocol.messages import Cache
+
+if TYPE_CHECKING:
+    from torchserve_py.plans.effective_config import EffectiveConfig
+
+
+class SequenceStates:
+    """How states are kept.
+
+    ``durable``: whether a state outlives the worker that runs its sequence; ``of_one_machine``: whether only processes
+    of one machine can read it then.
+    """
+
+    durable = False
+    of_one_machine = False
+
+    def shared_with(self, other: SequenceStates) -> bool:
+        """Return whether versions of a model that keep states so and so continue each other's sequences."""
+        return False
+
+    def prepare(self, log_location: Path, confinement: Confinement) -> None:
+        """Make what workers need. Blocks. Raises InvalidModel: that is not possible."""
+
+    def message(self, config: EffectiveConfig, model_name: str, log_location: Path) -> Cache | None:
+        """Return what workers are told; None: nothing."""
+        return None
+
+
+def states_of(keys: PluginKeys) -> SequenceStates:
+    """Return how the states of a model with these keys are kept."""
+    module = sequence_states()
+    found: SequenceStates = importlib.import_module(module).sequence_states(keys) if module else SequenceStates()
+    return found
