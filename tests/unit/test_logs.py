@@ -360,7 +360,7 @@ def test_a_line_that_cannot_be_written_costs_no_other(capsys: pytest.CaptureFixt
 
     written: list[str] = []
     may_write = threading.Event()
-    log_thread.put(lambda: None if may_write.wait(30) else pytest.fail("the test never let it write"), 1)
+    log_thread.put([(lambda _: None if may_write.wait(30) else pytest.fail("the test never let it write"), "")], 1, 0)
     threaded = InThread(Choosy())
     for text in ("first", "bad", "last"):  # together in one piece of work, since the thread is busy
         threaded.emit(logging.makeLogRecord({"msg": text, "levelno": logging.INFO}))

@@ -40,7 +40,6 @@ from torchserve_py.transport.running_time import running_time
 from torchserve_py.workers.worker import Worker
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import HELD_ELSEWHERE, SequenceNews
-from ts.protocol.request_names import name_among
 
 logger = logging.getLogger(__name__)
 #: How many sequences without a job end in one turn of the event loop.
@@ -434,9 +433,9 @@ class Dispatcher(ReaderEvents):
         told = outcome.status if isinstance(outcome, Part) else outcome
         failed = not isinstance(outcome, Part) or outcome.error is not None
         sent, request = job.sent_at, job.request
-        ids = (name_among(request.headers) or job.id, trace_id, job.sequence_id or "", job.worker_id)
         times = (time.time(), job.submitted_at, sent, now)
-        self.metrics.jobs.append(JobRecord(*times, request.by_default, request.via, told, failed, ids))
+        about = (job.id, request.headers, trace_id, job.sequence_id or "", job.worker_id)
+        self.metrics.ended(JobRecord(*times, request.by_default, request.via, told, failed, *about))
         if job.on_end is not None:
             job.on_end(job.id, failed)
 

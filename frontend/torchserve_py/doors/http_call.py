@@ -267,13 +267,10 @@ class HttpCall(Request):
         self._application.requests[method, path, status] += 1
         if self._application.is_logged and (route is None or not route.is_quiet or 400 <= status < 500):
             connection, raw, exchange = self.connection, self.headers.raw, self._exchange
-            # What the answer or the request said, then what the job knows.
-            ids = {
-                "request_id": self.id or usable_name(raw.get(_ID_KEY)),
-                "trace_id": trace_of(self.headers["traceparent"]) if b"traceparent" in raw else None,
-                "cause": self.cause,
-                **(self.log_fields if exchange is None else exchange.log_fields),
-            }
+            ids = {**self.log_fields} if exchange is None else exchange.log_fields
+            ids["request_id"], ids["cause"] = self.id or usable_name(raw.get(_ID_KEY)), self.cause
+            if b"traceparent" in raw and "trace_id" not in ids:  # what the job knows goes before what the request says
+                ids["trace_id"] = trace_of(self.headers["traceparent"])
             protocol, took = _PROTOCOLS[self.version], connection.loop.time() - self.arrived
             access_log.log.note((connection.peer, self.method, self.target, protocol, status, took, ids, path))
 

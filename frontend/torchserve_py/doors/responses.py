@@ -73,7 +73,7 @@ class Responses:
     """Writes answers and counts them."""
 
     def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
-        self._answers = metrics.answers
+        self._answered = metrics.answered
         self._is_confining = settings.inference_address.shares_listener(settings.management_address)
         self._standard = (
             "Pragma: no-cache\r\nCache-Control: no-cache; no-store, must-revalidate, private\r\n"
@@ -88,7 +88,7 @@ class Responses:
         status, body, headers, reason = answer
         lines = self._lines(headers, _name(request, request_id))
         request.respond(status, lines, body, reason=reason)
-        self._answers.append((time.time(), status))
+        self._answered(time.time(), status)
 
     def start_stream(self, request: Request, head: Answer, request_id: str = "") -> None:
         """Begin an answer that is sent in pieces; see `Request.send`.
@@ -97,13 +97,13 @@ class Responses:
         """
         status, _, headers, reason = head
         request.start_stream(status, self._lines(headers, _name(request, request_id)), reason=reason)
-        self._answers.append((time.time(), status))
+        self._answered(time.time(), status)
 
     def whole_failure(self, failure: Failure) -> bytes:
         """Return the whole answer to a connection that is closed afterwards."""
         body, headers = failure_body(failure)
         framing = f"content-length: {len(body)}\r\n"
-        self._answers.append((time.time(), failure.status))
+        self._answered(time.time(), failure.status)
         lines = self._lines((*failure.headers, *headers), str(uuid.uuid4()))
         return response_head(failure.status, "", False, framing, lines) + body
 

@@ -17,6 +17,7 @@ from logging.handlers import RotatingFileHandler
 from typing import Any, Final, TextIO
 
 from torchserve_py.logs.formatters import Formatted
+from torchserve_py.logs.line_logs import Batch
 from torchserve_py.logs.log_thread import log_thread, wait_until_written
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,9 @@ class Console(QuietErrors):
             self._file: int | None = stream.fileno()
         except OSError:  # no file, as in tests
             self._file = None
-        is_pipe = self._file is not None and stat.S_ISFIFO(os.fstat(self._file).st_mode)
+        mode = 0 if self._file is None else os.fstat(self._file).st_mode
+        is_pipe = stat.S_ISFIFO(mode)
+        self._is_file = stat.S_ISREG(mode)
         self._capacity = _capacity(self._file) if is_pipe and self._file is not None else None
         self._share = share
         self._is_stalled = False
@@ -98,7 +101,11 @@ class Console(QuietErrors):
             if self._file is None:
                 self._stream.write(text)
                 return
-            for piece in _pieces(text.encode("utf-8", "replace")):
+            data = text.encode("utf-8", "replace")
+            if self._is_file:
+                _write(self._file, data)
+                return
+            for piece in _pieces(data):
                 if self._has_room(self._file):
                     _write(self._file, piece)
                 else:
@@ -131,7 +138,16 @@ class InThread(QuietErrors):
 
     def __init__(self, *handlers: logging.Handler) -> None:
         super().__init__()
-        self.handlers: Sequence[logging.Handler] = handlers
+        self.handlers = handlers
+
+    @property
+    def handlers(self) -> Sequence[logging.Handler]:
+        """The handlers that write."""
+        return self._handlers
+
+    @handlers.setter
+    def handlers(self, handlers: Sequence[logging.Handler]) -> None:
+        self._handlers = handlers
         self._writers = [partial(_write_line, each) for each in handlers]
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -139,13 +155,15 @@ class InThread(QuietErrors):
         try:
             formatted = [
                 (write, each.format(record))
-                for each, write in zip(self.handlers, self._writers, strict=True)
+                for each, write in zip(self._handlers, self._writers, strict=True)
                 if record.levelno >= each.level and each.filter(record)
             ]
         except Exception:
             self.handleError(record)
             return
-        log_thread.put_line(formatted, _HURRY)
+        # Nobody waits for the lines of requests.
+        lines, patience = (len(record.msg.entries), 0.0) if isinstance(record.msg, Batch) else (1, _HURRY)
+        log_thread.put(formatted, lines, patience)
 
     def flush(self) -> None:
         """Wait a moment until the thread has written all; Python's logging calls this when the process ends."""
@@ -153,7 +171,7 @@ class InThread(QuietErrors):
 
     def close(self) -> None:
         """Close the handlers, too."""
-        for each in self.handlers:
+        for each in self._handlers:
             each.close()
         super().close()
 

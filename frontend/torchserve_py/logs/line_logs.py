@@ -1,31 +1,32 @@
-"""Logs with a line for every request: entries are collected in the event loop; a thread formats and writes them.
+"""Logs with a line for every request: entries are collected, and soon after formatted together; a thread writes them.
 
-A request must not pay for its line. `LineLog.note` only stores an entry; soon after, all stored entries are handed to
-the thread as one record, whose message is a `Batch`. The formatters in `formatters` write the lines of each entry. A
-logger that does not take batches, such as one that the operator has configured, gets one record per line.
+A request must not wait for its line. `LineLog.note` only stores an entry; soon after, all stored entries are logged as
+one record, whose message is a `Batch`. The formatters in `formatters` make its lines. A logger that does not take
+batches, such as one that the operator has configured, gets one record per line.
+
+They are formatted in the event loop, a few at a time: a thread that does more than write would take the interpreter's
+lock for 5 ms whenever the loop calls the system.
 """
 
 import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from torchserve_py.logs.log_thread import log_thread
-
 T = TypeVar("T")
 
-#: Seconds that an entry waits for others which are handed over with it.
+#: Seconds that an entry waits for others that are logged with it.
 FLUSH_DELAY: Final = 0.02
 
 #: Names of the loggers whose handlers can all write batches.
 TAKES_BATCHES: Final[set[str]] = set()
 
-#: So many entries are handed over at once.
+#: So many entries are logged together.
 _MOST_WAITING: Final = 256
 #: Stands for the head of a line; no text has this character.
 _HEAD: Final = "\0"
@@ -51,7 +52,6 @@ class Batch(Generic[T]):
     entries: Sequence[tuple[float, T]]
     text_of: TextOf[T]
     more_of: Callable[[T], Mapping[str, Any]]
-    _texts: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def lines(self) -> list[Line]:
@@ -64,9 +64,7 @@ class Batch(Generic[T]):
 
     def text(self, head: str) -> str:
         """Return all lines: local time (``2024-05-30T21:46:03,625``), ``head`` and text."""
-        if head not in self._texts:  # a file asks twice, to see whether it has room
-            self._texts[head] = self._without_heads.replace(_HEAD, head)
-        return self._texts[head]
+        return self._without_heads.replace(_HEAD, head)
 
     def __str__(self) -> str:
         return self.text(" - ")
@@ -110,13 +108,18 @@ class LineLog(Generic[T]):
         if len(self._waiting) >= _MOST_WAITING:
             self.flush()
         elif self._timer is None:
-            try:
-                self._timer = asyncio.get_running_loop().call_later(FLUSH_DELAY, self.flush)
-            except RuntimeError:
-                return  # there is no event loop
+            self._flush_soon()
+
+    def note_all(self, entries: Iterable[tuple[float, T]]) -> None:
+        """Store entries with their moments; what is too much for one record is logged at once."""
+        self._waiting += entries
+        if len(self._waiting) >= _MOST_WAITING:
+            self.flush()
+        elif self._timer is None:
+            self._flush_soon()
 
     def flush(self) -> None:
-        """Hand the stored entries to the thread."""
+        """Log the stored entries."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -127,10 +130,16 @@ class LineLog(Generic[T]):
         if not self._logger.isEnabledFor(logging.INFO):
             return
         if self._logger.name in TAKES_BATCHES:
-            log_thread.put(lambda: self._logger.handle(_record(self._logger, batch, None)), len(batch.entries))
+            self._logger.handle(_record(self._logger, batch, None))
             return
         for line in batch.lines:
             self._logger.handle(_record(self._logger, line.text, line))
+
+    def _flush_soon(self) -> None:
+        try:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_DELAY, self.flush)
+        except RuntimeError:
+            return  # there is no event loop
 
 
 def utc(at: float) -> str:

@@ -19,7 +19,7 @@ MOST_CHARACTERS: Final = 32 << 20
 #: How many formatted lines are written as one piece of work.
 _MOST_TOGETHER: Final = 1_000
 
-#: Writes a formatted line.
+#: Writes formatted lines.
 Writer: TypeAlias = Callable[[str], None]
 
 
@@ -40,51 +40,36 @@ class _Formatted:
             write(text)
 
 
-@dataclass(slots=True)
-class _Work:
-    """A function that writes lines."""
-
-    write: Callable[[], None]
-    lines: int
-    characters: int = 0
-
-
 class LogThread:
-    """Calls back in its thread, in order."""
+    """Calls writers in its thread, in order."""
 
     def __init__(self) -> None:
-        self._queue: deque[_Formatted | _Work] = deque()
+        self._queue: deque[_Formatted] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._put = self._written = self._dropped = 0  # lines
         self._characters = 0
 
-    def put(self, write: Callable[[], None], lines: int) -> None:
-        """Queue a function that writes so many lines, or drop it if too much waits."""
-        with self._changed:
-            if self._admit(lines, 0):
-                self._queue.append(_Work(write, lines))
+    def put(self, written: Sequence[tuple[Writer, str]], lines: int, patience: float) -> None:
+        """Queue lines, formatted for each of their writers, or drop them if too much waits.
 
-    def put_line(self, written: Sequence[tuple[Writer, str]], patience: float) -> None:
-        """Queue a line, formatted for each of its writers, or drop it if too much waits.
-
-        If nothing else waits, wait at most ``patience`` seconds until it is written.
+        If nothing else waits, wait at most ``patience`` seconds until they are written.
         """
         characters = sum(len(text) for _, text in written)
         with self._changed:
             is_idle = self._put == self._written
-            if not self._admit(1, characters):
+            if not self._admit(lines, characters):
                 return
             last = self._queue[-1] if self._queue else None
-            if not isinstance(last, _Formatted) or last.lines >= _MOST_TOGETHER:
+            if last is None or last.lines >= _MOST_TOGETHER:
                 last = _Formatted()
                 self._queue.append(last)
-            last.lines += 1
+            last.lines += lines
             last.characters += characters
             for write, text in written:
                 last.writers.append(write)
                 last.texts.append(text)
-            if is_idle and threading.current_thread() is not self._thread:
+            if patience and is_idle and threading.current_thread() is not self._thread:
                 self._changed.wait_for(lambda: self._put == self._written, patience)
 
     def wait(self, limit: float) -> bool:

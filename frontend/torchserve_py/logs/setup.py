@@ -104,7 +104,7 @@ def _take_batches(name: str, handlers: list[logging.Handler]) -> None:
     target = logging.getLogger(name)
     target.setLevel(logging.INFO)
     target.propagate = False
-    target.handlers = handlers
+    target.handlers = [InThread(*handlers)]
     TAKES_BATCHES.add(name)
 
 

@@ -1,13 +1,13 @@
 """The metrics of one model version. `docs/metrics.md` lists every series.
 
-Jobs and batches must not pay for their metrics: the dispatcher appends a record of each that has ended, and `fold` adds
-up the records, at least once a second, and before any metric is read.
+Jobs and batches must not pay for their metrics: the dispatcher only records each that has ended, and `fold` adds up the
+records soon after, and before any metric is read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from torchserve_py.metrics.families import ServerFamilies
 from torchserve_py.metrics.instruments import Counter, Gauge, Histogram
@@ -44,7 +44,8 @@ class JobRecord(NamedTuple):
         via: How its request came.
         told: The status of its answer, or the cause why it has none.
         failed: Whether it has no answer, or one that is an error.
-        ids: Of the request (the client's, else that of the job), its trace, its sequence, its worker; empty for none.
+        headers: Of its request.
+        trace_id, sequence_id, worker_id: Empty for none.
     """
 
     at: float
@@ -55,7 +56,11 @@ class JobRecord(NamedTuple):
     via: str
     told: Cause | int
     failed: bool
-    ids: tuple[str, str, str, str]
+    job_id: str
+    headers: Iterable[tuple[Any, Any]]
+    trace_id: str
+    sequence_id: str
+    worker_id: str
 
 
 class BatchRecord(NamedTuple):
@@ -107,11 +112,11 @@ class RequestCounters:
         self.inference_latency_microseconds = families.child(Counter, "ts_inference_latency_microseconds", labels)
         self.queue_latency_microseconds = families.child(Counter, "ts_queue_latency_microseconds", labels)
         model = [labels["model_name"], labels["model_version"]]
-        #: The lines of a request that is answered, and those of any other; empty where there are none.
-        self.line = lines.form(model, ts_inference_requests_total="1.0")
         latencies = {"ts_inference_latency_microseconds": _TOOK, "ts_queue_latency_microseconds": _QUEUED}
-        parts = (self.line, lines.form(model, **latencies), lines.form(["Host"], QueueTime=_WAITED))
-        self.answered_lines = "\n".join(filter(None, parts))
+        counted = (model, {"ts_inference_requests_total": "1.0"})
+        #: The lines of a request that is answered, and those of any other.
+        self.answered_lines = lines.form(counted, (model, latencies), (["Host"], {"QueueTime": _WAITED}))
+        self.line = lines.form(counted)
 
 
 class ModelMetrics:
@@ -126,15 +131,17 @@ class ModelMetrics:
         hostname: str,
         record_prediction: RecordPrediction,
         followers: Sequence[FollowJobs],
+        soon: Callable[[Callable[[], None]], None],
     ) -> None:
         labels = {"model_name": name, "model_version": version, "hostname": hostname}
         self._families = families
         self._lines = lines
-        self._worker_thread_line = lines.form(["Host"], WorkerThreadTime="%(value).3f")
+        self._worker_thread_line = lines.form((["Host"], {"WorkerThreadTime": "%(value).3f"}))
         self._labels = labels
         self._hostname = hostname
         self._record_prediction = record_prediction
         self._followers = followers
+        self._soon = soon
         self._workers: set[str] = set()
         #: What is not folded yet: the sizes of batches that have begun, calls of the handler, jobs that have ended.
         self.begun: list[int] = []
@@ -167,6 +174,12 @@ class ModelMetrics:
         self.sequences_closed = {
             each: families.child(Counter, "ts_sequences_closed_total", self._labels_with(each)) for each in CloseReason
         }
+
+    def ended(self, job: JobRecord) -> None:
+        """Record a job that has its outcome."""
+        self.jobs.append(job)
+        if len(self.jobs) == 1:
+            self._soon(self.fold)
 
     def fold(self) -> None:
         """Add up the records so far."""
@@ -243,7 +256,7 @@ class ModelMetrics:
         """The worker (`W-<id>-<model>_<version>`) took that long from its launch until it was ready."""
         self._workers.add(worker_name)
         self._families.child(Gauge, "WorkerLoadTime", self._worker_labels(worker_name)).set(milliseconds)
-        if form := self._lines.form([worker_name, "Host"], WorkerLoadTime="%(value).1f"):
+        if form := self._lines.form(([worker_name, "Host"], {"WorkerLoadTime": "%(value).1f"})):
             self._lines.events.append((time(), (form, {"value": milliseconds})))
 
     def worker_gpu_memory(self, worker_name: str, size: int) -> None:

@@ -1,14 +1,15 @@
 """All metrics of one server: made once, passed to the code that counts, and shown at `/metrics`.
 
-What happens for each request is only recorded; `ServerMetrics.fold` adds up the records before any metric is read.
+What happens for each request is only recorded; the records are added up soon after, and before any metric is read.
 """
 
+import asyncio
 import collections
 import importlib
 import logging
 import socket
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol
 
 from torchserve_py.metrics.catalog import HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS, Declaration
 from torchserve_py.metrics.families import Family, ServerFamilies, U, expose
@@ -19,6 +20,9 @@ from torchserve_py.metrics.metrics_plan import MetricsPlan
 from torchserve_py.metrics.model_metrics import FollowJobs, ModelMetrics, Outcomes
 
 logger = logging.getLogger(__name__)
+
+#: Seconds that a record waits for others that are added up with it.
+FOLD_DELAY: Final = 0.02
 
 
 class ModelFamilies(Protocol):
@@ -56,14 +60,16 @@ class ServerMetrics:
         server_log = MetricLog(SERVER_LOGGER)
         self._lines = EventLines(server_log, self._hostname, _with_lines(plan))
         #: By the first digit of the status.
-        self._answers = {
-            digit: (self._families.child(Counter, name, of_host), self._lines.form(["Host"], **{name: "1.0"}))
+        self._counted = {
+            digit: (self._families.child(Counter, name, of_host), self._lines.form((["Host"], {name: "1.0"})))
             for digit, name in ((2, "Requests2XX"), (4, "Requests4XX"), (5, "Requests5XX"))
         }
         for name in ("QueueTime", "WorkerThreadTime", *(each.name for each in HOST_GAUGES)):
             self._families.child(Gauge, name, of_host)
         #: HTTP answers whose head was written and that are not folded yet: when (seconds since 1970), and their status.
-        self.answers: list[tuple[float, int]] = []
+        self._answers: list[tuple[float, int]] = []
+        #: What adds up the records of models, and of answers, that have some.
+        self._due: list[Callable[[], None]] = []
         #: How often a request with this method, route (the pattern of its path, empty for an unknown path) and status
         #: was answered.
         self.http_requests = collections.Counter[tuple[str, str, int]]()
@@ -90,7 +96,7 @@ class ServerMetrics:
         """The instruments of a model version; `further` is the `ContractOffer.metrics` of its contract."""
         metrics = self._models.get((name, version))
         if metrics is None:
-            about = (name, version, self._hostname, self._handlers.register(name), self.followers)
+            about = (name, version, self._hostname, self._handlers.register(name), self.followers, self._soon)
             metrics = ModelMetrics(self._families, self._lines, *about)
             self._models[name, version] = metrics
         if further:
@@ -134,17 +140,17 @@ class ServerMetrics:
                 metrics.fold()  # lines of earlier calls of the handler come first
         self._handlers.record(model_name, entries)
 
+    def answered(self, at: float, status: int) -> None:
+        """The head of an HTTP answer was written at that moment (seconds since 1970)."""
+        self._answers.append((at, status))
+        if len(self._answers) == 1:
+            self._soon(self._fold_answers)
+
     def fold(self) -> None:
-        """Add up what was recorded so far. Like TorchServe, the server counts no redirections as answers."""
+        """Add up what was recorded so far."""
         for model in self._models.values():
             model.fold()
-        answers, self.answers[:] = self.answers[:], ()
-        for at, status in answers:
-            if (counted := self._answers.get(status // 100)) is not None:
-                counter, line = counted
-                counter.value += 1
-                if line:
-                    self._lines.events.append((at, (line, {})))
+        self._fold_answers()
         for asked, count in self.http_requests.items():
             if asked not in self._of_http:
                 method, route, status = asked
@@ -152,6 +158,33 @@ class ServerMetrics:
                 self._of_http[asked] = self._families.child(Counter, "ts_http_requests_total", labels)
             self._of_http[asked].value = count
         self._lines.write()
+
+    def _fold_answers(self) -> None:
+        """Like TorchServe, the server counts no redirections as answers."""
+        answers, self._answers[:] = self._answers[:], ()
+        for at, status in answers:
+            if (counted := self._counted.get(status // 100)) is not None:
+                counter, line = counted
+                counter.value += 1
+                if line:
+                    self._lines.events.append((at, (line, {})))
+
+    def _soon(self, fold: Callable[[], None]) -> None:
+        """Have records added up within `FOLD_DELAY` seconds. Outside an event loop they wait for `fold`."""
+        self._due.append(fold)
+        if len(self._due) == 1:
+            try:
+                asyncio.get_running_loop().call_later(FOLD_DELAY, self._fold_due)
+            except RuntimeError:
+                self._due.clear()
+
+    def _fold_due(self) -> None:
+        due, self._due = self._due, []
+        for fold in due:
+            fold()
+        self._lines.write()
+        for log in self._logs:
+            log.flush()
 
     def record(self, name: str, dimensions: Sequence[str], value: float, hostname: str | None = None) -> None:
         """Record a value of a metric of the host. `dimensions` are values, in order, without the host's.

@@ -41,7 +41,8 @@ class RunningTime:
 
     def now(self) -> float:
         """Return seconds of `boot_time` without those of standstills; a suspension of the machine is one."""
-        return min(boot_time(), self._runs_until) - self._lost
+        now = boot_time()
+        return (now if now < self._runs_until else self._runs_until) - self._lost
 
     @property
     def lost(self) -> float:

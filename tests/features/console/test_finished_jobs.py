@@ -9,8 +9,8 @@ from torchserve_py.scheduling.effects import Cause
 def job(
     took: float, number: int = 0, *, at: float = 1e9, sequence: str = "", told: Cause | int = 200, waited: float = 0.0
 ) -> JobRecord:
-    ids = (f"request-{number}", "trace", sequence, "9000")
-    return JobRecord(at, 10.0, 10.0 + waited, 10.0 + took, False, "http", told, told != 200, ids)
+    about = ("job", [(b"X-Request-Id", f"request-{number}".encode())], "trace", sequence, "9000")
+    return JobRecord(at, 10.0, 10.0 + waited, 10.0 + took, False, "http", told, told != 200, *about)
 
 
 def requests_of(jobs: list[dict[str, object]]) -> list[object]:

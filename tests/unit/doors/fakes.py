@@ -39,6 +39,9 @@ class FakeMetrics:
         counts = Counter(status // 100 for _, status in self.answers)
         return counts[2], counts[4], counts[5]
 
+    def answered(self, at: float, status: int) -> None:
+        self.answers.append((at, status))
+
     def expose(self, names: set[str] | None) -> Iterator[str]:
         self.asked_for = names
         yield from self.exposed

@@ -20,12 +20,11 @@ def end_job(
     failed: bool = False,
     at: float = AT,
     ended_at: float = 100.0,
-    ids: tuple[str, str, str, str] = ("job", "", "", ""),
 ) -> None:
     """A job has its outcome after so many seconds, of which it waited some; None: it was never sent."""
     begun_at = ended_at - took
     sent_at = 0.0 if waited is None else begun_at + waited
-    model.jobs.append(JobRecord(at, begun_at, sent_at, ended_at, by_default, via, told, failed, ids))
+    model.ended(JobRecord(at, begun_at, sent_at, ended_at, by_default, via, told, failed, "job", (), "", "", ""))
 
 
 def end_batch(

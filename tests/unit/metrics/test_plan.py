@@ -50,8 +50,8 @@ def test_the_catalog_is_what_is_shown_without_a_file() -> None:
 
 def test_nothing_but_what_is_listed_is_shown() -> None:
     metrics = listing(server=(SERVER_METRICS["Requests2XX"],))
-    metrics.answers.append((AT, 200))
-    metrics.answers.append((AT, 400))
+    metrics.answered(AT, 200)
+    metrics.answered(AT, 400)
     end_batch(metrics.model("noop", "1.0"), 1, 1)
     metrics.record_model_metrics("noop", [tokens()])
     assert scrape(metrics) == {"Requests2XX Level=Host": 1}
@@ -193,13 +193,13 @@ def test_a_summary_has_a_counters_growth_and_a_gauge_that_was_set(logged: Logged
     metrics = server_metrics(SUMMARY)
     assert logged(metrics, "TS_METRICS") == []
     for _ in range(3):
-        metrics.answers.append((AT, 200))
+        metrics.answered(AT, 200)
     metrics.record("DiskUsage", ["Host"], 7)
     expected = ["Requests2XX.Count:3.0|#Level:Host|#hostname:box", "DiskUsage.Gigabytes:7.0|#Level:Host|#hostname:box"]
     assert logged(metrics, "TS_METRICS") == expected
     assert logged(metrics, "TS_METRICS") == []
     for _ in range(2):
-        metrics.answers.append((AT, 200))
+        metrics.answered(AT, 200)
     metrics.record("DiskUsage", ["Host"], 7)
     assert logged(metrics, "TS_METRICS") == [expected[0].replace("3.0", "2.0"), expected[1]]
 
@@ -220,7 +220,7 @@ def test_each_request_has_torchserves_lines(logged: Logged) -> None:
     for at, by_default in ((AT, True), (AT + 0.001, False)):
         end_batch(model, 0.5, 0.75, at=at)
         end_job(model, 1.25, waited=0.0625, by_default=by_default, at=at)
-        metrics.answers.append((at, 200))
+        metrics.answered(at, 200)
     model.worker_load_time("W-9000-noop_1.0", 1500)
     one = [
         "WorkerThreadTime.Milliseconds:250.000|#Level:Host|#hostname:box",
@@ -241,7 +241,7 @@ def test_a_request_that_gets_no_answer_of_a_handler_has_no_times(logged: Logged)
     metrics = server_metrics(MetricsPlan(mode="log"))
     model = metrics.model("noop", "1.0")
     end_job(model, 1.25, told=Cause.queue_full, failed=True)
-    metrics.answers.append((AT, 503))
+    metrics.answered(AT, 503)
     names = [line.partition(".")[0] for line in logged(metrics, "TS_METRICS")]
     assert names == ["ts_inference_requests_total", "Requests5XX", "ts_outcomes_total"]
 
@@ -251,7 +251,7 @@ def test_lines_of_a_request_are_only_of_what_the_file_lists(logged: Logged) -> N
     metrics = listing(server=(listed,), mode="log")
     model = metrics.model("noop", "1.0")
     end_job(model, 1.0, waited=0.5)
-    metrics.answers.append((AT, 200))
+    metrics.answered(AT, 200)
     line = "ts_queue_latency_microseconds.100%:500000.000|#m:noop,v:1.0|#hostname:box"
     assert logged(metrics, "TS_METRICS") == [line]
 
@@ -292,7 +292,7 @@ def test_many_lines_do_not_wait_for_the_next_flush(caplog: pytest.LogCaptureFixt
 def test_legacy_shows_three_counters_and_logs_the_rest(logged: Logged) -> None:
     metrics = server_metrics(MetricsPlan(mode="legacy"))
     end_job(metrics.model("noop", "1.0"), told=Cause.queue_full, failed=True)
-    metrics.answers.append((AT, 200))
+    metrics.answered(AT, 200)
     metrics.record_model_metrics("noop", [tokens()])
     assert names(metrics) == LEGACY_NAMES
     outcome = (
@@ -303,7 +303,7 @@ def test_legacy_shows_three_counters_and_logs_the_rest(logged: Logged) -> None:
 
 def test_the_mode_prometheus_logs_nothing(logged: Logged) -> None:
     metrics = server_metrics(MetricsPlan(mode="prometheus"))
-    metrics.answers.append((AT, 200))
+    metrics.answered(AT, 200)
     end_job(metrics.model("noop", "1.0"), 2, waited=1)
     end_batch(metrics.model("noop", "1.0"), 1, 1)
     assert logged(metrics, "TS_METRICS") == logged(metrics, "MODEL_METRICS") == []
@@ -311,6 +311,6 @@ def test_the_mode_prometheus_logs_nothing(logged: Logged) -> None:
 
 def test_a_file_and_a_mode_go_together(tmp_path: Path, logged: Logged) -> None:
     metrics = listing(server=(Declaration("Requests2XX", "counter", "Answers", ("L", "H")),), mode="log")
-    metrics.answers.append((AT, 200))
-    metrics.answers.append((AT, 400))
+    metrics.answered(AT, 200)
+    metrics.answered(AT, 400)
     assert logged(metrics, "TS_METRICS") == ["Requests2XX.Answers:1.0|#L:Host|#hostname:box"]

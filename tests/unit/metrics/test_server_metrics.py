@@ -99,7 +99,7 @@ def test_types_and_help_texts_are_torchserves(metrics: ServerMetrics) -> None:
 
 def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
     for _ in range(8):
-        metrics.answers.append((AT, 200))
+        metrics.answered(AT, 200)
     assert b'Requests2XX{Level="Host",Hostname="box",} 8.0\n' in exposed(metrics)
     metrics.model("noop", "1.0").by_default.requests_total.inc()
     line = b'ts_inference_requests_total{model_name="noop",model_version="default",hostname="box",} 1.0\n'

@@ -3,10 +3,12 @@
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.scheduling.effects import Cause
+from ts.protocol.request_names import name_among
 
 #: The models whose slowest jobs are kept, how many of each, and for how long (seconds), twice that at most.
 MOST_MODELS: Final = 500
@@ -16,8 +18,8 @@ WINDOW: Final = 300.0
 MOST_SEQUENCES: Final = 500
 MOST_STEPS: Final = 50
 
-#: How long a job took, a number that orders equal ones, and the job.
-_Slow = tuple[float, int, JobRecord]
+#: How long a job took, a number that orders equal ones, and what is shown of the job.
+_Slow = tuple[float, int, dict[str, Any]]
 
 
 class _Windows(NamedTuple):
@@ -33,7 +35,7 @@ class FinishedJobs:
 
     def __init__(self) -> None:
         self._slow: OrderedDict[tuple[str, str], _Windows] = OrderedDict()
-        self._steps: OrderedDict[tuple[str, str, str], deque[JobRecord]] = OrderedDict()
+        self._steps: OrderedDict[tuple[str, str, str], deque[dict[str, Any]]] = OrderedDict()
         self._count = 0
 
     def follow(self, name: str, version: str, jobs: Sequence[JobRecord]) -> None:
@@ -44,19 +46,19 @@ class FinishedJobs:
             if len(slow) < MOST_SLOW or took > slow[0][0]:
                 self._count += 1
                 add = heapq.heappush if len(slow) < MOST_SLOW else heapq.heappushpop
-                add(slow, (took, self._count, job))
-            if job.ids[2]:
-                self._add_step((name, version, job.ids[2]), job)
+                add(slow, (took, self._count, _shown(job)))
+            if job.sequence_id:
+                self._add_step((name, version, job.sequence_id), job)
 
     def slowest(self, name: str, version: str) -> list[dict[str, Any]]:
         """Return the slowest jobs of a model in the last minutes, the slowest first."""
         windows = self._slow.get((name, version))
-        every = [] if windows is None else sorted([*windows.now, *windows.before], reverse=True)
-        return [_shown(job) for _, _, job in every[:MOST_SLOW]]
+        every = [] if windows is None else sorted([*windows.now, *windows.before], key=itemgetter(0, 1), reverse=True)
+        return [job for _, _, job in every[:MOST_SLOW]]
 
     def steps(self, name: str, version: str, sequence_id: str) -> list[dict[str, Any]]:
         """Return the last steps of a sequence, the oldest first; none if it is not remembered."""
-        return [_shown(job) for job in self._steps.get((name, version, sequence_id), ())]
+        return [*self._steps.get((name, version, sequence_id), ())]
 
     def _window(self, name: str, version: str, at: float) -> _Windows:
         windows = self._slow.get((name, version))
@@ -75,11 +77,10 @@ class FinishedJobs:
                 self._steps.popitem(last=False)
         else:
             self._steps.move_to_end(key)
-        steps.append(job)
+        steps.append(_shown(job))
 
 
 def _shown(job: JobRecord) -> dict[str, Any]:
-    request_id, trace_id, sequence_id, worker_id = job.ids
     sent_at = job.sent_at or job.ended_at
     return {
         "at": job.at,
@@ -87,8 +88,8 @@ def _shown(job: JobRecord) -> dict[str, Any]:
         "ran": (job.ended_at - sent_at) * 1000,
         "told": job.told.value if isinstance(job.told, Cause) else str(job.told),
         "failed": job.failed,
-        "request": request_id,
-        "trace": trace_id,
-        "sequence": sequence_id,
-        "worker": worker_id,
+        "request": name_among(job.headers) or job.job_id,
+        "trace": job.trace_id,
+        "sequence": job.sequence_id,
+        "worker": job.worker_id,
     }

@@ -46,5 +46,6 @@ def show_less(log_format: str) -> None:
         if isinstance(handler, InThread):
             handler.handlers = [terminal, *(each for each in handler.handlers if not isinstance(each, Console))]
     for handler in logging.getLogger(access_log.LOGGER_NAME).handlers:
-        if isinstance(handler, Console):
-            handler.setFormatter(json_lines or LineFormatter(_ACCESS_LINES))
+        for each in handler.handlers if isinstance(handler, InThread) else ():
+            if isinstance(each, Console):
+                each.setFormatter(json_lines or LineFormatter(_ACCESS_LINES))
