@@ -433,9 +433,11 @@ class Dispatcher(ReaderEvents):
         told = outcome.status if isinstance(outcome, Part) else outcome
         failed = not isinstance(outcome, Part) or outcome.error is not None
         sent, request = job.sent_at, job.request
-        times = (time.time(), job.submitted_at, sent, now)
-        about = (job.id, request.headers, trace_id, job.sequence_id or "", job.worker_id)
-        self.metrics.ended(JobRecord(*times, request.by_default, request.via, told, failed, *about))
+        record = JobRecord(
+            *(time.time(), job.submitted_at, sent, now, request.by_default, request.via, told, failed),
+            *(job.id, request.headers, trace_id, job.sequence_id or "", job.worker_id),
+        )
+        self.metrics.ended(record)
         if job.on_end is not None:
             job.on_end(job.id, failed)
 

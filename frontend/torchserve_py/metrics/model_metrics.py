@@ -217,7 +217,7 @@ class ModelMetrics:
             self._lines.events.append((at, (self._worker_thread_line, {"value": besides})))
 
     def _fold_job(self, job: JobRecord) -> None:
-        at, submitted_at, sent_at, ended_at, by_default, via, told, failed, _ = job
+        at, submitted_at, sent_at, ended_at, by_default, via, told, failed, *_ = job
         counters, outcomes = self.by_default if by_default else self.by_version, self.outcomes
         if isinstance(told, Cause):
             cause = told.value
