@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from torchserve_py.logs import access_log
 from torchserve_py.logs.line_logs import TAKES_BATCHES, LineLog
 from torchserve_py.logs.log_thread import wait_until_written
 from torchserve_py.logs.setup import configure_logging
@@ -17,7 +18,8 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
 
 @pytest.fixture
 def restored_loggers() -> Iterator[None]:
-    """After the test the loggers are what they were before."""
+    """After the test the loggers are what they were before; what tests before it have left is written elsewhere."""
+    access_log.flush()
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [(logger, logger.handlers, logger.level, logger.propagate) for logger in loggers]
     batches = set(TAKES_BATCHES)
