@@ -1,4 +1,4 @@
-"""`torchserve-py serve` as browsers meet it: pages of other origins hold sessions, and the console offers what works."""
+"""`torchserve-py serve` in a browser: pages of other origins hold sessions, and the console offers what works."""
 
 import functools
 import re
