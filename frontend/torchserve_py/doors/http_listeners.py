@@ -19,7 +19,7 @@ from torchserve_py.doors.http_call import Application
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import ANY_PATH, DoorContext, PathValues, Route
-from torchserve_py.doors.server_doors import DescriptionDoor, DrainDoor, HealthDoor, MetricsDoor
+from torchserve_py.doors.server_doors import DescriptionDoor, HealthDoor, MetricsDoor
 from torchserve_py.doors.token_authorization import Authorization
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.plugin_api import DoorOffer
@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 _DOORS: Final = (
     DoorOffer("inference_address", HealthDoor),
     DoorOffer("inference_address", InferenceDoor),
-    DoorOffer("management_address", DrainDoor),
     DoorOffer("metrics_address", MetricsDoor),
 )
 #: Time limit for answers that are being written when the doors close (seconds).

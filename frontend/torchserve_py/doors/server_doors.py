@@ -13,7 +13,6 @@ from typing import Final
 from torchserve_py.doors.openapi import JSON, OBJECT, STATUS, TEXT, Operation, Parameter, described, document
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import READING, Door, DoorContext, PathValues, Route
-from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.serving.serving import Serving
 from torchserve_py.settings.model_spec import fallback_name
 from torchserve_py.transport.http1.request import Request
@@ -33,12 +32,6 @@ _PING: Final = Operation(
 )
 _LIVE: Final = Operation("liveness", "Whether the process serves at all", (200,), method="GET")
 _READY: Final = Operation("readiness", "Whether the server should get traffic", (200, 503), error=STATUS, method="GET")
-_DRAIN: Final = Operation(
-    "drain",
-    "Take the server out of service; its process keeps running until it is stopped",
-    (202,),
-    gives={JSON: STATUS},
-)
 _SHOW: Final = Operation("apiDescription", "The OpenAPI description of this listener", (200, 500), gives={JSON: OBJECT})
 
 
@@ -83,18 +76,6 @@ def not_loaded(serving: Serving) -> Iterator[str]:
     for spec in serving.not_loaded:  # the error and the location may hold a path or a token
         name = spec.name or fallback_name(spec.location)
         yield f'The start-up model "{name}" could not be loaded; the log says why.'
-
-
-class DrainDoor(Door):
-    """Takes a server out of service before it is stopped."""
-
-    def routes(self) -> Iterator[Route]:
-        yield Route("/drain", self._drain, ("POST",), TokenType.management, operations=(_DRAIN,))
-
-    def _drain(self, request: Request, values: PathValues) -> Answer:
-        self.context.drain()
-        delay = self.settings.drain_delay
-        return json_answer({"status": f"The server is not ready any more, and refuses new work in {delay} s."}, 202)
 
 
 class MetricsDoor(Door):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _PARALLEL: Final = "the code of the model runs in one process; parallelType: custom gives it several GPUs"
 _NO_STEPS: Final = "its code has no steps between which requests could join"
-_DECLARED_BY_CODE: Final = "the model's own files and code declare its inputs and outputs"
 
 #: The keys that contradict each other, and what to tell.
 _Contradiction: TypeAlias = tuple[tuple[str, ...], str]
@@ -144,9 +143,6 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
         ("continuousBatching", config.continuous_batching and "true", _NO_STEPS),
         ("sequenceBatching", config.sequence_batching and "true", state),
         ("parallelType", config.parallel_type != "custom" and config.parallel_type, _PARALLEL),
-        ("inputs", config.inputs and "set", _DECLARED_BY_CODE),
-        ("outputs", config.outputs and "set", _DECLARED_BY_CODE),
-        ("decoupled", config.decoupled and "set", _DECLARED_BY_CODE),
         ("autocast", config.autocast, "only BaseHandler reads it"),
         ("channelsLast", config.channels_last and "true", "only BaseHandler reads it"),
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from torchserve_py.features.open_inference.open_inference_keys import OpenInferenceKeys
 from torchserve_py.features.sequence_steps.handler_keys import HandlerKeys, HandlerMap
 from torchserve_py.features.torchrun.torchrun_keys import TorchrunConfig, TorchrunKeys
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig, read_model_config
@@ -13,6 +14,13 @@ from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 
 TORCHRUN = TorchrunConfig(
     nnodes=1, nproc_per_node=4, rdzv_backend="c10d", rdzv_endpoint="localhost:29400", omp_num_threads=2
+)
+TENSORS = OpenInferenceKeys.model_validate(
+    {
+        "inputs": [{"name": "image", "datatype": "FP32", "shape": [-1, 3]}],
+        "outputs": [{"name": "label", "datatype": "BYTES", "shape": []}],
+        "decoupled": False,
+    }
 )
 
 COMPLETE = """\
@@ -93,8 +101,8 @@ def test_what_a_contract_cannot_do_is_refused_all_at_once(tmp_path: Path, contra
     told = [problem for problem in refused.value.problems if f"the model's contract is {contract}: " in problem]
     keys = [
         *("batchSize is 4", "continuousBatching is true", "sequenceBatching is true"),
-        *("parallelType is tp", "inputs is set", "decoupled is set"),
-        *("autocast is bfloat16", "channelsLast is true"),
+        *("parallelType is tp", "autocast is bfloat16", "channelsLast is true"),
+        *("inputs is set", "decoupled is set"),
         *("handler.cache is set", "torchrun is set", "warmup is set"),
         "micro_batching is set",
     ]
@@ -147,7 +155,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         device_ids=(0, 1, 2, 3),
         parallel_type="pp",
         parallel_level=4,
-        plugin_keys=PluginKeys((HandlerKeys(handler=HandlerMap(cache=None)), TorchrunKeys(torchrun=TORCHRUN))),
+        plugin_keys=PluginKeys((TENSORS, HandlerKeys(handler=HandlerMap(cache=None)), TorchrunKeys(torchrun=TORCHRUN))),
         max_retry_timeout=10,
         client_timeout_ms=2000,
         job_queue_size=500,
@@ -164,9 +172,6 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         async_communication=False,
         concurrency_target=50,
         use_venv=True,
-        inputs=(schema.TensorDeclaration(name="image", datatype="FP32", shape=[-1, 3]),),
-        outputs=(schema.TensorDeclaration(name="label", datatype="BYTES", shape=[]),),
-        decoupled=False,
         autocast="bfloat16",
         channels_last=True,
         raw=yaml.safe_load(COMPLETE),

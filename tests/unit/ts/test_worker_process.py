@@ -80,7 +80,8 @@ IMPORTED = """
     def handle(data, context):
         libraries = (
             "ts.torch_handler", "ts.handler_utils", "ts.utils", "ts.model_service", "ts.sequence", "ts.features",
-            "ts.jobs.device_copies", "ts.metrics", "ts.protocol.otf_message_handler", "ts.launcher", "ts.llm_launcher",
+            "ts.jobs.device_copies", "ts.metrics", "ts.protocol.datatypes",
+            "ts.protocol.otf_message_handler", "ts.launcher", "ts.llm_launcher",
         )
         return data and ["\\n".join(name for name in sys.modules if f"{name}.".startswith(libraries)) for _ in data]
     """

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.requests import PRIORITY, priority_in_parameter
-from torchserve_py.doors.sequences import ID, SequenceHeaders, sequence_of
+from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.doors.token_authorization import Authorization
 from torchserve_py.features.grpc.grpc_exchange import GrpcDialect, GrpcExchange
 from torchserve_py.features.grpc.http2.call import Call
@@ -18,6 +18,7 @@ from torchserve_py.features.grpc.method_table import check_model
 from torchserve_py.features.grpc.protos.open_inference_head_pb2 import RequestHead
 from torchserve_py.features.open_inference.answers import refuse_if_failing
 from torchserve_py.features.open_inference.infer_endpoints import TIMEOUT, seconds_of
+from torchserve_py.features.open_inference.sequence_parameters import ID, sequence_of
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.settings.table import Settings

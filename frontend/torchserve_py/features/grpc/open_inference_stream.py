@@ -18,7 +18,6 @@ from typing import Any, Final
 from grpc.aio import EOF
 
 from torchserve_py.doors.failures import DoorError, bad_request
-from torchserve_py.doors.sequences import ID
 from torchserve_py.features.grpc.http2.call import Call
 from torchserve_py.features.grpc.open_inference_dialect import DIALECT, EnvelopedMessages
 from torchserve_py.features.grpc.open_inference_requests import (
@@ -28,6 +27,7 @@ from torchserve_py.features.grpc.open_inference_requests import (
     read_request,
 )
 from torchserve_py.features.grpc.two_way import REQUEST_ERRORS, CarriedRequest, TwoWayCall
+from torchserve_py.features.open_inference.sequence_parameters import ID
 from torchserve_py.serving.serving import ServedModel
 
 _AUTO: Final = "auto"

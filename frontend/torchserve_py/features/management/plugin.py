@@ -1,4 +1,4 @@
-"""The management API over HTTP."""
+"""The management API over HTTP, and the drain of the server."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,10 @@ from torchserve_py.plugin_api import DoorOffer, Plugin
 
 
 def _doors() -> Iterable[DoorOffer]:
+    from torchserve_py.features.management.drain_door import DrainDoor
     from torchserve_py.features.management.management_door import ManagementDoor
 
-    return [DoorOffer("management_address", ManagementDoor)]
+    return [DoorOffer("management_address", ManagementDoor), DoorOffer("management_address", DrainDoor)]
 
 
 PLUGIN = Plugin(name="management", doors=_doors)

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from torchserve_py.features.mlserver.mlserver_kind import MLSERVER
+from torchserve_py.features.open_inference.declared_tensors import DATATYPE
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig
 from torchserve_py.plans.contracts import Configured
-from torchserve_py.settings.schemas.model_config import DATATYPE
 from torchserve_py.settings.schemas.schema import Schema, read
 from torchserve_py.settings.schemas.values import AnyText, Expected, Listed, Nested, json_object, read_bounded
 

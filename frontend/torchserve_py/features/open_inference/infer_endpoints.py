@@ -14,10 +14,11 @@ from torchserve_py.doors.exchange import HttpExchange
 from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.doors.requests import PRIORITY, decompressed, priority_in_parameter, priority_of, seconds_left
 from torchserve_py.doors.routing import AfterBody, DoorContext
-from torchserve_py.doors.sequences import SequenceHeaders, sequence_of
+from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.features.open_inference.answers import refuse_if_failing
 from torchserve_py.features.open_inference.open_inference_settings import OpenInferenceSettings
 from torchserve_py.features.open_inference.rest_dialect import EventsDialect, SharedMemoryDialect, WholeDialect
+from torchserve_py.features.open_inference.sequence_parameters import sequence_of
 from torchserve_py.features.open_inference.shared_memory import SharedMemory
 from torchserve_py.features.open_inference.shared_tensors import REGION_MEMBER, with_binary_tensors
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest

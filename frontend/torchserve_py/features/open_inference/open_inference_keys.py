@@ -1,16 +1,20 @@
-"""What handlers get for requests of the Open Inference Protocol: what a model says of it, and else the server."""
+"""What a model's configuration says for the Open Inference Protocol: its tensors, and what its handler gets."""
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal
 
+from torchserve_py.features.open_inference.declared_tensors import Tensors
 from torchserve_py.features.open_inference.open_inference_settings import OpenInferenceSettings
 from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys, PluginKeys
 from torchserve_py.settings.schemas.schema import key
-from torchserve_py.settings.schemas.values import choice
+from torchserve_py.settings.schemas.values import Flag, choice
 from torchserve_py.settings.table import Settings
+
+_DECLARED_BY_CODE: Final = "the model's own files and code declare its inputs and outputs"
 
 
 class OpenInferenceKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has one key."""
+    """`model-config.yaml`, of which this feature has these keys."""
 
     handlers_only: ClassVar[str] = "its code has a form of its own for these requests"
 
@@ -20,6 +24,27 @@ class OpenInferenceKeys(ModelConfigKeys):
         "an envelope, the JSON as `body`; what it returns is the answer then",
         "`open_inference_rows`",
     )
+    inputs: Tensors = key(
+        "inputs",
+        "the tensors that a request holds, told to clients of the [Open Inference Protocol](open-inference.md). -1 in"
+        " a shape stands for any size",
+        "none",
+    )
+    outputs: Tensors = key(
+        "outputs", "the tensors that a response holds; what the handler returns gets these names and datatypes", "none"
+    )
+    decoupled: Flag = key(
+        "decoupled",
+        "tells clients of the Open Inference Protocol that a request may have several responses or none, because the "
+        "handler streams",
+        "`false`",
+    )
+
+    def of_handlers(self, given: Mapping[Any, Any]) -> Iterable[tuple[str, object, str]]:
+        """Yield the keys that are set, those of tensors with a reason of their own."""
+        for name, shown, why in super().of_handlers(given):
+            is_of_tensors = name != "openInferenceRows"
+            yield (name, "set", _DECLARED_BY_CODE) if is_of_tensors else (name, shown, why)
 
 
 def gets_body(keys: PluginKeys, settings: Settings) -> bool:

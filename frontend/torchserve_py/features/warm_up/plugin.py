@@ -16,4 +16,4 @@ def _model_config() -> type[ModelConfigKeys]:
     return WarmUpKeys
 
 
-PLUGIN = Plugin(name="warm_up", model_config=_model_config)
+PLUGIN = Plugin(name="warm_up", needs=("open_inference",), model_config=_model_config)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator
 
-from torchserve_py.settings.schemas.model_config import TENSOR, TensorDeclaration, is_shape, named_once
+from torchserve_py.features.open_inference.declared_tensors import TENSOR, TensorDeclaration, is_shape, named_once
 from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
 from torchserve_py.settings.schemas.schema import ClosedSchema, key
 from torchserve_py.settings.schemas.values import Expected, Listed, Nested, Text, integer, is_inside

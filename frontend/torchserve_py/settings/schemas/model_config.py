@@ -1,51 +1,16 @@
 """The keys of a `model-config.yaml` that the server reads; `docs/model-config.md` has them as a table."""
 
-from typing import Annotated, Final, Literal
-
-from pydantic import AfterValidator
+from typing import Annotated, Literal
 
 from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
-from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key
+from torchserve_py.settings.schemas.schema import Schema, key
 from torchserve_py.settings.schemas.values import (
     MAX_INT,
-    MAX_LONG,
-    TEXT,
     Expected,
     Flag,
-    Listed,
-    Nested,
     choice,
     integer,
-    unexpected,
 )
-from ts.protocol.datatypes import DATATYPES
-
-DATATYPE: Final = Expected(f"one of {', '.join(sorted(DATATYPES))}", lambda value: value in DATATYPES)
-TENSOR = Nested("a map with name, datatype and shape")
-_TENSORS = Listed(
-    "a list of one or more tensors, each with a name of its own, a datatype and a shape (-1: any size), for example "
-    "[{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}]"
-)
-
-
-def is_shape(value: object) -> bool:
-    """Return whether a value is the shape of a tensor; -1 stands for any size."""
-    return isinstance(value, list) and all(type(size) is int and -1 <= size <= MAX_LONG for size in value)
-
-
-class TensorDeclaration(ClosedSchema):
-    """One input or output, as clients of the Open Inference Protocol see it."""
-
-    name: Annotated[str, TEXT]
-    datatype: Annotated[str, DATATYPE]
-    shape: Annotated[tuple[int, ...], Expected("a list of integers from -1 (any size)", is_shape)]
-
-
-def named_once(tensors: tuple[TensorDeclaration, ...] | None) -> tuple[TensorDeclaration, ...]:
-    """Return tensors. Raises PydanticCustomError: there is none, or two have the same name."""
-    if not tensors or len({each.name for each in tensors}) < len(tensors):
-        raise unexpected(_TENSORS.words)
-    return tensors
 
 
 def _are_gpus(value: object) -> bool:
@@ -58,7 +23,6 @@ AtLeastOne = Annotated[int | None, integer(1)]
 AtLeastZero = Annotated[int | None, integer(0)]
 Milliseconds = Annotated[int | None, integer(0, unit="milliseconds")]
 SecondsFromOne = Annotated[int | None, integer(1, unit="seconds")]
-Tensors = Annotated[tuple[Annotated[TensorDeclaration, TENSOR], ...] | None, AfterValidator(named_once), _TENSORS]
 
 
 class ModelConfigFile(Schema):
@@ -184,18 +148,3 @@ class ModelConfigFile(Schema):
         "`false`",
     )
     use_venv: Flag = key("useVenv", "install the model's packages into a virtual environment of its own", "`false`")
-    inputs: Tensors = key(
-        "inputs",
-        "the tensors that a request holds, told to clients of the [Open Inference Protocol](open-inference.md). -1 in"
-        " a shape stands for any size",
-        "none",
-    )
-    outputs: Tensors = key(
-        "outputs", "the tensors that a response holds; what the handler returns gets these names and datatypes", "none"
-    )
-    decoupled: Flag = key(
-        "decoupled",
-        "tells clients of the Open Inference Protocol that a request may have several responses or none, because the "
-        "handler streams",
-        "`false`",
-    )

@@ -7,7 +7,8 @@ from tests.unit.doors.fake_serving import FakeModel, FakeServing
 from tests.unit.doors.fakes import make_settings
 
 from torchserve_py.doors.failures import DoorError
-from torchserve_py.doors.sequences import SequenceHeaders, sequence_of
+from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.features.open_inference.sequence_parameters import sequence_of
 from torchserve_py.jobs.inference_request import SequenceRequest
 
 ID = "ts_request_sequence_id"
