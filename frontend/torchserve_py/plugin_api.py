@@ -253,7 +253,7 @@ class Plugin:
             first plugin that has one counts.
         local_launcher: The name of a module with ``launcher(settings, launch)``, which returns the
             `workers.worker_launcher.Launcher` of this machine's workers, or None where it cannot be used; ``launch`` is
-            what the launches of all workers have in common. The first plugin that has one counts.
+            what the launches of all workers have in common. The first launcher counts.
         autoscaler: The name of a module with ``is_asked_for(keys)``, which returns whether the number of a model's
             workers is to follow its load, and ``autoscaler(label, keys, pool, dispatcher, metrics)``, which returns the
             `models.model.Autoscaler` that does so. The first plugin that has one counts.

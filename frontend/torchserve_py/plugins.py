@@ -69,6 +69,7 @@ BUILT_IN: Final = (
     "confinement",
     "handler_metrics",
     "model_packages",
+    "debugging",
     "forking",
     "orphans",
     "tls",
@@ -182,9 +183,9 @@ def metrics_plan(settings: Settings) -> MetricsPlan | None:
 
 
 @cache
-def local_launcher() -> str:
-    """Return the module that starts workers on this machine; empty: the kernel does."""
-    return next((plugin.local_launcher for plugin in plugins() if plugin.local_launcher), "")
+def local_launchers() -> Sequence[str]:
+    """Return the modules that can start workers on this machine; where none does, the kernel starts them."""
+    return [plugin.local_launcher for plugin in plugins() if plugin.local_launcher]
 
 
 @cache

@@ -21,7 +21,7 @@ from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.plans.contracts import Configured, configuration_of
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan, plan_of
-from torchserve_py.plugins import autoscaler, contracts, launchers, local_launcher, packages, plugins
+from torchserve_py.plugins import autoscaler, contracts, launchers, local_launchers, packages, plugins
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.serving.errors import BadParameter
 from torchserve_py.serving.serving import RegisterRequest
@@ -34,7 +34,7 @@ from torchserve_py.workers.devices import Devices, visible_devices
 from torchserve_py.workers.launch_command import Launch
 from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.listener import WorkerListener
-from torchserve_py.workers.local_launcher import DebugLauncher, LocalLauncher
+from torchserve_py.workers.local_launcher import LocalLauncher
 from torchserve_py.workers.pool import Place, WorkerPool
 from torchserve_py.workers.process import NO_LIMIT
 from torchserve_py.workers.worker import Worker
@@ -92,11 +92,8 @@ class Assembly:
         if offer is not None:
             launcher: Launcher = importlib.import_module(offer.module).launcher(settings, self._listener)
             return launcher
-        if settings.debug:
-            return DebugLauncher()
-        module = local_launcher()
-        of_feature = importlib.import_module(module).launcher(settings, self._launch) if module else None
-        return of_feature or LocalLauncher()
+        found = (importlib.import_module(module).launcher(settings, self._launch) for module in local_launchers())
+        return next(filter(None, found), None) or LocalLauncher()
 
     async def start(self) -> None:
         """Get ready to start workers. Raises OSError: that is not possible here."""

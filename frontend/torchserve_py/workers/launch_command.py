@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -123,16 +122,6 @@ class Launch:
             paths.append(worker_package_root())
         environment = server_environment(self.hidden_variables, *paths)
         return {**environment, **self.environment, TOKEN_VARIABLE: token}
-
-
-def command_line(launch: Launch, socket: Path, token: str) -> str:
-    """Return the line of shell that starts a worker as the server would."""
-    environment = launch.worker_environment(token)
-    names = sorted({*launch.environment, "PYTHONPATH", TOKEN_VARIABLE})
-    hidden = [word for name in sorted(launch.hidden_variables) for word in ("-u", name)]
-    settings = [f"{name}={environment[name]}" for name in names]
-    words = ["env", *hidden, *settings, *launch.command(socket)]
-    return f"cd {shlex.quote(str(launch.working_dir))} && {shlex.join(words)}"
 
 
 def server_environment(hidden: frozenset[str], *paths: Path | None) -> dict[str, str]:

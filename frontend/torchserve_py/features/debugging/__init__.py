@@ -1,0 +1,1 @@
+"""Workers that a person starts, perhaps in a debugger."""
