@@ -80,7 +80,7 @@ class Sequence:
         if self._logs:
             self._cache.append(name, ENTRY)
         began = time.process_time()
-        whole = name in self._written.prepare([(self._lease, 1)])
+        whole = name in self._written.prepare([self._lease], lambda _: 1)
         state, entries = self._written.encode(self._lease, whole=whole)
         begins = not record.has_begun
         step = KeptStep(record.last + 1, str(record.last), b"")

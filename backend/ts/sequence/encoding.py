@@ -66,8 +66,8 @@ class _Tensors:
     """The arrays and tensors of one state, by number; safetensors has a file for each kind."""
 
     def __init__(self, arrays: Mapping[str, Any] | None = None, tensors: Mapping[str, Any] | None = None) -> None:
-        self.arrays: dict[str, Any] = dict(arrays or {})
-        self.tensors: dict[str, Any] = dict(tensors or {})
+        self.arrays: dict[str, Any] = {} if arrays is None else dict(arrays)
+        self.tensors: dict[str, Any] = {} if tensors is None else dict(tensors)
         self._storages: set[int] = set()
 
     @classmethod
@@ -115,6 +115,14 @@ class _Tensors:
         return number
 
 
+def _is_flat(value: Any) -> bool:
+    """Whether a value is a scalar, or a list or dict of nothing else; C code finds that out."""
+    kind = type(value)
+    if kind is dict:
+        return _SCALARS.issuperset(map(type, value)) and _SCALARS.issuperset(map(type, value.values()))
+    return kind in _SCALARS or (kind is list and _SCALARS.issuperset(map(type, value)))
+
+
 def _safetensors(kind: str) -> Any:
     try:
         return importlib.import_module(f"safetensors.{kind}")
@@ -146,7 +154,7 @@ class StateEncoding:
 
         Raises StateError: the state holds a value that cannot be encoded; the message names its type and place.
         """
-        if type(state) in _SCALARS:
+        if _is_flat(state):
             return bytes(_pack((state, b"", b"")))
         tensors = _Tensors()
         tree = self._plain(state, tensors, "state", 0)
