@@ -324,6 +324,11 @@ class SequenceCache(MutableMapping[str, Any]):
                 size -= 0 if self._arena is None else self._arena.host_bytes_of(state)
         return surplus
 
+    @property
+    def has_arena(self) -> bool:
+        """Whether states may be on the device, in an arena."""
+        return self._arena is not None
+
     # Bytes
 
     @property

@@ -38,8 +38,10 @@ class Tiers:
 
     def looked(self, tier: str, hits: int, misses: int) -> None:
         """Count states that steps have needed, and that were in a tier or were not."""
-        self._found["StateHits", tier] += hits
-        self._found["StateMisses", tier] += misses
+        if hits:
+            self._found["StateHits", tier] += hits
+        if misses:
+            self._found["StateMisses", tier] += misses
 
     @property
     def is_due(self) -> bool:
@@ -56,7 +58,6 @@ class Tiers:
         for (source, target), count in self._moves.items():
             metrics.add_counter("StateMoves", count, dimensions=[Dimension("From", source), Dimension("To", target)])
         for (name, tier), count in self._found.items():
-            if count:
-                metrics.add_counter(name, count, dimensions=[Dimension("Tier", tier)])
+            metrics.add_counter(name, count, dimensions=[Dimension("Tier", tier)])
         self._moves.clear()
         self._found.clear()

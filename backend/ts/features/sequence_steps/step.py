@@ -23,7 +23,6 @@ from ts.protocol.messages import (
 INTERRUPTED_HEADER = "ts_stream_interrupted"
 _STREAM_NEXT = "ts_stream_next"
 _NOTHING_YET: Final = ResultRow("", True, 200, "", (), b"")
-_NO_NEWS: Final = SequenceNews()
 
 LOST: Final = (410, "sequence_lost")
 MOVED: Final = (409, "sequence_moved")
@@ -239,8 +238,8 @@ def with_token(answer: ResultRow, token: str) -> ResultRow:
     job_id, more, status, reason, headers, body, error, news = answer
     if error is not None:
         return answer
-    cause, ended, _, version = news or _NO_NEWS
-    news = _new(SequenceNews, (cause, ended, token, version))
+    told = ("", (), token, "") if news is None else (news.cause, news.ended, token, news.version)
+    news = _new(SequenceNews, told)
     return _new(ResultRow, (job_id, more, status, reason, [*headers, (ANSWER_TOKEN, token)], body, None, news))
 
 

@@ -21,7 +21,7 @@ unknown, the step is answered with ``outcome_unknown``.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -241,7 +241,9 @@ class StoredSteps(Steps):
             self._roll_back(step.sequence_id)
             batch.refuse(step.sequence_id, *MOVED, ROLLED_BACK)
             batch.steps.pop(step.sequence_id, None)
-        whole = self._written.prepare([leases[each] for each in batch.steps], partial(self._counted, batch))
+        whole: Collection[str] = ()
+        if not self._written.are_ready:
+            whole = self._written.prepare([leases[each] for each in batch.steps], partial(self._counted, batch))
         for sequence_id, steps in list(batch.steps.items()):
             try:
                 batch.commits.append(self._prepare_sequence(sequence_id, steps, whole=sequence_id in whole))

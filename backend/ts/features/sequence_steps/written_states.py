@@ -27,11 +27,13 @@ class WrittenStates:
 
     Attributes:
         are_whole: Whether all states are written whole, since the handler has no logs.
+        are_ready: Whether `prepare` has nothing to do: that, and all states are in the host's memory.
     """
 
     def __init__(self, states: SequenceCache, settings: StoreSettings, most: int) -> None:
         self._states = states
         self.are_whole = states.rebuild is None
+        self.are_ready = self.are_whole and not states.has_arena
         self._every = settings.checkpoint_steps
         self._most = most
         self._empty = states.encoding.encode([])
