@@ -271,6 +271,8 @@ class Plugin:
             jobs cost nothing more. Raises FeatureUnavailable.
         authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
             counts. Raises FeatureUnavailable, OSError.
+        guard: The name of a module whose ``guard(settings, address)`` returns the `doors.token_authorization.Guard` of
+            a listener without keys. The first plugin that has one counts.
         ranks: What starts workers of several processes; without one in the server, a worker is one process.
         protocols: The protocols that bodies of its requests are in, by the name that `InferRow` has for each, with the
             name of the module for workers whose ``row_reader(context, declared, envelope)`` returns a function from an
@@ -317,6 +319,7 @@ class Plugin:
     metrics_plan: Callable[[Settings], MetricsPlan | None] = _nothing_of_the_kind
     observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
     authorization: Callable[[Settings], Authorization] | None = None
+    guard: str = ""
     ranks: RanksOffer | None = None
     protocols: Mapping[str, str] = field(default_factory=dict)
     sources: Sequence[SourceOffer] = ()

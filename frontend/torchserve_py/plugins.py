@@ -44,6 +44,7 @@ BUILT_IN: Final = (
     "sagemaker",
     "live",
     "keys",
+    "browser_guard",
     "management",
     "workflows",
     "console",
@@ -233,6 +234,12 @@ def authorization(settings: Settings) -> Authorization | None:
         if plugin.authorization is not None:
             return plugin.authorization(settings)
     raise FeatureUnavailable("Token authorization is on, and no plugin has keys; --disable-token-auth lets all in.")
+
+
+@cache
+def guard() -> str:
+    """Return the module that checks the requests of a server without keys; empty: nothing does."""
+    return next((plugin.guard for plugin in plugins() if plugin.guard), "")
 
 
 @cache

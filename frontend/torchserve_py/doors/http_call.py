@@ -12,11 +12,11 @@ import logging
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Final
 
-from torchserve_py.doors.browser_guard import BrowserGuard
 from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpExchange, failure_answer
 from torchserve_py.doors.failures import EXPECTED_ERRORS, method_not_allowed, not_found, unreadable_request
 from torchserve_py.doors.responses import ALREADY_SENT, Answer, allows_other_origins
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Match, Reply, Route, Router
+from torchserve_py.doors.token_authorization import Guard
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.http_connection import HttpConnection
@@ -39,7 +39,7 @@ _ID_KEY: Final = REQUEST_NAME.encode()
 class Application:
     """Answers the requests of one listener; also what browsers ask for pages of other origins, where those may call."""
 
-    def __init__(self, context: DoorContext, routes: Sequence[Route], guard: BrowserGuard | None = None) -> None:
+    def __init__(self, context: DoorContext, routes: Sequence[Route], guard: Guard | None = None) -> None:
         self.responses = context.responses
         self.tokens = context.tokens
         self.guard = guard

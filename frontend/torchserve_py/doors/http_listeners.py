@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from torchserve_py.doors.binding import bind, http_addresses
-from torchserve_py.doors.browser_guard import BrowserGuard
 from torchserve_py.doors.failures import too_many_connections
 from torchserve_py.doors.http_call import Application
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import ANY_PATH, DoorContext, PathValues, Route
 from torchserve_py.doors.server_doors import DescriptionDoor, HealthDoor, MetricsDoor
-from torchserve_py.doors.token_authorization import Authorization
+from torchserve_py.doors.token_authorization import Authorization, Guard
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.plugin_api import DoorOffer
-from torchserve_py.plugins import tls
+from torchserve_py.plugins import guard, tls
 from torchserve_py.serving.serving import Serving
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import Settings
@@ -74,12 +73,13 @@ class Doors:
     ) -> Callable[[socket.socket], Acceptor]:
         """Return the function that accepts the connections of the address that these settings name."""
         context, settings = self.context, self.context.settings
-        guard = BrowserGuard(settings, address) if context.tokens is None else None
+        module = guard() if context.tokens is None else ""
+        checks: Guard | None = importlib.import_module(module).guard(settings, address) if module else None
         admission, budget = context.limits(for_operators="inference_address" not in names)
         limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
 
         def connecting(routes: Sequence[Route]) -> Callable[[Place], HttpConnection]:
-            server = HttpServer(Application(context, routes, guard), limits, budget)
+            server = HttpServer(Application(context, routes, checks), limits, budget)
             self._servers.append(server)
             return lambda place: HttpConnection(server, place)
 

@@ -1,7 +1,9 @@
-"""Who may use the server: what doors ask of the feature that has the keys (`features.keys`)."""
+"""Who may use the server: what doors ask of the features that know."""
 
 from enum import StrEnum
 from typing import Final, Protocol
+
+from torchserve_py.transport.http1.request import Request
 
 #: The file with the keys that the server has made, in its folder.
 KEY_FILE: Final = "key_file.json"
@@ -31,3 +33,10 @@ class Authorization(Protocol):
 
     def close(self) -> None:
         """Delete what is of no use once the server has ended."""
+
+
+class Guard(Protocol):
+    """Checks the requests of a listener without keys."""
+
+    def check(self, request: Request) -> None:
+        """Raises DoorError: the request is refused."""

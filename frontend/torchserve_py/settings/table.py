@@ -236,13 +236,6 @@ class Settings(ClosedSchema):
     token_expiration_min: Annotated[float, POSITIVE, Source(env="TS_TOKEN_EXPIRATION_TIME_MIN")] = setting(
         60.0, "minutes that a token is valid"
     )
-    allowed_hosts: Annotated[tuple[str, ...], kinds.WORDS, Source(flag="--allowed-hosts", metavar="NAME[,NAME]")] = (
-        setting(
-            (),
-            "names by which clients ask for a server without tokens, such as `torchserve` or `models.example`, besides"
-            " its addresses, `localhost` and the machine's host name; `*` allows any",
-        )
-    )
     cors_allowed_origin: OptionalName = setting(
         None, "the origin whose pages may call the server, or `*`: the header access-control-allow-origin"
     )

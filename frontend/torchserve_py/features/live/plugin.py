@@ -11,4 +11,4 @@ def _doors() -> Iterable[DoorOffer]:
     return [DoorOffer("inference_address", LiveSessionDoor)]
 
 
-PLUGIN = Plugin(name="live", doors=_doors)
+PLUGIN = Plugin(name="live", needs=("browser_guard",), doors=_doors)

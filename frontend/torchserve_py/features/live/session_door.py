@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from torchserve_py.doors.browser_guard import check_origin
 from torchserve_py.doors.failures import DoorError, bad_request, failure_of_job
 from torchserve_py.doors.requests import priority_of
 from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent
 from torchserve_py.doors.routing import Door, DoorContext
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.browser_guard.browser_guard import check_origin
 from torchserve_py.features.live.live_steps import StepTemplate
 from torchserve_py.features.live.socket_session import SocketSession
 from torchserve_py.features.live.websocket import WebSocket

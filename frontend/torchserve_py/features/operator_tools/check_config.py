@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torchserve_py.doors.binding import http_addresses
 from torchserve_py.doors.openings import problems_of_opening
+from torchserve_py.features.browser_guard.guard_settings import GuardSettings
 from torchserve_py.features.operator_tools.model_check import ModelCheck, check_models
 from torchserve_py.features.operator_tools.print_config import shown
 from torchserve_py.features.snapshots.snapshot_settings import SnapshotSettings
@@ -74,7 +75,11 @@ def _deviations(resolution: Resolution, settings: Settings) -> Iterator[str]:
         yield "allowed_urls is not set: archives at http(s) URLs are refused; TorchServe downloads them from anywhere"
     if settings.inference_address == settings.management_address and not settings.disable_token_authorization:
         yield "one listener for both APIs: each call needs the token of its own API"
-    if settings.disable_token_authorization and not settings.allowed_hosts and _serves_other_machines(settings):
+    if (
+        settings.disable_token_authorization
+        and not settings.of(GuardSettings).allowed_hosts
+        and _serves_other_machines(settings)
+    ):
         yield (
             "tokens are off and allowed_hosts is not set: requests by the name of a container, an ingress or the"
             " like are 421; TorchServe answers to any name"

@@ -5,6 +5,8 @@ A page of another site can send requests, but a browser says that they are cross
 send neither header, and name the server by the address that they use.
 """
 
+from __future__ import annotations
+
 import socket
 from functools import lru_cache
 from ipaddress import ip_address
@@ -13,6 +15,7 @@ from urllib.parse import urlsplit
 
 from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.doors.responses import allows_other_origins
+from torchserve_py.features.browser_guard.guard_settings import GuardSettings
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import Settings
 from torchserve_py.transport.http1.request import Request
@@ -27,12 +30,17 @@ _LOOPBACK_DOMAIN: Final = ".localhost"
 _PAGE: Final = "/console"
 
 
+def guard(settings: Settings, address: Address) -> BrowserGuard:
+    """Return what checks the requests of a listener, as `Plugin.guard` says."""
+    return BrowserGuard(settings, address)
+
+
 class BrowserGuard:
     """Checks the requests of one listener that has no keys."""
 
     def __init__(self, settings: Settings, address: Address) -> None:
         self._settings = settings
-        names = {*settings.allowed_hosts, "localhost", socket.gethostname(), address.host}
+        names = {*settings.of(GuardSettings).allowed_hosts, "localhost", socket.gethostname(), address.host}
         # Browsers open no Unix socket.
         is_checked = not address.is_unix and _ANY not in names
         self._names = frozenset(name.lower().rstrip(".") for name in names) if is_checked else None

@@ -1,0 +1,1 @@
+"""Pages of other sites are kept away from a server without keys."""
