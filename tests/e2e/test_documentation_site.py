@@ -15,13 +15,15 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from tests.e2e.browser import chromium
+from tests.e2e.browser import Browser, chromium
 from tests.e2e.running_server import DEADLINE, ROOT, eventually
 
 from torchserve_py.settings.server_settings import sources
 
 #: Attributes by which a browser fetches something while it shows a page.
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
+#: Words that people look for without knowing ours, and a page that they should find.
+SEARCHED = {"authentication": "Keys", "swagger": "The first minute", "timeout": "REST API"}
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +112,10 @@ def test_files_of_the_repository_that_pages_link_to_are_pages(site: Path) -> Non
     assert 'href="source/deploy/Dockerfile.html"' in operations
 
 
+def _is_listed(browser: Browser, page: str) -> bool:
+    return page in browser.find_element("css selector", ".md-search-result").text
+
+
 def test_search_works_from_a_server_and_from_a_folder(published: Path) -> None:
     handler = partial(SimpleHTTPRequestHandler, directory=str(published))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium() as browser:
@@ -121,7 +127,11 @@ def test_search_works_from_a_server_and_from_a_folder(published: Path) -> None:
             box.click()
             box.send_keys("drain_timeout")
             found = f"{address} finds the page about settings"
-            eventually(lambda: "Configuration" in browser.find_element("css selector", ".md-search-result").text, found)
+            eventually(partial(_is_listed, browser, "Configuration"), found)
             fetched = browser.execute_script("return performance.getEntriesByType('resource').map(each => each.name)")
             assert all(each.startswith((own, "file:")) for each in fetched)
+            for word, page in SEARCHED.items():
+                box.clear()
+                box.send_keys(word)
+                eventually(partial(_is_listed, browser, page), f"{address} finds {page} for {word}")
         server.shutdown()
