@@ -233,9 +233,6 @@ class Settings(ClosedSchema):
     disable_token_authorization: Annotated[bool, FLAG, Source(flag="--disable-token-auth", short="--dt")] = setting(
         False, "serve requests without a token"
     )
-    token_expiration_min: Annotated[float, POSITIVE, Source(env="TS_TOKEN_EXPIRATION_TIME_MIN")] = setting(
-        60.0, "minutes that a token is valid"
-    )
     cors_allowed_origin: OptionalName = setting(
         None, "the origin whose pages may call the server, or `*`: the header access-control-allow-origin"
     )
@@ -254,13 +251,6 @@ class Settings(ClosedSchema):
     metric_log_lines: Annotated[Literal["requests", "summary"], choice("requests", "summary")] = setting(
         "requests",
         "what `ts_metrics.log` has: TorchServe's lines for each request, or a line a second for what has changed",
-    )
-    disable_system_metrics: Switch = setting(False, "leave out the metrics of the host")
-    system_metrics_cmd: Annotated[str | None, kinds.COMMAND, Source(env=None)] = setting(
-        None, "Python script and arguments that print metrics of the host", "built in"
-    )
-    metric_time_interval: Annotated[int, integer(1, MAX_LONG, "seconds"), Source(env=None)] = setting(
-        60, "how long after one collection of host metrics the next begins"
     )
     access_log: Switch = setting(True, "log each request")
     log_format: Annotated[Literal["text", "json"], choice("text", "json")] = setting(

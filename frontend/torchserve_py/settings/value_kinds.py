@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_network
@@ -33,16 +32,6 @@ def _port(text: str) -> Any:
     """Read a port, or the URL of one of this machine; where other machines reach it is another setting."""
     local = _LOCAL_URL.fullmatch(text.strip())
     return _PORT.from_text(text if local is None else local[1])
-
-
-def _command(text: str, _: Path) -> str:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ValueError(str(error).lower()) from None
-    if not words:
-        raise ValueError
-    return text.strip()
 
 
 def _path(text: str, base: Path) -> Path:
@@ -92,7 +81,6 @@ def _route(text: str, _: Path) -> str:
 
 
 PORT = replace(_PORT, from_text=_port)
-COMMAND = Parsed("a command line", _command)
 PATH = Parsed("a path", _path)
 ROUTE = Parsed("the path of a URL, such as /predict, without braces and query", _route)
 DIRECTORY = Parsed("an existing directory", _existing_directory)

@@ -109,7 +109,8 @@ async def test_system_metrics_go_on_after_a_failure(
 
     monkeypatch.setattr(SystemMetrics, "collect", collect)
     serving = SimpleNamespace(usage=Usage(), worker_pids=list, record_gpu_memory=lambda: None)
-    settings = SimpleNamespace(disable_system_metrics=False, metric_time_interval=0, system_metrics_cmd=None)
+    own = SimpleNamespace(disable_system_metrics=False, metric_time_interval=0, system_metrics_cmd=None)
+    settings = SimpleNamespace(of=lambda _: own)
     context: Any = SimpleNamespace(serving=serving, metrics=ServerMetrics(HOST), settings=settings)
     collecting = asyncio.create_task(measure(context))
     async with asyncio.timeout(DEADLINE):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 from torchserve_py.settings import value_kinds as kinds
-from torchserve_py.settings.schemas.values import Parsed
+from torchserve_py.settings.schemas.values import POSITIVE, Parsed
 from torchserve_py.settings.table import Effective, SettingsSection, Source, setting
 
 #: RFC 6750: what a bearer token may be; in addition no "=" within, so that a name can precede it.
@@ -50,6 +50,9 @@ _KEYS: Final = Parsed("KEY, NAME:KEY or NAME:sha256:HASH, several with commas be
 class KeysSettings(SettingsSection):
     """The keys that a server is given; without any it makes its own."""
 
+    token_expiration_min: Annotated[float, POSITIVE, Source(env="TS_TOKEN_EXPIRATION_TIME_MIN")] = setting(
+        60.0, "minutes that a token is valid"
+    )
     inference_keys: Annotated[tuple[GivenKey, ...], _KEYS, Source(env_always=True)] = setting(
         (), "keys for the inference API ([keys](keys.md))", "the server makes one", repr=False
     )
@@ -86,4 +89,4 @@ class KeysSettings(SettingsSection):
         return bool(self.inference_keys or self.management_keys or self.keys_file)
 
 
-KEY_SETTINGS: Final = tuple(KeysSettings.model_fields)
+KEY_SETTINGS: Final = ("inference_keys", "management_keys", "keys_file")

@@ -23,7 +23,7 @@ def open_keys(settings: Settings, key_file: Path) -> Authorization:
     Raises OSError: it cannot be written; KeysFileError: the file of the given keys cannot be used.
     """
     given = settings.of(KeysSettings)
-    return GivenKeys(given) if given.has_keys else GeneratedKeys(key_file, settings.token_expiration_min)
+    return GivenKeys(given) if given.has_keys else GeneratedKeys(key_file, given.token_expiration_min)
 
 
 def problem_of(settings: Settings) -> str | None:

@@ -1,8 +1,14 @@
 """The host is measured: processors, memory, disk, GPUs, and the memory of each worker."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from torchserve_py.plugin_api import BackgroundOffer, Plugin
+
+if TYPE_CHECKING:
+    from torchserve_py.settings.table import SettingsSection
 
 
 def _background() -> Iterable[BackgroundOffer]:
@@ -11,4 +17,10 @@ def _background() -> Iterable[BackgroundOffer]:
     return [BackgroundOffer("measuring the system", measure)]
 
 
-PLUGIN = Plugin(name="system_metrics", background=_background)
+def _settings() -> type[SettingsSection]:
+    from torchserve_py.features.system_metrics.system_settings import SystemSettings
+
+    return SystemSettings
+
+
+PLUGIN = Plugin(name="system_metrics", background=_background, settings=_settings)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.system_metrics.nvml import memory_by_process, read_usage
 from torchserve_py.features.system_metrics.system_command import BUILT_IN_SCRIPT, Reading, SystemCommand
+from torchserve_py.features.system_metrics.system_settings import SystemSettings
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.nvidia_smi import GpuUsage
 from torchserve_py.serving.usage import Usage
@@ -23,7 +24,7 @@ _FIRST_INTERVAL = 0.1
 
 async def measure(context: DoorContext) -> None:
     """Measure from time to time while the server runs, unless its settings say otherwise."""
-    settings, serving = context.settings, context.serving
+    settings, serving = context.settings.of(SystemSettings), context.serving
     if settings.disable_system_metrics:
         return
     limit = max(settings.metric_time_interval, _SHORTEST_COMMAND_LIMIT)
