@@ -23,7 +23,7 @@ from torchserve_py.settings.server_settings import sources
 #: Attributes by which a browser fetches something while it shows a page.
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 #: Words that people look for without knowing ours, and a page that they should find.
-SEARCHED = {"authentication": "Keys", "swagger": "The first minute", "timeout": "REST API"}
+SEARCHED = {"authentication": "Keys", "swagger": "The first minute", "timeout": "Limits and timeouts"}
 
 
 @pytest.fixture(scope="module")
