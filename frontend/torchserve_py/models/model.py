@@ -14,7 +14,6 @@ from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.job_observer import JobObserver
 from torchserve_py.jobs.parts import JobFailed, Parts
-from torchserve_py.metrics.exposition import merged
 from torchserve_py.metrics.instruments import Histogram
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.plans.plan import Plan
@@ -141,11 +140,8 @@ class Model:
             return self.is_loaded
         return all(await asyncio.gather(*(worker.check_health(limit) for worker in workers)))
 
-    async def expose_metrics(self, limit: float) -> str | None:
-        """Return the metrics of the model's own code in Prometheus' text format; None if a worker exceeds ``limit``.
-
-        If the model may have several workers, each series has a label that names its worker.
-        """
+    async def expose_metrics(self, limit: float) -> Mapping[str, str] | None:
+        """Return the metrics of the model's own code, see `Serving.expose_metrics`."""
         workers = self._ready_workers
         texts = await asyncio.gather(*(worker.expose_metrics(limit) for worker in workers))
         told = {}
@@ -154,7 +150,7 @@ class Model:
                 told[worker.id] = text.decode()
             elif worker.ready:  # otherwise the worker has ended meanwhile
                 return None
-        return merged(told) if self.pool.max_workers > 1 else "".join(told.values())
+        return told
 
     async def describe_custom(self) -> Any:
         """Ask the handler to describe the model, and return its answer decoded from JSON.

@@ -216,7 +216,7 @@ class ServedModels:
     async def check_health(self, model: ServedModel, limit: float) -> bool:
         return await self._of(model).check_health(limit)
 
-    async def expose_metrics(self, model: ServedModel, limit: float) -> str | None:
+    async def expose_metrics(self, model: ServedModel, limit: float) -> Mapping[str, str] | None:
         return await self._of(model).expose_metrics(limit)
 
     async def describe_custom(self, model: ServedModel) -> Any:

@@ -216,8 +216,11 @@ class Serving(Protocol):
     async def check_health(self, model: ServedModel, limit: float) -> bool:
         """Return whether every worker says within ``limit`` seconds that it is healthy, and there is one."""
 
-    async def expose_metrics(self, model: ServedModel, limit: float) -> str | None:
-        """Return the metrics of the model's own code in Prometheus' text format; None if a worker exceeds ``limit``."""
+    async def expose_metrics(self, model: ServedModel, limit: float) -> Mapping[str, str] | None:
+        """Return the metrics of the model's own code in Prometheus' text format, by worker.
+
+        None: a worker exceeds ``limit``, in seconds.
+        """
 
     async def describe_custom(self, model: ServedModel) -> Any:
         """Return the model's own description of itself, decoded from JSON.

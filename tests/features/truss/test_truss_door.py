@@ -290,7 +290,7 @@ async def test_hot_reload_is_off_unless_the_model_declares_it(start: Start) -> N
 
 
 async def test_metrics_are_the_models_own(mine: OpenDoors) -> None:
-    mine.registry.model.exposed = "counted_total 1.0\n"
+    mine.registry.model.exposed = {"9000": "counted_total 1.0\n"}
     for path in ("/metrics/", "/v1/models/mine/metrics"):
         answer = await mine.request("GET", path)
         assert (answer.status, answer.body) == (200, b"counted_total 1.0\n")

@@ -159,7 +159,7 @@ class FakeModel:
         self.metadata: Any = None
         self.metrics = ServerMetrics().model(name, version)
         self.is_well = True
-        self.exposed: str | None = ""
+        self.exposed: Mapping[str, str] | None = {}
         self.declared: dict[str, Any] = {}
         self.inputs: list[Input] = []
         self.known_sequences: set[str] = set()
@@ -324,7 +324,7 @@ class FakeServing:
     async def check_health(self, model: ServedModel, limit: float) -> bool:
         return self.of(model).is_well
 
-    async def expose_metrics(self, model: ServedModel, limit: float) -> str | None:
+    async def expose_metrics(self, model: ServedModel, limit: float) -> Mapping[str, str] | None:
         return self.of(model).exposed
 
     async def describe_custom(self, model: ServedModel) -> Any:

@@ -29,6 +29,7 @@ from torchserve_py.features.truss.endpoints import (
     Endpoint,
     document_of,
 )
+from torchserve_py.features.truss.merged_metrics import merged
 from torchserve_py.features.truss.truss_dialect import (
     MODEL_FAILED,
     TRUSS_DIALECT,
@@ -271,10 +272,11 @@ class TrussDoor(Door):
         return error_answer(404, "No schema found", ErrorCode.model) if schema is None else truss_answer(schema)
 
     async def _metrics_of(self, model: ServedModel) -> Answer:
-        """Return what the model's code counts itself, in all workers."""
-        text = await self.serving.expose_metrics(model, _METRICS_LIMIT)
-        if text is None:
+        """Return what the model's code counts itself; if there may be several workers, each series names its own."""
+        told = await self.serving.expose_metrics(model, _METRICS_LIMIT)
+        if told is None:
             return error_answer(500, MODEL_FAILED, ErrorCode.model)
+        text = merged(told) if self.serving.status(model).max_workers > 1 else "".join(told.values())
         return Answer(200, text.encode(), (("content-type", METRICS_TYPE),))
 
     def _run(

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from torchserve_py.metrics.exposition import merged
+from torchserve_py.features.truss.merged_metrics import merged
 
 
 def exposed(count: float, *, more: bool = False) -> str:
