@@ -11,7 +11,7 @@ from typing import Final
 
 from torchserve_py import shell_completion
 from torchserve_py.plugin_api import FeatureUnavailable
-from torchserve_py.plugins import plugins, reports, server_launcher
+from torchserve_py.plugins import module_of, plugins, reports
 from torchserve_py.server_process import SERVER, become, hold_end_signals
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
 
@@ -68,7 +68,7 @@ def _obey(argv: Sequence[str]) -> int:
     for flag, offer in reports().items():
         if flags.given(flag):
             return int(importlib.import_module(offer.module).print_report(flags))
-    if module := server_launcher():
+    if module := module_of("server_launcher"):
         return int(importlib.import_module(module).run(argv))
     if flags.stop:
         print("Nothing in this installation stops servers; send the server SIGTERM.")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from torchserve_py.plugin_api import (
     ConfigFile,
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 #: The entry points by which other packages offer a `Plugin`.
 ENTRY_POINTS: Final = "torchserve_py.plugins"
+#: What `Plugin` has the name of a module for, of which the first counts.
+ModuleOffer: TypeAlias = (
+    Literal["autoscaler", "confinement", "forms", "guard", "handler_metrics"]
+    | Literal["packages", "sequence_states", "server_launcher", "steps", "tls"]
+)
 #: The folders in `torchserve_py.features`. If doors of two have the same path, the first gets the request.
 BUILT_IN: Final = (
     "metrics_config",
@@ -107,21 +112,10 @@ def plugins() -> Sequence[Plugin]:
 
 
 @cache
-def server_launcher() -> str:
-    """Return the module that starts and stops servers; empty: the command becomes the server."""
-    return next((plugin.server_launcher for plugin in plugins() if plugin.server_launcher), "")
-
-
-@cache
-def autoscaler() -> str:
-    """Return the module that lets the number of workers follow the load; empty: nothing does."""
-    return next((plugin.autoscaler for plugin in plugins() if plugin.autoscaler), "")
-
-
-@cache
-def tls() -> str:
-    """Return the module that encrypts connections; empty: they cannot be."""
-    return next((plugin.tls for plugin in plugins() if plugin.tls), "")
+def module_of(offer: ModuleOffer) -> str:
+    """Return the first module that a plugin offers under this name, see `Plugin`; empty: none does."""
+    offers: Iterator[str] = (getattr(plugin, offer) for plugin in plugins())
+    return next(filter(None, offers), "")
 
 
 @cache
@@ -143,39 +137,9 @@ def contracts() -> Mapping[str, ContractOffer]:
 
 
 @cache
-def steps() -> str:
-    """Return the module that counts the steps of sequences in workers; empty: steps are not counted."""
-    return next((plugin.steps for plugin in plugins() if plugin.steps), "")
-
-
-@cache
-def sequence_states() -> str:
-    """Return the module that says how states of sequences are kept; empty: in the memory of their worker."""
-    return next((plugin.sequence_states for plugin in plugins() if plugin.sequence_states), "")
-
-
-@cache
 def downloads() -> Mapping[str, str]:
     """Return the modules that download archives, by the schemes of their URLs."""
     return {scheme: module for plugin in plugins() for scheme, module in plugin.downloads.items()}
-
-
-@cache
-def packages() -> str:
-    """Return the module that installs the packages that models bring; empty: they are not installed."""
-    return next((plugin.packages for plugin in plugins() if plugin.packages), "")
-
-
-@cache
-def confining() -> str:
-    """Return the module that confines workers; empty: they are not confined."""
-    return next((plugin.confinement for plugin in plugins() if plugin.confinement), "")
-
-
-@cache
-def handler_metrics() -> str:
-    """Return the module that shows the metrics of handlers; empty: they are not shown."""
-    return next((plugin.handler_metrics for plugin in plugins() if plugin.handler_metrics), "")
 
 
 def metrics_plan(settings: Settings) -> MetricsPlan | None:
@@ -237,12 +201,6 @@ def authorization(settings: Settings) -> Authorization | None:
 
 
 @cache
-def guard() -> str:
-    """Return the module that checks the requests of a server without keys; empty: nothing does."""
-    return next((plugin.guard for plugin in plugins() if plugin.guard), "")
-
-
-@cache
 def protocols() -> Mapping[str, str]:
     """Return the protocols of requests, by name, with the modules that read their rows for TorchServe's handlers."""
     return {name: module for plugin in plugins() for name, module in plugin.protocols.items()}
@@ -258,9 +216,3 @@ def sources() -> Sequence[SourceOffer]:
 def runtimes() -> Mapping[str, str]:
     """Return the modules that run handlers otherwise than with batches, by the key that asks for one."""
     return {key: module for plugin in plugins() for key, module in plugin.runtimes.items()}
-
-
-@cache
-def forms() -> str:
-    """Return the module that reads forms in workers; empty: there is none."""
-    return next((plugin.forms for plugin in plugins() if plugin.forms), "")

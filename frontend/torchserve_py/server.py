@@ -41,7 +41,7 @@ from torchserve_py.metrics.metrics_plan import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.plugin_api import FeatureUnavailable
-from torchserve_py.plugins import authorization, confining, handler_metrics, metrics_plan, plugins
+from torchserve_py.plugins import authorization, metrics_plan, module_of, plugins
 from torchserve_py.server_folder import server_folder
 from torchserve_py.server_process import heeded_end_signals, release_end_signals
 from torchserve_py.settings.flags import parse_flags
@@ -95,9 +95,9 @@ class Server:
         listed = metrics_plan(settings) or MetricsPlan()
         summary = settings.metric_log_lines == "summary"
         plan = replace(listed, mode=settings.metrics_mode, summary=summary)
-        self._metrics = ServerMetrics(plan=plan, handlers=handler_metrics())
+        self._metrics = ServerMetrics(plan=plan, handlers=module_of("handler_metrics"))
         confinement = Confinement()
-        if module := confining():
+        if module := module_of("confinement"):
             needed = (settings.temp_dir, worker_package_root())
             confinement = importlib.import_module(module).confinement(settings, needed)
         self._worker_listener = WorkerListener(settings.temp_dir, confinement.group)

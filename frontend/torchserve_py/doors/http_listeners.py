@@ -22,7 +22,7 @@ from torchserve_py.doors.server_doors import DescriptionDoor, HealthDoor, Metric
 from torchserve_py.doors.token_authorization import Authorization, Guard
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.plugin_api import DoorOffer
-from torchserve_py.plugins import guard, tls
+from torchserve_py.plugins import module_of
 from torchserve_py.serving.serving import Serving
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.table import Settings
@@ -60,7 +60,7 @@ class Doors:
         settings = self.context.settings
         wanted = http_addresses(settings)
         hosts = [address.host for _, address in wanted if address.is_tls]
-        context = importlib.import_module(tls()).server_context(settings, hosts) if hosts else None
+        context = importlib.import_module(module_of("tls")).server_context(settings, hosts) if hosts else None
         for names, address in wanted:
             accept = self._serve(names, address, context if address.is_tls else None)
             sockets, used = await bind(names, address)
@@ -73,7 +73,7 @@ class Doors:
     ) -> Callable[[socket.socket], Acceptor]:
         """Return the function that accepts the connections of the address that these settings name."""
         context, settings = self.context, self.context.settings
-        module = guard() if context.tokens is None else ""
+        module = module_of("guard") if context.tokens is None else ""
         checks: Guard | None = importlib.import_module(module).guard(settings, address) if module else None
         admission, budget = context.limits(for_operators="inference_address" not in names)
         limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))

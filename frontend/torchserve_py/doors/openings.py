@@ -4,7 +4,7 @@ import importlib
 import socket
 
 from torchserve_py.doors.binding import check_free, http_addresses
-from torchserve_py.plugins import plugins, tls
+from torchserve_py.plugins import module_of, plugins
 from torchserve_py.settings.table import Settings
 
 
@@ -14,9 +14,9 @@ async def problems_of_opening(settings: Settings) -> list[str]:
     addresses = http_addresses(settings)
     if encrypted := [names for names, address in addresses if address.is_tls]:
         try:
-            if not tls():
+            if not module_of("tls"):
                 raise OSError(f"{encrypted[0][0]} is https, but nothing in this installation speaks TLS; use http")
-            importlib.import_module(tls()).check_certificate(settings)
+            importlib.import_module(module_of("tls")).check_certificate(settings)
         except OSError as error:
             problems.append(str(error))
     held: list[socket.socket] = []

@@ -21,7 +21,7 @@ from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.plans.contracts import Configured, configuration_of
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan, plan_of
-from torchserve_py.plugins import autoscaler, contracts, launchers, local_launchers, packages, plugins
+from torchserve_py.plugins import contracts, launchers, local_launchers, module_of, plugins
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.serving.errors import BadParameter
 from torchserve_py.serving.serving import RegisterRequest
@@ -127,7 +127,7 @@ class Assembly:
         files, configured = await run_in_daemon_thread(get, lambda unwanted: unwanted[0].remove(downloaded=True))
         try:
             plan = self._plan(request, files, configured, at_startup=at_startup)
-            if module := packages():
+            if module := module_of("packages"):
                 files = await importlib.import_module(module).install(plan, settings)
             await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
             await asyncio.to_thread(plan.config.states.prepare, settings.log_location, self._confinement)
@@ -197,7 +197,7 @@ class Assembly:
         following: Autoscaler | None = None
         if config.follows_load:
             label = f"Model {plan.name} version {plan.version}"
-            module = importlib.import_module(autoscaler())
+            module = importlib.import_module(module_of("autoscaler"))
             following = module.autoscaler(label, config.plugin_keys, pool, dispatcher, metrics)
         return Model(plan, dispatcher, pool, self._usage, self._observers, following)
 

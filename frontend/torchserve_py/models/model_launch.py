@@ -11,7 +11,7 @@ from torchserve_py.jobs.job_observer import JobObserver
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan
 from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
-from torchserve_py.plugins import contracts, forms, protocols, ranks, runtimes, sources, steps
+from torchserve_py.plugins import contracts, module_of, protocols, ranks, runtimes, sources
 from torchserve_py.settings.table import Settings
 from torchserve_py.version import __version__
 from torchserve_py.workers.devices import Assignment, available_processors
@@ -112,7 +112,7 @@ def load_message(
         contract=plan.files.contract,
         runtime=_runtime(plan.files.contract, config),
         adapters=[offer.adapter for offer in sources()],
-        forms=forms(),
+        forms=module_of("forms"),
         protocols=dict(protocols()),
         observers=dict(each.in_workers for each in observers),
         model_name=plan.name,
@@ -126,7 +126,7 @@ def load_message(
         continuous=config.continuous,
         asynchronous=config.async_communication,
         sequences=config.stateful,
-        steps=steps(),
+        steps=module_of("steps"),
         envelope=settings.service_envelope,
         decode_input_request=settings.decode_input_request,
         limit_max_image_pixels=settings.limit_max_image_pixels,

@@ -17,7 +17,7 @@ from pydantic import Field
 from torchserve_py.archive.contract import TORCHSERVE, Contract
 from torchserve_py.archive.contracts import known_contracts
 from torchserve_py.plans.contradictions import code_keys, contradictions
-from torchserve_py.plugins import autoscaler, model_config_keys, ranks
+from torchserve_py.plugins import model_config_keys, module_of, ranks
 from torchserve_py.settings.schemas.model_config import ModelConfigFile
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.settings.schemas.schema import Schema, read
@@ -69,7 +69,7 @@ class ModelConfig(ModelConfigFile):
     @property
     def asks_for_scaling(self) -> bool:
         """Whether the number of workers is to follow the load."""
-        module = autoscaler()
+        module = module_of("autoscaler")
         return bool(module) and bool(importlib.import_module(module).is_asked_for(self.plugin_keys))
 
     def completed(self, warnings: Iterable[str], **values: Any) -> Self:

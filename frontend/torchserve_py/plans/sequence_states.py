@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugins import sequence_states
+from torchserve_py.plugins import module_of
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.workers.confinement import Confinement
 from ts.protocol.messages import Cache
@@ -39,6 +39,6 @@ class SequenceStates:
 
 def states_of(keys: PluginKeys) -> SequenceStates:
     """Return how the states of a model with these keys are kept."""
-    module = sequence_states()
+    module = module_of("sequence_states")
     found: SequenceStates = importlib.import_module(module).sequence_states(keys) if module else SequenceStates()
     return found

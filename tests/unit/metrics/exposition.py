@@ -4,14 +4,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from torchserve_py.metrics.metrics_plan import MetricsPlan
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.plugins import handler_metrics
+from torchserve_py.plugins import module_of
 
 HOST = "box"
 
 
 def server_metrics(plan: MetricsPlan | None = None) -> ServerMetrics:
     """The metrics of a server of this name."""
-    return ServerMetrics(HOST, plan or MetricsPlan(), handler_metrics())
+    return ServerMetrics(HOST, plan or MetricsPlan(), module_of("handler_metrics"))
 
 
 def exposed(metrics: ServerMetrics, names: set[str] | None = None) -> bytes:
