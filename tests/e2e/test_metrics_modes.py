@@ -166,10 +166,14 @@ def test_every_metric_of_a_handler_is_a_line_of_the_log(server: RunningServer) -
     end = rf",requestID:({JOB_ID}),timestamp:\d{{10}}"
 
     def ids(pattern: str) -> list[str]:
-        return [found[1] for found in matching(server, "model_metrics.log", pattern)]
+        def all_three() -> list[str] | None:
+            found = [found[1] for found in matching(server, "model_metrics.log", pattern)]
+            return found if len(found) >= 3 else None
 
-    rows = eventually(lambda: ids(rf"RowsRead\.Count:1\.0{model}{end}"), "the lines are written")
-    assert len(set(rows)) == 3
+        return eventually(all_three, f"there are three lines such as {pattern}")
+
+    rows = ids(rf"RowsRead\.Count:1\.0{model}{end}")
+    assert len(rows) == len(set(rows)) == 3
     assert ids(rf"InferenceTimeInMS\.ms:2\.0{model}{end}") == rows
     assert ids(rf"PredictionTime\.ms:[0-9.e-]+{model}{end}") == rows
     size = rf"SizeOfImage\.Megabytes:3\.0\|#Kind:png,ModelName:metered,Level:Model\|#hostname:[^,]+{end}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchserve_py.logs import access_log
-from torchserve_py.logs.line_logs import TAKES_BATCHES, LineLog
+from torchserve_py.logs.line_logs import TAKES_BATCHES, TEXT_ONLY, LineLog
 from torchserve_py.logs.log_thread import wait_until_written
 from torchserve_py.logs.setup import configure_logging
 from torchserve_py.settings.server_settings import server_settings
@@ -22,10 +22,11 @@ def restored_loggers() -> Iterator[None]:
     access_log.flush()
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [(logger, logger.handlers, logger.level, logger.propagate) for logger in loggers]
-    batches = set(TAKES_BATCHES)
+    kinds = [(kind, set(kind)) for kind in (TAKES_BATCHES, TEXT_ONLY)]
     yield
-    TAKES_BATCHES.clear()
-    TAKES_BATCHES.update(batches)
+    for kind, names in kinds:
+        kind.clear()
+        kind.update(names)
     for logger, handlers, level, propagate in before:
         for handler in logger.handlers:
             if handler not in handlers:

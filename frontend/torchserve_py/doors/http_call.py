@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpExchange, failure_answer
@@ -34,6 +34,7 @@ _OTHER: Final = "other"
 _SWITCHING_PROTOCOLS: Final = 101
 _PROTOCOLS: Final = {(1, 1): "HTTP/1.1", (1, 0): "HTTP/1.0"}
 _ID_KEY: Final = REQUEST_NAME.encode()
+_NO_IDS: Final[Mapping[str, str | None]] = {}
 
 
 class Application:
@@ -266,13 +267,19 @@ class HttpCall(Request):
         method = self.method if self.method in ANY_METHOD else _OTHER
         self._application.requests[method, path, status] += 1
         if self._application.is_logged and (route is None or not route.is_quiet or 400 <= status < 500):
-            connection, raw, exchange = self.connection, self.headers.raw, self._exchange
-            ids = {**self.log_fields} if exchange is None else exchange.log_fields
-            ids["request_id"], ids["cause"] = self.id or usable_name(raw.get(_ID_KEY)), self.cause
-            if b"traceparent" in raw and "trace_id" not in ids:  # what the job knows goes before what the request says
-                ids["trace_id"] = trace_of(self.headers["traceparent"])
+            connection, ids = self.connection, _NO_IDS if access_log.log.is_text_only else self._ids()
             protocol, took = _PROTOCOLS[self.version], connection.loop.time() - self.arrived
             access_log.log.note((connection.peer, self.method, self.target, protocol, status, took, ids, path))
+
+    def _ids(self) -> Mapping[str, str | None]:
+        """Return what the answer or the request has said, then what the job knows."""
+        raw, exchange = self.headers.raw, self._exchange
+        return {
+            "request_id": self.id or usable_name(raw.get(_ID_KEY)),
+            "trace_id": trace_of(self.headers["traceparent"]) if b"traceparent" in raw else None,
+            "cause": self.cause,
+            **(self.log_fields if exchange is None else exchange.log_fields),
+        }
 
     def finish(self) -> None:
         super().finish()

@@ -25,6 +25,8 @@ FLUSH_DELAY: Final = 0.02
 
 #: Names of the loggers whose handlers can all write batches.
 TAKES_BATCHES: Final[set[str]] = set()
+#: Names of those that write nothing of an entry but its text.
+TEXT_ONLY: Final[set[str]] = set()
 
 #: So many entries are logged together.
 _MOST_WAITING: Final = 256
@@ -64,13 +66,13 @@ class Batch(Generic[T]):
 
     def text(self, head: str) -> str:
         """Return all lines: local time (``2024-05-30T21:46:03,625``), ``head`` and text."""
-        return self._without_heads.replace(_HEAD, head)
+        return head.join(self._between_heads)
 
     def __str__(self) -> str:
         return self.text(" - ")
 
     @cached_property
-    def _without_heads(self) -> str:
+    def _between_heads(self) -> list[str]:
         text_of, texts = self.text_of, list[str]()
         second, clock, tick, stamp = -1, "", -1, ""
         for at, entry in self.entries:
@@ -81,7 +83,7 @@ class Batch(Generic[T]):
                     clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
                 stamp = f"{clock},{tick % 1000:03d}{_HEAD}"
             texts.append(text_of(entry, stamp, second))
-        return "\n".join(texts)
+        return "\n".join(texts).split(_HEAD)
 
 
 class LineLog(Generic[T]):
@@ -101,6 +103,11 @@ class LineLog(Generic[T]):
         self._more_of = more_of
         self._waiting: list[tuple[float, T]] = []
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_text_only(self) -> bool:
+        """Whether the further members of entries are not written."""
+        return self._logger.name in TEXT_ONLY
 
     def note(self, entry: T, at: float | None = None) -> None:
         """Store an entry of that moment (seconds since 1970), or of now. Outside an event loop it waits for `flush`."""

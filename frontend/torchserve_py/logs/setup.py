@@ -11,7 +11,7 @@ from typing import Final
 from torchserve_py.logs import access_log
 from torchserve_py.logs.formatters import JsonFormatter, LineFormatter
 from torchserve_py.logs.handlers import Console, InThread, LogFile
-from torchserve_py.logs.line_logs import TAKES_BATCHES
+from torchserve_py.logs.line_logs import TAKES_BATCHES, TEXT_ONLY
 from torchserve_py.metrics import metric_log
 from torchserve_py.settings.log_config import LogConfigError, is_log4j, read_log_config
 from torchserve_py.settings.table import Settings
@@ -42,6 +42,7 @@ def configure_logging(settings: Settings) -> None:
     """
     settings.log_location.mkdir(parents=True, exist_ok=True)
     TAKES_BATCHES.clear()
+    TEXT_ONLY.clear()
     named: frozenset[str] = frozenset()
     consoles: list[logging.Handler] = []
     if settings.log_config is not None and not is_log4j(settings.log_config):
@@ -106,6 +107,8 @@ def _take_batches(name: str, handlers: list[logging.Handler]) -> None:
     target.propagate = False
     target.handlers = [InThread(*handlers)]
     TAKES_BATCHES.add(name)
+    if not any(isinstance(each.formatter, JsonFormatter) for each in handlers):
+        TEXT_ONLY.add(name)
 
 
 def _file(path: Path, formatter: logging.Formatter) -> logging.Handler:
