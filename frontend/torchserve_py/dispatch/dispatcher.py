@@ -92,7 +92,9 @@ class Dispatcher(ReaderEvents):
 
     # What doors see, through the model.
 
-    def submit(self, request: InferenceRequest, on_end: Callable[[str, bool], None] | None = None) -> Parts:
+    def submit(
+        self, request: InferenceRequest, on_end: Callable[[str, Cause | int, bool], None] | None = None
+    ) -> Parts:
         """Admit one inference request; a refusal is raised by the first `Parts.next`."""
         now, limit = self.now(), request.expires_in
         for other in (self._client_timeout, request.answer_in):
@@ -439,7 +441,7 @@ class Dispatcher(ReaderEvents):
         )
         self.metrics.ended(record)
         if job.on_end is not None:
-            job.on_end(job.id, failed)
+            job.on_end(job.id, told, failed)
 
     def _tell_closed(self, effect: CloseSequence, now: float) -> None:
         self.metrics.sequences_closed[effect.reason].inc()

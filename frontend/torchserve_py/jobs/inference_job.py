@@ -58,8 +58,8 @@ class InferenceJob(Job):
     """A job with its request, its reader and the times that the watchdog of its worker compares."""
 
     request: InferenceRequest = field(kw_only=True)  # what was submitted
-    #: Called with the job's id, and whether the job failed, once it has its outcome.
-    on_end: Callable[[str, bool], None] | None = None
+    #: Called once it has its outcome; see `job_observer.ObservedJob.end`.
+    on_end: Callable[[str, Cause | int, bool], None] | None = None
 
     #: What the reader holds; None once the job has its outcome.
     parts: Parts | None = field(default=None, init=False, repr=False)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.scheduling.effects import Cause
 
 
 class ObservedJob(NamedTuple):
@@ -12,12 +13,13 @@ class ObservedJob(NamedTuple):
     Attributes:
         headers: What its worker gets in place of the request's headers.
         trace_id: The trace that the access log names, if the observer keeps one.
-        end: Called once the job has its outcome, with its id, and whether it failed.
+        end: Called once the job has its outcome, with its id, the status of its answer or why it has none, and whether
+            it failed.
     """
 
     headers: Sequence[tuple[Any, Any]]
     trace_id: str | None
-    end: Callable[[str, bool], None]
+    end: Callable[[str, Cause | int, bool], None]
 
 
 class JobObserver(Protocol):

@@ -91,9 +91,9 @@ class Model:
             observed.append(observer.begin(request, self.name, self.version))
             request = replace(request, headers=observed[-1].headers)
 
-        def end(job_id: str, failed: bool) -> None:
+        def end(job_id: str, told: Cause | int, failed: bool) -> None:
             for each in observed:
-                each.end(job_id, failed)
+                each.end(job_id, told, failed)
 
         parts = self.dispatcher.submit(request, end)
         parts.trace_id = next((each.trace_id for each in observed if each.trace_id is not None), None)

@@ -43,12 +43,16 @@ def test_a_request_is_traced_from_the_door_to_the_handler(tmp_path: Path) -> Non
         ids = {each["attributes"]["request.id"] for each in (job, handler)}
         assert ids == {answer.headers["x-request-id"]}
         assert handler["attributes"]["batch.size"] == 1
+        assert job["attributes"]["http.response.status_code"] == 200
+        assert job["attributes"]["network.protocol.name"] == "http"
         traces.write_text("")
         assert server.predict("m", "fail").status_code == 503
         eventually(lambda: len(spans_in(traces)) == 2, "the failure is traced")
         failed = spans_in(traces)
         assert failed["inference m"]["parent_id"] is None
         assert [each["status"]["status_code"] for each in failed.values()] == ["ERROR", "ERROR"]
+        of_job = failed["inference m"]["attributes"]
+        assert (of_job["http.response.status_code"], of_job["error.type"]) == (503, "503")
         (event,) = failed["handler"]["events"]
         about = event["attributes"]
         assert (event["name"], about["exception.type"], about["exception.message"]) == (

@@ -37,7 +37,7 @@ class Spans:
         self.ends: Counter[str] = Counter()
         self.failed: set[str] = set()
 
-    def ended(self, job_id: str, failed: bool) -> None:
+    def ended(self, job_id: str, told: Cause | int, failed: bool) -> None:
         self.ends[job_id] += 1
         if failed:
             self.failed.add(job_id)

@@ -4,7 +4,7 @@ It is a child of the client's span, if the request has a ``traceparent`` header 
 (`ts.features.tracing.handler_spans`), which gets the header with the span's own id. Without the setting nothing here is
 imported.
 
-A request at one of OpenAI's paths has the attributes of OpenTelemetry's conventions for generative AI.
+Attributes follow OpenTelemetry's conventions for HTTP and errors, and at OpenAI's paths those for generative AI.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from typing import Any, Final
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.job_observer import ObservedJob
 from torchserve_py.plugin_api import FeatureUnavailable
+from torchserve_py.scheduling.effects import Cause
 from ts.features.tracing.span_export import HEADERS, OTLP, provider_of
 from ts.protocol.request_names import name_among
 
+_HTTP: Final = "http"
+_GRPC: Final = "grpc"
 #: OpenAI's paths, as handlers get them in ``url_path``, and what the conventions call each.
 _OPERATIONS: Final = {
     "v1/chat/completions": "chat",
@@ -54,7 +57,8 @@ class JobSpans:
         headers = tuple(request.headers)
         request_id = name_among(headers)
         context = self._propagator.extract(_carrier(headers), Context())
-        attributes = {"model.name": model, "model.version": version}
+        attributes: dict[str, str] = {"model.name": model, "model.version": version}
+        attributes |= {"rpc.system": _GRPC} if request.via == _GRPC else {"network.protocol.name": request.via}
         if request.sequence is not None:
             attributes["sequence.id"] = request.sequence.id
         operation = next((_OPERATIONS.get(_text(value)) for name, value in headers if name == "url_path"), None)
@@ -68,9 +72,12 @@ class JobSpans:
         own: dict[str, str] = {}
         self._propagator.inject(own, set_span_in_context(span, context))
 
-        def end(job_id: str, failed: bool) -> None:
+        def end(job_id: str, told: Cause | int, failed: bool) -> None:
             span.set_attribute("request.id", request_id or job_id)
+            if request.via == _HTTP and not isinstance(told, Cause):
+                span.set_attribute("http.response.status_code", told)
             if failed:
+                span.set_attribute("error.type", told.value if isinstance(told, Cause) else str(told))
                 span.set_status(StatusCode.ERROR)
             span.end()
 
