@@ -1,5 +1,6 @@
 """What a file and the mode change of what is shown and logged."""
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable
@@ -314,3 +315,29 @@ def test_a_file_and_a_mode_go_together(tmp_path: Path, logged: Logged) -> None:
     metrics.answered(AT, 200)
     metrics.answered(AT, 400)
     assert logged(metrics, "TS_METRICS") == ["Requests2XX.Answers:1.0|#L:Host|#hostname:box"]
+
+
+@pytest.mark.parametrize("mode", ["log", "prometheus"])
+async def test_records_are_added_up_and_their_lines_handed_over_within_50_milliseconds(
+    mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, delays = asyncio.get_running_loop(), list[float]()
+
+    def at_once(delay: float, callback: Callable[[], None]) -> asyncio.Handle:
+        delays.append(delay)
+        return loop.call_soon(callback)
+
+    monkeypatch.setattr(loop, "call_later", at_once)
+    metrics = server_metrics(MetricsPlan(mode=mode))
+    model = metrics.model("noop", "1.0")
+    caplog.set_level(logging.INFO, "TS_METRICS")
+    for count in (1, 2):  # the second pair finds no timer of the first
+        end_job(model, 1, waited=0.5)
+        metrics.answered(AT, 200)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert model.outcomes.succeeded == count
+        said = [each.getMessage().partition(".")[0] for each in caplog.records]
+        assert ("Requests2XX" in said and "QueueTime" in said) is (mode == "log")
+        caplog.clear()
+    assert sum(delays) <= 2 * 0.05
