@@ -253,6 +253,10 @@ class Context:
             self.metrics_in_use.request_ids = self.request_ids
         return self.metrics_in_use
 
+    @metrics.setter
+    def metrics(self, metrics: Any) -> None:
+        self.metrics_in_use = metrics
+
     def get_request_id(self, idx: int = 0) -> str | None:
         """Return the id of row ``idx``'s request, or None."""
         return None if self.request_ids is None else self.request_ids.get(idx)
