@@ -368,3 +368,16 @@ def test_a_line_that_cannot_be_written_costs_no_other(capsys: pytest.CaptureFixt
     assert wait_until_written(30)
     assert written == ["first", "last"]
     assert "not this line" in capsys.readouterr().err
+
+
+def test_a_file_of_the_log_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
+    path = tmp_path / "some.log"
+    path.write_text("é" * 20 + "\n")  # 41 bytes, of an earlier run
+    handler = LogFile(path, maxBytes=100, backupCount=2, encoding="utf-8")
+    logger = logging.getLogger("some.module")
+    logger.propagate, logger.handlers = False, [handler]
+    for text in ("é" * 20, "a" * 30, "b" * 40, "c" * 90, "d", "e" * 10):
+        logger.warning(text)
+    handler.close()
+    kept = [path.with_name(name).read_text().split() for name in ("some.log.2", "some.log.1", "some.log")]
+    assert kept == [["a" * 30, "b" * 40], ["c" * 90, "d"], ["e" * 10]]

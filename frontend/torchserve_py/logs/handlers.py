@@ -13,7 +13,9 @@ import termios
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from torchserve_py.logs.formatters import Formatted
@@ -65,7 +67,28 @@ class QuietErrors(logging.Handler):
 
 
 class LogFile(QuietErrors, RotatingFileHandler):
-    """A file of the log."""
+    """A file of the log. It counts its bytes, and asks the system for its size only when it opens."""
+
+    _size = _counted = 0
+
+    def _open(self) -> TextIOWrapper:
+        stream = super()._open()
+        self._size = os.fstat(stream.fileno()).st_size
+        return stream
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:
+        """Count a record that is about to be written; return whether a new file has to begin with it."""
+        if self.stream is None:
+            self.stream = self._open()
+        text = self.format(record)
+        self._counted = (len(text) if text.isascii() else len(text.encode("utf-8", "backslashreplace"))) + 1
+        self._size += self._counted
+        return 0 < self.maxBytes <= self._size and Path(self.baseFilename).is_file()
+
+    def doRollover(self) -> None:
+        """Begin a new file with the record that was counted last."""
+        super().doRollover()
+        self._size += self._counted
 
     @property
     def target(self) -> str:

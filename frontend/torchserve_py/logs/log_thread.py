@@ -4,6 +4,7 @@ What is logged is usually written before the server goes on; a server that crash
 while the thread is behind does what is logged wait in a queue, and what exceeds the queue is dropped, counted and told.
 """
 
+import asyncio
 import logging
 import threading
 from collections import deque
@@ -47,13 +48,16 @@ class LogThread:
         self._queue: deque[_Formatted] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        #: The event loop that will wake the thread.
+        self._waker: asyncio.AbstractEventLoop | None = None
         self._put = self._written = self._dropped = 0  # lines
         self._characters = 0
 
     def put(self, written: Sequence[tuple[Writer, str]], lines: int, patience: float) -> None:
         """Queue lines, formatted for each of their writers, or drop them if too much waits.
 
-        If nothing else waits, wait at most ``patience`` seconds until they are written.
+        If nothing else waits, wait at most ``patience`` seconds until they are written. With no patience, what else the
+        event loop logs in this turn is written with them.
         """
         characters = sum(len(text) for _, text in written)
         with self._changed:
@@ -69,13 +73,18 @@ class LogThread:
             for write, text in written:
                 last.writers.append(write)
                 last.texts.append(text)
-            if patience and is_idle and threading.current_thread() is not self._thread:
+            if not patience:
+                self._wake_soon()
+                return
+            self._changed.notify_all()
+            if is_idle and threading.current_thread() is not self._thread:
                 self._changed.wait_for(lambda: self._put == self._written, patience)
 
     def wait(self, limit: float) -> bool:
         """Wait until all that is queued is written, at most ``limit`` seconds; return whether it is."""
         with self._changed:
             end = self._put
+            self._changed.notify_all()
             return self._changed.wait_for(lambda: self._written >= end, limit)
 
     def _admit(self, lines: int, characters: int) -> bool:
@@ -89,9 +98,23 @@ class LogThread:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
             self._thread.start()
-        if not self._queue:
-            self._changed.notify_all()
         return True
+
+    def _wake_soon(self) -> None:
+        """Wake the thread once the event loop has done this turn: each time it wakes, the loop waits for it."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._changed.notify_all()
+            return
+        if self._waker is not loop:
+            self._waker = loop
+            loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._waker = None
+            self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
