@@ -42,7 +42,8 @@ def configure(tmp_path: Path, **changes: object) -> None:
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a file."""
+    """The lines of a file of the log, once all that was logged is written."""
+    assert wait_until_written(30)
     return path.read_text().splitlines()
 
 

@@ -135,6 +135,7 @@ def test_metrics_have_files_of_their_own_and_are_on_standard_output(
 def test_the_prometheus_mode_does_without_a_place_for_metric_logs(tmp_path: Path) -> None:
     (tmp_path / "metrics").write_text("no directory")
     configure(tmp_path, metrics_mode="prometheus")
+    assert wait_until_written(30)
     assert "There are no metric logs" in (tmp_path / "logs" / "ts_log.log").read_text()
     with pytest.raises(OSError, match="metrics"):
         configure(tmp_path, metrics_mode="log")
@@ -295,6 +296,7 @@ def test_text_from_outside_forges_no_line_and_steers_no_terminal(tmp_path: Path)
     logger.info("%(version)s", {"version": FORGED})
     logger.info(FORGED)
     logger.info("%r and %s", [FORGED], ValueError(FORGED))
+    assert wait_until_written(30)
     written = (tmp_path / "logs" / "ts_log.log").read_text()
     assert len(written.split("\n")) == 5
     assert not set("\x1b\r\u2028\u202e") & set(written)
