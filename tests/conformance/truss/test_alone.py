@@ -78,8 +78,8 @@ def test_row_79_what_was_accepted_is_finished_and_the_port_is_free(stopping: Any
     refused = serving.predict("mine", "third")
     assert (refused.status_code, refused.headers["ts-error-cause"]) == (503, "draining")
     assert "shutting down" in refused.json()["error"]
-    assert not first.done()
-    assert not second.done()
+    for each in (first, second):
+        assert not each.done(), each.result().text
     for name in ("first", "second"):
         (serving.folders["mine"] / name).touch()
     assert [first.result().json(), second.result().json()] == ["first", "second"]
