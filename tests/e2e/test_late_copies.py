@@ -16,23 +16,13 @@ import grpc
 import pytest
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
+from tests.e2e.step_counter import HANDLER
 from tests.ports import free_ports
 
 from torchserve_py.client import AsyncClient
 from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
 from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 
-#: Counts the steps of each sequence.
-HANDLER = """
-class Handler:
-    def initialize(self, context):
-        pass
-
-    def handle(self, data, context):
-        for row in range(len(data)):
-            context.state[row] = context.state.get(row, 0) + 1
-        return [str(context.state[row]) for row in range(len(data))]
-"""
 CONFIG = """
     minWorkers: 1
     maxWorkers: 1

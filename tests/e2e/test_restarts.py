@@ -6,22 +6,12 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
+from tests.e2e.step_counter import HANDLER
 from tests.ports import free_ports
 
 from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
 from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 
-#: Counts the steps of each sequence.
-HANDLER = """
-class Handler:
-    def initialize(self, context):
-        pass
-
-    def handle(self, data, context):
-        for row in range(len(data)):
-            context.state[row] = context.state.get(row, 0) + 1
-        return [str(context.state[row]) for row in range(len(data))]
-"""
 CONFIG = textwrap.dedent("""
     minWorkers: 1
     maxWorkers: 1

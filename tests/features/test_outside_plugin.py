@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import psutil
+import pytest
 import requests
 from tests.e2e.running_server import DEADLINE, ROOT, RunningServer, eventually, model_folder
 
@@ -27,6 +28,22 @@ class Handler:
         self.cache[sequence_id] = self.cache.get(sequence_id, 0) + 1
         return str(self.cache[sequence_id])
 """
+LOGGED = """
+class Handler:
+    def initialize(self, context):
+        pass
+
+    def handle(self, data, context):
+        return [self.count(context, row) for row in range(len(data))]
+
+    def count(self, context, row):
+        context.state[row] = context.state.get(row, 0) + 1
+        context.state.append(row, 1)
+        return str(context.state[row])
+
+    def rebuild(self, states, entries):
+        return [(state or 0) + sum(ones) for state, ones in zip(states, entries)]
+"""
 CONFIG = """
 sequenceBatching: true
 sequenceMaxIdleMSec: 600000
@@ -48,10 +65,11 @@ def installed(folder: Path) -> Path:
     return folder
 
 
-def test_a_package_adds_a_door_a_store_a_key_and_a_metric(tmp_path: Path) -> None:
+@pytest.mark.parametrize("handler", [COUNT, LOGGED], ids=["state", "log"])
+def test_a_package_adds_a_door_a_store_a_key_and_a_metric(tmp_path: Path, handler: str) -> None:
     package = installed(tmp_path / "site")
     path = os.pathsep.join(map(str, (package, ROOT / "frontend", ROOT / "backend")))
-    model = model_folder(tmp_path, "count", COUNT, CONFIG.format(path=tmp_path / "states"))
+    model = model_folder(tmp_path, "count", handler, CONFIG.format(path=tmp_path / "states"))
     with RunningServer({"count": model}, environment={"PYTHONPATH": path}) as server:
         server.wait_ready()
 
