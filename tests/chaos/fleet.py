@@ -65,27 +65,33 @@ class Fleet(Disasters):
 
     async def kill_and_return(self) -> None:
         """SIGKILL, and start again."""
-        up = await asyncio.to_thread(self.proxy.servers_up)
         await self.kill_server()
-        await asyncio.to_thread(self.proxy.wait_for, up)
+        await self._all_serve()
+
+    async def freeze_server(self) -> None:
+        """SIGSTOP for a while; the proxy may find that it does not serve."""
+        await super().freeze_server()
+        await self._all_serve()
 
     async def restart_all(self) -> None:
         """Restart one after the other, each once the one before serves again."""
         for server in list(self.servers):
-            up = await asyncio.to_thread(self.proxy.servers_up)
             await asyncio.to_thread(server.terminate)
             server.launch()
-            await asyncio.to_thread(self.proxy.wait_for, up)
+            await self._all_serve()
 
     async def take_away_and_add(self) -> None:
         """Stop a server, and start it again after a while."""
-        up = await asyncio.to_thread(self.proxy.servers_up)
         server = random.choice(self.servers)
         await asyncio.to_thread(server.terminate)
-        await asyncio.to_thread(self.proxy.wait_for, (up or 1) - 1)
+        await asyncio.to_thread(self.proxy.wait_for, len(self.servers) - 1)
         await asyncio.sleep(random.random())
         server.launch()
-        await asyncio.to_thread(self.proxy.wait_for, up)
+        await self._all_serve()
+
+    async def _all_serve(self) -> None:
+        """Wait until the proxy has found all servers to be ready: there is always one that serves."""
+        await asyncio.to_thread(self.proxy.wait_for, len(self.servers))
 
 
 async def _run(fleet: Fleet, report: chaos.Report, sessions: live_sessions.Report, seconds: float) -> None:
