@@ -15,6 +15,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
 MARK: Final = "__torchserve__"
 #: The name of the parameter that gets the state of the request's sequence.
 STATE: Final = "state"
+#: The name of the parameter whose ``append`` stores what is new, in a class with the method of the next name.
+LOG: Final = "log"
+#: The method of a decorated class that makes states of what was appended.
+REBUILD: Final = "rebuild"
 #: The method of a decorated class that answers requests.
 METHOD: Final = "predict"
 
@@ -49,9 +53,9 @@ def serve(target: T | None = None, **options: Any) -> T | Callable[[T], T]:
     """Mark the one function, class or object of a file that is the model.
 
     Args:
-        target: The function, or a class with a method ``predict`` and perhaps ``setup(device)``; or an object of a
-            library: a pipeline of transformers, an estimator of scikit-learn, a `torch.nn.Module`, a session of ONNX
-            Runtime.
+        target: The function, or a class with a method ``predict`` and perhaps ``setup(device)`` and
+            ``rebuild(states, entries)``; or an object of a library: a pipeline of transformers, an estimator of
+            scikit-learn, a `torch.nn.Module`, a session of ONNX Runtime.
         batch_size: The most requests that one call gets; then each parameter is a list with a value of each request,
             and so is the result.
         max_batch_delay: How long a request waits for others to fill its batch, in milliseconds.

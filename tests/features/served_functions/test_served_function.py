@@ -221,6 +221,46 @@ def test_state_is_made_for_each_sequence_and_kept() -> None:
     assert [call({}, sequences=(name,)) for name in ("one", "one", "two")] == [[1], [2], [1]]
 
 
+class Diary:
+    def predict(self, text: list[str], state: list[list], log: list[Any]) -> list[int]:  # type: ignore[type-arg]
+        for each, own, new in zip(text, state, log, strict=True):
+            own.append(each)
+            new.append(each)
+        return [len(own) for own in state]
+
+    def rebuild(self, states: list[list[str]], entries: list[list[str]]) -> list[list[str]]:
+        return [state + appended for state, appended in zip(states, entries, strict=True)]
+
+
+def test_a_class_that_rebuilds_states_appends_to_logs() -> None:
+    call = Call(Diary, Options(batch_size=8))
+    assert call.handler.rebuild is not None
+    assert call.handler.rebuild([None, ["a"]], [["a"], ["b", "c"]]) == [["a"], ["a", "b", "c"]]
+    assert "log" not in call.handler.declared["function"]["parameters"]
+
+
+def test_a_log_is_a_value_of_the_request_where_nothing_is_rebuilt() -> None:
+    class Lines:
+        def predict(self, log: str) -> int:
+            return len(log.splitlines())
+
+    call = Call(Lines)
+    assert call(row(body="one\ntwo")) == [2]
+    assert call.handler.rebuild is None
+
+
+def test_a_log_needs_the_state_that_it_makes() -> None:
+    class Lines:
+        def predict(self, text: str, log: Any) -> int:
+            return 1
+
+        def rebuild(self, states: list[Any], entries: list[list[Any]]) -> list[Any]:
+            return states
+
+    with pytest.raises(LoadError, match="has the parameter log without state"):
+        Call(Lines)
+
+
 def test_a_class_is_set_up_with_its_device() -> None:
     class Model:
         async def setup(self, device: str) -> None:

@@ -20,7 +20,7 @@ from ts.features.served_functions import value_types
 from ts.features.served_functions.json_examples import NO_EXAMPLE, example_of
 from ts.features.served_functions.tensor_declarations import tensor_of
 from ts.jobs.errors import LoadError
-from ts.serve_decorator import STATE
+from ts.serve_decorator import LOG, STATE
 
 _TEXT: Final = "text/plain"
 _BYTES: Final = "application/octet-stream"
@@ -43,13 +43,14 @@ class CallValues:
 
     Args:
         batched: Whether each parameter, and the result, is a list with a value for each request.
+        logs: Whether a parameter ``log`` is that of the request's sequence, not a value of the request.
         example: A request's value, or a dict with a value for each of several parameters; None if there is none.
 
     Raises:
         LoadError: The function's parameters cannot be filled from a request, or not from the example.
     """
 
-    def __init__(self, function: Callable[..., Any], *, batched: bool, example: Any = None) -> None:
+    def __init__(self, function: Callable[..., Any], *, batched: bool, logs: bool = False, example: Any = None) -> None:
         name = getattr(function, "__name__", "predict")
         try:
             signature = inspect.signature(function, eval_str=True)
@@ -57,6 +58,11 @@ class CallValues:
             raise LoadError(f"{name} has an annotation that means nothing: {error}") from error
         parameters = dict(signature.parameters)
         state = parameters.pop(STATE, None)
+        self.takes_log = logs and parameters.pop(LOG, None) is not None
+        if self.takes_log and state is None:
+            raise LoadError(
+                f"{name} has the parameter {LOG} without {STATE}, which rebuild makes of a log; add {STATE}"
+            )
         for each in parameters.values():
             if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD, each.POSITIONAL_ONLY):
                 raise LoadError(f"{name} has the parameter {each}; each parameter needs a name that requests can use")

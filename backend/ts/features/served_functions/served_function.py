@@ -20,7 +20,8 @@ from ts.jobs.errors import (
     device_failure,
     users_traceback,
 )
-from ts.serve_decorator import METHOD, STATE, Options
+from ts.row_states import RowStates
+from ts.serve_decorator import LOG, METHOD, REBUILD, STATE, Options
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,8 @@ class ServedFunction:
             self._call, example = self._object.call, self._object.example if example is None else example
         self._batched = options.batch_size is not None
         self._openai = bool(options.openai)
-        self._values = CallValues(self._call, batched=self._batched, example=example)
+        self._rebuild: Callable[..., Any] | None = getattr(self._instance, REBUILD, None)
+        self._values = CallValues(self._call, batched=self._batched, logs=self._rebuild is not None, example=example)
         self._description = inspect.getdoc(self._call) or inspect.getdoc(target) or ""
         is_async = inspect.iscoroutinefunction(self._call) or inspect.isasyncgenfunction(self._call)
         #: What the worker calls for each batch.
@@ -64,6 +66,16 @@ class ServedFunction:
         tensors: dict[str, Any] = {"inputs": values.inputs, "outputs": values.outputs}
         tensors |= {} if self._object is None else self._object.tensors
         return {"function": function} | {name: each for name, each in tensors.items() if each}
+
+    @property
+    def rebuild(self) -> Callable[[list[Any], list[list[Any]]], Any] | None:
+        """Makes states of what was appended to their logs; None if the function appends nothing."""
+        return self._rebuilt if self._values.takes_log else None
+
+    def _rebuilt(self, states: list[Any], entries: list[list[Any]]) -> Any:
+        assert self._rebuild is not None and self._values.new_state is not None
+        new = self._values.new_state
+        return self._rebuild([new() if state is None else state for state in states], entries)
 
     def initialize(self, context: Context) -> Any:
         """Let a class load what it needs; the result is a coroutine if its ``setup`` is one."""
@@ -132,6 +144,20 @@ class _Call(NamedTuple):
         return list(zip(self.indexes, values, strict=True))
 
 
+class _Log:
+    """The log of a row's sequence, as functions see it."""
+
+    __slots__ = ("_index", "_states")
+
+    def __init__(self, states: RowStates, index: int) -> None:
+        self._states = states
+        self._index = index
+
+    def append(self, entry: Any) -> None:
+        """Let the step store this entry in place of the state; see `ts.row_states.RowStates.append`."""
+        self._states.append(self._index, entry)
+
+
 class _Rows:
     """The rows of one batch: their arguments, states and results."""
 
@@ -177,6 +203,8 @@ class _Rows:
         if self._values.new_state is not None:
             state = context.state.get(index)
             arguments[STATE] = self._values.new_state() if state is None else state
+            if self._values.takes_log:
+                arguments[LOG] = _Log(context.state, index)
         return arguments
 
     def _of_openai(self, index: int, row: dict[str, Any]) -> dict[str, Any]:
