@@ -128,6 +128,7 @@ class Attempt:
     tokens: list[str] = field(default_factory=list)
     request_id: str | None = None  # the server's, if the client heard of it
     incarnation: str | None = None  # its token, as the server says
+    ended_at: float = field(default_factory=time.monotonic)
 
     @property
     def is_by_worker(self) -> bool:

@@ -351,8 +351,7 @@ class Client:
         if step.incarnation is not None:
             self._count_number(step, step.incarnation, attempt)
         self._tally.acknowledged += 1
-        self._ledger.longest_gap, self._ledger.acknowledged_at = 0.0, time.monotonic()
-        self._ledger.longest_unworked = 0.0
+        self._ledger.acknowledged(attempt.ended_at)
         if step.begins:
             self._answers.clear()
         self._answers.append((step, attempt.tokens))

@@ -74,6 +74,11 @@ class Ledger:
         self.longest_unworked = max(self.longest_unworked, now - max(self.worked_at, self.acknowledged_at))
         self.worked_at = now
 
+    def acknowledged(self, when: float) -> None:
+        """A step was acknowledged, perhaps some time ago: others were sent with it, and their answers waited for."""
+        self.longest_gap, self.acknowledged_at = 0.0, when
+        self.longest_unworked = max(0.0, self.worked_at - when)
+
     def answered(self, token: str, tokens: Sequence[str], *, starts: bool, ends: bool) -> None:
         """Believe the first answer to a step, if it agrees with all before.
 

@@ -40,3 +40,12 @@ def test_a_copy_that_comes_after_the_idle_time_ends_the_sequence() -> None:
     ledger.failed_at = ledger.acknowledged_at + 0.5
     ledger.worked()
     assert Timeline(LIMIT).why_expired(ledger)
+
+
+def test_a_step_that_was_acknowledged_while_another_waited_counts_from_its_answer() -> None:
+    ledger, now = Ledger("s"), time.monotonic()
+    ledger.failed_at = ledger.worked_at = now  # the other one, sent together with it, has failed just now
+    ledger.acknowledged(now - 7.0)
+    assert Timeline(LIMIT).why_expired(ledger)
+    ledger.acknowledged(now + 0.1)
+    assert not Timeline(LIMIT).why_expired(ledger)
