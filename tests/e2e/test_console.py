@@ -1,5 +1,6 @@
 """The console in a real browser: every view, and everything that can be done there."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,9 @@ def handle(data, context):
                 send_intermediate_predict_response([f"part {number}, "], context.request_ids, "ok", 200, context)
                 if number == 1 and words != "stream":
                     wait_for(words.split()[1])
+        if words == "remember":
+            context.state[index] = body
+            context.metrics.add_counter("Remembered", 2)
         kind = context.get_request_header(index, "content-type")
         answers.append(f"{kind} of {len(body)}: {words[:20]} ({counts[sequence]})")
     return answers
@@ -51,6 +55,7 @@ def handle(data, context):
 )
 PLAIN = "maxRetryTimeoutInSec: 60\n"
 STATEFUL = "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\nmaxNumSequence: 50\nmaxSequenceJobQueueSize: 8\n"
+STATEFUL += "handler: {cache: {maxMemorySize: 1000000}}\n"
 EVIL = "<img src=x onerror=window.hacked=1>"
 
 
@@ -278,6 +283,18 @@ def test_failures_batches_and_a_dead_worker_are_shown(page: ConsolePage) -> None
     page.see(".log", r"farewell(.|\n)*farewell")
     page.write("input[type=search]", "FAREWELL")
     eventually(lambda: set(page.text(".log .text").split("\n")) <= {"farewell", ""}, "other lines are hidden")
+
+
+def test_states_by_tier_and_numbers_of_the_models_code_are_shown(page: ConsolePage) -> None:
+    page.open("models", "talker", "1.0")
+    assert ask(page, "remember", "keeper").status_code == 200
+    page.see(".charts", r"Remembered\s+–\s+2")
+
+    def shown() -> bool:  # workers tell where states are with a step, once a second
+        assert ask(page, "remember", "keeper").status_code == 200
+        return re.search(r"host\s+1\s+[1-9]\d* B", page.text(".charts")) is not None
+
+    eventually(shown, "the state is shown in the host's memory")
 
 
 def test_keys_do_what_the_list_of_keys_says(page: ConsolePage) -> None:

@@ -1,11 +1,19 @@
 """Custom metrics of handlers, as far as the server needs them: here none is kept; a feature shows them."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Updatable
 from torchserve_py.metrics.model_metrics import RecordPrediction
+
+
+class ShownMetric(NamedTuple):
+    """A number of a handler, as a person sees it."""
+
+    name: str
+    dimensions: Mapping[str, str]
+    value: float
 
 
 class HandlerMetrics:
@@ -23,6 +31,10 @@ class HandlerMetrics:
 
         Metrics of a model that was unregistered meanwhile are dropped.
         """
+
+    def shown(self, model_name: str) -> Iterable[ShownMetric]:
+        """The numbers of a model's workers as they are now, without histograms."""
+        return ()
 
     def forget(self, model_name: str) -> None:
         """Takes away the series that no other model has a part in."""

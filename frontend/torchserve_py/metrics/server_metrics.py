@@ -82,21 +82,21 @@ class ServerMetrics:
         self._of_plugins: list[Family[Updatable]] = []
         self._warned: set[str] = set()
         self._changes: Changes | None = None
-        self._logs: list[MetricLog] = []
-        if plan.mode != "prometheus":
-            self._logs = [server_log, MetricLog(MODEL_LOGGER)]
+        self._logs = [server_log, MetricLog(MODEL_LOGGER)] if plan.mode != "prometheus" else []
+        if self._logs:
             self._changes = Changes(server_log, self._hostname)
-        self._handlers = HandlerMetrics()
+        #: What handlers report.
+        self.handlers = HandlerMetrics()
         if handlers:
             taken = [name for family in self._families for name in family.taken_names]
-            log = self._logs[1] if self._logs else None
-            self._handlers = importlib.import_module(handlers).handler_metrics(self._hostname, taken, plan, log)
+            make = importlib.import_module(handlers).handler_metrics
+            self.handlers = make(self._hostname, taken, plan, self._logs[1] if self._logs else None)
 
     def model(self, name: str, version: str, further: str = "") -> ModelMetrics:
         """The instruments of a model version; `further` is the `ContractOffer.metrics` of its contract."""
         metrics = self._models.get((name, version))
         if metrics is None:
-            about = (name, version, self._hostname, self._handlers.register(name), self.followers, self._soon)
+            about = (name, version, self._hostname, self.handlers.register(name), self.followers, self._soon)
             metrics = ModelMetrics(self._families, self._lines, *about)
             self._models[name, version] = metrics
         if further:
@@ -115,7 +115,7 @@ class ServerMetrics:
         last_version = all(other != name for other, _ in self._models)
         metrics.forget(last_version=last_version)
         if last_version:
-            self._handlers.forget(name)
+            self.handlers.forget(name)
 
     def add(self, family: Family[U]) -> Family[U]:
         """Show the instruments of a plugin at `/metrics`, but not in the mode `legacy`; return them.
@@ -138,7 +138,7 @@ class ServerMetrics:
         for (name, _), metrics in self._models.items():
             if name == model_name:
                 metrics.fold()  # lines of earlier calls of the handler come first
-        self._handlers.record(model_name, entries)
+        self.handlers.record(model_name, entries)
 
     def answered(self, at: float, status: int) -> None:
         """The head of an HTTP answer was written at that moment (seconds since 1970)."""
@@ -215,7 +215,7 @@ class ServerMetrics:
         if self._plan.mode == "legacy":
             return expose([family for family in self._families if family.name in LEGACY_NAMES], names)
         further = (family for each in self._further.values() for family in each.families)
-        return expose([*self._families, *self._of_plugins, *further, *self._handlers], names)
+        return expose([*self._families, *self._of_plugins, *further, *self.handlers], names)
 
     def flush_logs(self) -> None:
         """Has all that has happened written to the metric logs, where the mode asks for logs.

@@ -35,6 +35,16 @@ def test_counters_add_up_and_gauges_are_replaced(metrics: ServerMetrics) -> None
     assert documented(metrics)["Tokens"] == ("counter", "Torchserve prometheus counter metric with unit: Count")
 
 
+def test_a_person_sees_the_numbers_of_a_model(metrics: ServerMetrics) -> None:
+    tiers = ["StateBytes", "Bytes", "gauge", 40.0, [*MODEL, ["Tier", "host"]], ""]
+    record(metrics, tiers, ["Tokens", "Count", "counter", 3.0, [], ""], ["Wait", "Seconds", "histogram", 1.0, [], ""])
+    shown = {each.name: (each.dimensions.get("Tier"), each.value) for each in metrics.handlers.shown("noop")}
+    assert shown["StateBytes"] == ("host", 40)
+    assert shown["Tokens"] == (None, 3)
+    assert "Wait" not in shown
+    assert not list(metrics.handlers.shown("other"))
+
+
 def test_histograms_have_torchserves_buckets(metrics: ServerMetrics) -> None:
     found = record(
         metrics, ["Wait", "Seconds", "histogram", 0.06, [], ""], ["Wait", "Seconds", "histogram", 20, [], ""]

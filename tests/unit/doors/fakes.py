@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from torchserve_py.metrics.handler_metrics import HandlerMetrics
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.server_settings import server_settings
 from torchserve_py.settings.table import Settings
@@ -32,6 +33,7 @@ class FakeMetrics:
         self.asked_for: set[str] | None = None
         self.exposed: Iterable[str] = ("# HELP\n",)
         self.followers: list[Any] = []
+        self.handlers = HandlerMetrics()
         self.http_requests: Counter[tuple[str, str, int]] = Counter()
 
     @property

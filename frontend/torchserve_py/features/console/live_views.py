@@ -184,6 +184,7 @@ class LiveViews(Door):
             "failed": activity.failed,
             "failures": activity.failures if history is None else history.failures,
             "slowest": self._finished.slowest(model.name, model.version),
+            "metrics": [each._asdict() for each in self.context.metrics.handlers.shown(model.name)],
             "batches": activity.batches if history is None else history.batches,
         }
 

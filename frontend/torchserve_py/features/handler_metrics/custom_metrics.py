@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 from torchserve_py.logs.unfit_characters import fit
 from torchserve_py.metrics.catalog import KINDS, MODEL_METRICS, PREDICTION_TIME, Declaration
 from torchserve_py.metrics.families import Family, instrument_maker, label_name, metric_name
-from torchserve_py.metrics.handler_metrics import HandlerMetrics
-from torchserve_py.metrics.instruments import Updatable
+from torchserve_py.metrics.handler_metrics import HandlerMetrics, ShownMetric
+from torchserve_py.metrics.instruments import Counter, Gauge, Updatable
 from torchserve_py.metrics.metric_log import LineForm, MetricLog, line_form
 from torchserve_py.metrics.metrics_plan import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.model_metrics import RecordPrediction
@@ -89,6 +89,12 @@ class CustomMetrics(HandlerMetrics):
                 self._record(known, entry)
             except _Refused as refusal:
                 self._warn(model_name, entry, refusal)
+
+    def shown(self, model_name: str) -> Iterator[ShownMetric]:
+        """The numbers of a model's workers as they are now, without histograms."""
+        for (name, _, dimensions), series in self._models.get(model_name, {}).items():
+            if isinstance(series.instrument, Counter | Gauge):
+                yield ShownMetric(name, dict(dimensions), series.instrument.value)
 
     def forget(self, model_name: str) -> None:
         """Takes away the series that no other model has a part in."""

@@ -4,6 +4,7 @@ import { chart } from "./chart.js";
 import { h, reconcile, setText } from "./dom.js";
 import { finishedJobs } from "./finished_jobs.js";
 import { bytes, count, milliseconds, number } from "./format.js";
+import { handlerMetrics } from "./handler_metrics.js";
 import { failureRate } from "./overview.js";
 import { rangeSwitch } from "./range_switch.js";
 import { tiles } from "./tiles.js";
@@ -84,6 +85,7 @@ export function liveTab({ server, model, signal }) {
   const range = rangeSwitch(draw);
   const batches = bars("Batches formed", "--violet");
   const failures = bars("Failures by cause", "--bad");
+  const ofHandler = handlerMetrics();
   const slowest = finishedJobs("Slowest requests", "Of the last minutes, the slowest first.", model);
   return {
     element: h(
@@ -91,7 +93,7 @@ export function liveTab({ server, model, signal }) {
       {},
       top.element,
       h("div", { class: "tools" }, range.element),
-      h("div", { class: "charts" }, charts.map((each) => each.card), batches.card, failures.card),
+      h("div", { class: "charts" }, charts.map((each) => each.card), batches.card, failures.card, ofHandler.elements),
       slowest.element,
     ),
     update(now) {
@@ -106,6 +108,7 @@ export function liveTab({ server, model, signal }) {
       ofStreams.forEach(({ card }) => (card.hidden = !streams));
       draw();
       slowest.show(now.slowest);
+      ofHandler.show(now.metrics);
       batches.show(sizes(now.batches, server.batch_bounds), "In the last hour, by the number of requests in them.");
       const causes = Object.entries(now.failures).sort(([, a], [, b]) => b - a);
       failures.show(causes, `In the last hour; ${count(now.failed)} of ${count(now.failed + now.succeeded)} requests since the model was registered.`);
