@@ -1,7 +1,8 @@
 """A server: the real dispatcher and scheduler, what the HTTP door makes of a request and its outcome, and workers."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -159,8 +160,9 @@ class Server:
 
     def stop(self) -> None:
         """Stop as a server does that is told to, and start again."""
-        self._is_stopping = True
-        self.process.loop.create_task(self._stop())
+        self._is_stopping, stopping = True, self._stop()
+        self.process.loop.create_task(stopping)
+        self.process.on_death.append(lambda: _forget(stopping))
 
     async def _stop(self) -> None:
         await self._dispatcher.drain(_STOP_LIMIT, Cause.draining)
@@ -171,6 +173,12 @@ class Server:
         while self.workers and self._world.now < end:
             await asyncio.sleep(0.1)
         self.process.kill()
+
+
+def _forget(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Close a coroutine that a process has died before; what it had begun ends with the process."""
+    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()
 
 
 def _answer_of(outcome: Part | Cause) -> Answer:
