@@ -50,11 +50,15 @@ loss: Final = _Loss()
 
 
 def memory_ran_out(error: BaseException) -> bool:
+    """Return whether an exception or one of its causes reports that memory is exhausted, the host's or a device's."""
+    return any(isinstance(each, MemoryError) for each in _chain(error, contexts=False)) or device_is_full(error)
+
+
+def device_is_full(error: BaseException) -> bool:
     """Return whether an exception or one of its causes reports that the memory of a device is exhausted."""
-    out_of_memory: Any = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
+    out_of_memory: Any = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
     return any(
-        isinstance(each, (MemoryError, out_of_memory)) or _OUT_OF_MEMORY.search(_text(each))
-        for each in _chain(error, contexts=False)
+        isinstance(each, out_of_memory) or _OUT_OF_MEMORY.search(_text(each)) for each in _chain(error, contexts=False)
     )
 
 

@@ -46,6 +46,13 @@ class Steps(Protocol):
             meanwhile: Whether a thread may commit and send while the caller goes on; `wait_for_commit` waits for that.
         """
 
+    def undo_for_room(self, error: BaseException) -> bool:
+        """Make room if an error of a step says that the memory of its device is exhausted, and undo all that run.
+
+        Return whether that was done: these steps may begin again.
+        """
+        ...
+
     def wait_for_commit(self) -> None:
         """Wait for what `complete_and_send` has left to a thread; call this before anything else is sent."""
 

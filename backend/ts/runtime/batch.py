@@ -47,6 +47,8 @@ class Batch:
         #: Whether a row whose client has left may fail although the handler has returned: its step is undone then.
         self._can_undo = service.steps is None or service.steps.undoes
         self._answers: list[ResultRow] = []
+        #: Whether nobody is answered, since all steps were undone.
+        self.is_undone = False
         self._seconds = 0.0
         context = service.context
         context.request_ids = {index: row.job_id for index, row in enumerate(rows)}
@@ -56,8 +58,11 @@ class Batch:
             metrics.request_ids = context.request_ids
         context.send_part = self.send_part
 
-    def run(self) -> list[Any] | None:
-        """Call the handler and return its results, one per row; None if it failed and all rows are answered."""
+    def run(self, *, may_undo: bool = False) -> list[Any] | None:
+        """Call the handler and return its results, one per row; None if it failed and all rows are answered.
+
+        Where ``may_undo``, they may be undone instead, to begin again with more room: `is_undone` says so.
+        """
         running.set(self._ids)
         started = time.perf_counter()
         try:
@@ -65,7 +70,10 @@ class Batch:
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # a panic of Rust code, as tokenizers have it, is no Exception
-            self.fail_all(failure_of(error))
+            steps, is_fresh = self._service.steps, not any(row.done or row.streaming for row in self.rows)
+            self.is_undone = may_undo and is_fresh and steps is not None and steps.undo_for_room(error)
+            if not self.is_undone:
+                self.fail_all(failure_of(error))
             return None
         finally:
             self._seconds = time.perf_counter() - started

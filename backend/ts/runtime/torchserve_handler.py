@@ -68,7 +68,9 @@ class TorchServeHandler:
     def step(self) -> None:
         """Run the oldest batch, without rows that were cancelled in the queue; without a batch, update the store."""
         if self._frames:
-            self.run_batch(self.read_rows(*self._next_batch()))
+            rows, histories = self._next_batch()
+            if not self.run_batch(self.read_rows(rows, histories), may_undo=True):
+                self.run_batch(self.read_rows(rows, histories))
         else:
             self.update_store()
 
@@ -99,20 +101,23 @@ class TorchServeHandler:
                 return claimed, known
             frame, ahead = self._frames.popleft(), following
 
-    def run_batch(self, rows: list[Row]) -> None:
-        """Call the handler once for ``rows`` and answer all of them."""
+    def run_batch(self, rows: list[Row], *, may_undo: bool = False) -> bool:
+        """Call the handler once for ``rows`` and answer all of them; return False if they were undone instead."""
         if not rows:
             if device_loss.loss.reason:
                 device_loss.end(self._connection)
-            return
+            return True
         batch = self.new_batch(rows)
-        results = batch.run()
+        results = batch.run(may_undo=may_undo)
+        if batch.is_undone:
+            return False
         if results is not None:
             for row, value in zip(rows, results, strict=True):
                 batch.answer(row, value, "false" if row.streaming else None)
         connection = self._connection
         is_followed = self._service.steps is not None and connection.is_plain
         batch.finish(meanwhile=is_followed and bool(self._frames or connection.has_more))
+        return True
 
     def new_batch(self, rows: list[Row]) -> Batch:
         """Return a batch of ``rows``, set up as the context's current batch."""

@@ -293,12 +293,18 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def shrink(self, keep: Collection[str]) -> list[str]:
         """Evict the least recently used states that are too many, except ``keep``; return their sequence ids."""
-        dropped = self._surplus(keep)
-        for sequence_id in dropped:
+        return self._evicted(self._surplus(keep))
+
+    def evict_idle(self, keep: Collection[str]) -> list[str]:
+        """Evict all states that no running step uses, except ``keep``; return their sequence ids."""
+        return self._evicted([each for each in self._states if each not in keep and each not in self._running])
+
+    def _evicted(self, sequence_ids: list[str]) -> list[str]:
+        for sequence_id in sequence_ids:
             del self._states[sequence_id]
             self._forget_size(sequence_id)
             self.tiers.moved(HOST, STORE)
-        return dropped
+        return sequence_ids
 
     def _make_room(self) -> None:
         # The states of the batch that runs stay, even if it has more rows than there is room for.

@@ -28,6 +28,7 @@ from ts.features.sequence_steps.stores.store import (
     StoreSettings,
     Unreadable,
 )
+from ts.jobs.device_loss import device_is_full
 from ts.jobs.errors import device_failure
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import ENDED, EXPIRED_REASONS, EndedSequence
@@ -102,7 +103,7 @@ class Holdings:
         refusals = {}
         logged: list[StoredLog] = []
         for sequence_id, each in zip(missing, acquired, strict=True):
-            refusal = self._install(sequence_id, each, fresh_until, logged)
+            refusal = self._install(sequence_id, each, fresh_until, logged, active_since)
             if refusal is not None:
                 refusals[sequence_id] = refusal
         for sequence_id, made in self._rebuilding.states_of(logged).items():
@@ -133,9 +134,17 @@ class Holdings:
         return missing
 
     def _install(
-        self, sequence_id: str, acquired: Acquired, fresh_until: float, logged: list[StoredLog]
+        self,
+        sequence_id: str,
+        acquired: Acquired,
+        fresh_until: float,
+        logged: list[StoredLog],
+        batch: Collection[str],
     ) -> StepRefusal | None:
-        """Take over what was acquired; add to ``logged`` what has yet to be made of a log."""
+        """Take over what was acquired; add to ``logged`` what has yet to be made of a log.
+
+        ``batch`` are the sequences whose states are read together.
+        """
         lease, refusal = acquired.lease, self._refusal(sequence_id, acquired)
         if lease is None:
             return refusal
@@ -145,10 +154,8 @@ class Holdings:
         self._cache.drop(sequence_id)
         if refusal is None and (acquired.state is not None or acquired.log):
             try:
-                decode = self._cache.encoding.decode
-                state = None if acquired.state is None else decode(acquired.state)
+                state, entries = self._decoded(acquired, batch)
                 if acquired.log:
-                    entries = [entry for each in acquired.log for entry in decode(each.entries)]
                     logged.append(StoredLog(sequence_id, state, entries, acquired.log))
                 else:
                     self._cache.put(sequence_id, state)
@@ -156,6 +163,20 @@ class Holdings:
                 refusal = self._unusable(lease, error)
         self._installed(lease, refusal)
         return refusal
+
+    def _decoded(self, acquired: Acquired, batch: Collection[str]) -> tuple[Any, list[Any]]:
+        """Return the state that was stored whole, or None, and the entries since; raise what a decoder raises."""
+        try:
+            return self._decode(acquired)
+        except Exception as error:  # a decoder is the handler's code
+            if not self.make_room(error, batch):
+                raise
+        return self._decode(acquired)
+
+    def _decode(self, acquired: Acquired) -> tuple[Any, list[Any]]:
+        decode = self._cache.encoding.decode
+        state = None if acquired.state is None else decode(acquired.state)
+        return state, [entry for each in acquired.log for entry in decode(each.entries)]
 
     def _unusable(self, lease: Lease, error: Exception) -> StepRefusal:
         """Say why what the store has of a sequence cannot be made a state, which the handler's code has refused."""
@@ -267,7 +288,21 @@ class Holdings:
 
     def evict(self, keep: Collection[str]) -> None:
         """Evict states beyond the cache's capacity from memory, except those in ``keep``."""
-        for sequence_id in self._cache.shrink(keep):
+        self._note_evicted(self._cache.shrink(keep))
+
+    def make_room(self, error: BaseException, keep: Collection[str]) -> bool:
+        """Evict all states that no running step uses, but ``keep``, if an error says that the device is full.
+
+        Return whether there were any, so that what has failed may be tried once more.
+        """
+        evicted = self._cache.evict_idle(keep) if device_is_full(error) else []
+        if evicted:
+            logger.warning("The device's memory is exhausted: %d idle states leave it", len(evicted))
+        self._note_evicted(evicted)
+        return bool(evicted)
+
+    def _note_evicted(self, sequence_ids: Iterable[str]) -> None:
+        for sequence_id in sequence_ids:
             if sequence_id in self.leases:
                 self.leases[sequence_id].resident = False
 

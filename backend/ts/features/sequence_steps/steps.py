@@ -315,6 +315,13 @@ class Steps:
 
     # Between two batches: what a store needs.
 
+    def undo_for_room(self, error: BaseException) -> bool:
+        """Make room on a device that is full, and undo the steps that run; return whether they may begin again.
+
+        Here they may not: nobody else has the states.
+        """
+        return False
+
     def rest(self) -> None:
         """Do the deferred work after answers have left: evict states from memory, and sometimes sweep the store."""
         self._cache.report(self._context.metrics)

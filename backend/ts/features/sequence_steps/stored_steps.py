@@ -338,6 +338,13 @@ class StoredSteps(Steps):
 
     # Between two batches
 
+    def undo_for_room(self, error: BaseException) -> bool:
+        """Evict all states that no step uses if the device is full; then undo the steps, which may begin again."""
+        if not self._holdings.make_room(error, ()):
+            return False
+        self.complete([error_answer(job_id, 507, DEVICE, "") for job_id in self._live])
+        return True
+
     def rest(self) -> None:
         """Evict states from memory and sometimes sweep the store; only the former while a commit is under way."""
         if self._under_way is None:
