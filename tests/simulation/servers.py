@@ -60,6 +60,7 @@ class Server:
 
     def _start(self) -> None:
         world = self._world
+        _METRICS.fold()  # else what has ended in worlds before would be kept
         self.process = process = world.process(self.name, self.machine)
         self._is_stopping, self._reading, self.workers = False, {}, []
         process.on_death.append(self._died)
