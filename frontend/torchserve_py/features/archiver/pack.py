@@ -20,10 +20,10 @@ from typing import Literal
 
 from torchserve_py.archive.contracts import contract_of, known_contracts
 from torchserve_py.archive.manifest import MANIFEST_PATH, RUNTIMES, Manifest, checked, describe
-from torchserve_py.archive.progress import Progress, progress_bar
 from torchserve_py.features.archiver.artifacts import Artifacts
 from torchserve_py.features.archiver.errors import PackError
 from torchserve_py.features.archiver.handler_file import packed_handler
+from torchserve_py.features.downloads.progress_bar import Progress, progress_bar
 from torchserve_py.version import __version__
 
 log = logging.getLogger(__name__)
