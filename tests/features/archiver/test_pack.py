@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from tests.unit.archive.conftest import Pack
 
+from torchserve_py.archive.built_in_handlers import BUILT_IN_HANDLERS
 from torchserve_py.archive.manifest import describe
 from torchserve_py.archive.model_files import ModelFiles, open_model
 from torchserve_py.features.archiver import pack as pack_module
-from torchserve_py.features.archiver.built_in_handlers import BUILT_IN_HANDLERS
 from torchserve_py.features.archiver.errors import PackError
 
 ALL_FORMATS = ["default", "zip-store", "tgz", "no-archive"]

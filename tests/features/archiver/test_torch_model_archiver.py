@@ -13,10 +13,10 @@ import pytest
 import model_archiver
 from model_archiver import ModelArchiver, ModelArchiverConfig, model_packaging, model_packaging_utils
 from model_archiver.model_archiver_error import ModelArchiverError
-from torchserve_py.archive import progress
 from torchserve_py.archive.model_files import open_model
 from torchserve_py.features.archiver.pack import PackOptions
 from torchserve_py.features.archiver.torch_model_archiver import main, parse_options
+from torchserve_py.features.downloads import progress_bar
 
 REQUIRED = ["--model-name", "noop", "--handler", "base_handler", "--version", "1.0"]
 
@@ -89,13 +89,13 @@ def test_a_progress_bar_is_for_large_content_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def shown(total: int | None) -> str:
-        with progress.progress_bar(total, "noop.mar") as bar:
+        with progress_bar.progress_bar(total, "noop.mar") as bar:
             bar(1)
         return capsys.readouterr().err
 
     assert shown(10**9) == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert shown(progress.LARGE_BYTES - 1) == ""
+    assert shown(progress_bar.LARGE_BYTES - 1) == ""
     assert "noop.mar" in shown(10**9)
     assert "noop.mar" in shown(None)
 
@@ -103,7 +103,7 @@ def test_a_progress_bar_is_for_large_content_on_a_terminal(
 def test_the_command_on_a_terminal_shows_the_bar(model_store: Path, tmp_path: Path) -> None:
     weights = tmp_path / "weights.pt"
     with weights.open("wb") as file:
-        file.truncate(progress.LARGE_BYTES)
+        file.truncate(progress_bar.LARGE_BYTES)
     arguments = [*REQUIRED, "--export-path", str(model_store), "--serialized-file", str(weights)]
     command = [sys.executable, "-m", "torchserve_py.features.archiver.torch_model_archiver", *arguments]
     terminal, stderr = pty.openpty()

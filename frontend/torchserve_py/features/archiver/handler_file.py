@@ -8,7 +8,7 @@ import difflib
 import sys
 from pathlib import Path
 
-from torchserve_py.features.archiver.built_in_handlers import BUILT_IN_HANDLERS
+from torchserve_py.archive.built_in_handlers import BUILT_IN_HANDLERS
 from torchserve_py.features.archiver.errors import PackError
 
 _BUILT_IN_CPP_HANDLERS = ("BaseHandler", "TorchScriptHandler")

@@ -2,4 +2,4 @@
 
 from torchserve_py.plugin_api import Plugin
 
-PLUGIN = Plugin(name="archiver")
+PLUGIN = Plugin(name="archiver", needs=("downloads",))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torchserve_py import shell_completion
+from torchserve_py.archive.built_in_handlers import BUILT_IN_HANDLERS
 from torchserve_py.archive.manifest import RUNTIMES
-from torchserve_py.features.archiver.built_in_handlers import BUILT_IN_HANDLERS
 from torchserve_py.features.archiver.errors import PackError
 from torchserve_py.features.archiver.pack import SUFFIXES, PackOptions, pack
 

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from torchserve_py.features.archiver.built_in_handlers import BUILT_IN_HANDLERS
+from torchserve_py.archive.built_in_handlers import BUILT_IN_HANDLERS
 from torchserve_py.features.forking.forking import Forking, can_fork
 from torchserve_py.features.forking.forking_settings import ForkingSettings
 from torchserve_py.settings.table import Settings

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torchserve_py.archive.built_in_handlers import BUILT_IN_HANDLERS
 from torchserve_py.archive.contract import Contract
 from torchserve_py.archive.contracts import known_contracts
 from torchserve_py.archive.downloads import file_name, split_checksum
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles, files_in, outline
-from torchserve_py.features.archiver.built_in_handlers import BUILT_IN_HANDLERS
 from torchserve_py.features.open_inference.open_inference_keys import gets_body
 from torchserve_py.features.operator_tools.handler_source import open_inference_line
 from torchserve_py.models.startup_models import StartupModel, remedy, startup_models
