@@ -138,6 +138,7 @@ def _served(net: torch.nn.Module, way: dict[str, Any], options: argparse.Namespa
         "maxWorkers": 1,
         "batchSize": options.batch,
         "maxBatchDelay": 5,
+        "jobQueueSize": 2 * options.connections,
         "deviceType": "gpu" if options.device == "cuda" else "cpu",
         "warmup": [{"inputs": [{"name": "image", "datatype": "FP32", "shape": shape}], "calls": WARM_UP_CALLS}],
         **way,

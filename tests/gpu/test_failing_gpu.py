@@ -129,7 +129,7 @@ def test_a_worker_whose_gpu_fails_is_replaced(server: RunningServer, folder: Pat
         failed = send(server, mine, phase)
     assert failed.status_code == 500, failed.text
     if not (ON_CPU and phase == "later"):
-        assert failed.headers["ts-error-cause"] == "handler_error"
+        assert failed.headers["ts-error-cause"] == "handler_error", server.log()[-3000:]
         assert "device-side assert" in failed.text
         assert "The worker is replaced." in failed.text
     value, after = total(server, other, "1")
@@ -155,7 +155,7 @@ def test_a_worker_that_was_killed_leaves_its_states_in_the_store(server: Running
     assert other != pid
 
 
-#: Each state takes 100 MB of a GPU of which the worker may use 700 MB.
+#: Each state takes 20 MB of a GPU of which the worker may use 140 MB.
 LARGE = """
 import torch
 
@@ -166,7 +166,7 @@ class Handler:
         gpu = context.system_properties["gpu_id"]
         self.device = torch.device(f"cuda:{gpu}")
         whole = torch.cuda.get_device_properties(self.device).total_memory
-        torch.cuda.set_per_process_memory_fraction(700 * MEGABYTES / whole, self.device)
+        torch.cuda.set_per_process_memory_fraction(140 * MEGABYTES / whole, self.device)
 
     def handle(self, data, context):
         return [self.step(context, row) for row in range(len(data))]
@@ -176,7 +176,7 @@ class Handler:
             torch.empty(1000 * MEGABYTES, dtype=torch.uint8, device=self.device)
         state = context.state.get(row)
         if state is None:
-            state = torch.zeros(25 * MEGABYTES, device=self.device)
+            state = torch.zeros(5 * MEGABYTES, device=self.device)
         state = state + int(context.body(row))
         context.state[row] = state
         return f"{state.min().item():.0f} {state.max().item():.0f}"

@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import json
 import logging
 import os
 import shutil
@@ -9,10 +10,12 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.running_server import RunningServer
 from tests.gpu.machine import DEVICE, GPU_ID, ON_CPU
 from tests.unit.handlers.conftest import FakeContext
 
@@ -164,9 +167,15 @@ def test_native_code_of_aot_inductor(tmp_path: Path, module: str, rows: list[lis
     command = [sys.executable, "-c", COMPILE.format(module=module), str(tmp_path), str(package), DEVICE]
     compiled = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert compiled.returncode == 0, compiled.stderr[-3000:]
-    _, answers = load(tmp_path, serializedFile="model.pt2")
-    close(answers(rows), expected(module, rows))
-    close(answers(rows[:2]), expected(module, rows[:2]))
+    (tmp_path / "MAR-INF").mkdir()
+    manifest = {"model": {"serializedFile": package.name, "handler": "base_handler"}}
+    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    (tmp_path / "model-config.yaml").write_text("minWorkers: 1\nmaxWorkers: 1\nbatchSize: 8\n")
+    with RunningServer({"net": tmp_path}) as server, ThreadPoolExecutor(len(rows)) as clients:
+        server.wait_ready()
+        headers = {"Content-Type": "application/json"}
+        answers = list(clients.map(lambda row: server.predict("net", json.dumps(row), headers=headers).json(), rows))
+    close(answers, expected(module, rows))
 
 
 def test_inputs_of_onnx_models_stay_on_the_host(tmp_path: Path) -> None:

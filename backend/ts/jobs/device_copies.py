@@ -13,6 +13,9 @@ import torch
 #: A device as handlers name it; None leaves tensors where they are.
 Device: TypeAlias = torch.device | str | int | None
 
+#: Pinned memory of copies that a failing device has not done: to free it, torch would ask the device when these are
+#: done, and abort the process on the error.
+_never_freed: Final[list[torch.Tensor]] = []
 _own_streams: Final[dict[torch.device, Any]] = {}
 
 
@@ -47,7 +50,11 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.cpu()
     pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     pinned.copy_(tensor, non_blocking=True)
-    torch.cuda.current_stream(tensor.device).synchronize()
+    try:
+        torch.cuda.current_stream(tensor.device).synchronize()
+    except Exception:
+        _never_freed.append(pinned)
+        raise
     return pinned
 
 

@@ -75,12 +75,12 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         """Return the batch as a tensor; the default takes rows of numbers, or requests with such bodies."""
         if isinstance(data, list) and any(isinstance(row, dict) for row in data):
             data = [row_value(row) for row in data]
-        return rows_on(data, self.device)
+        return rows_on(data, self.input_device)
 
     @timed
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """Return what the model makes of a batch; an ONNX model with one input gets it as an array."""
-        if self.model_pt_path is not None and self.model_pt_path.endswith(".onnx"):
+        if self._is_onnx:
             return run_onnx_session(self.model, data)
         return (self.computing or Computing(self.device)).run(self.model, data, *args, **kwargs)
 
@@ -124,6 +124,15 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
     def describe_handle(self) -> Any:
         """Return what a customized describe request answers with; None unless overridden."""
         return None
+
+    @property
+    def input_device(self) -> Any:
+        """Where `inference` takes its inputs from: the device; for ONNX models the host, from which these copy."""
+        return torch.device("cpu") if self._is_onnx else self.device
+
+    @property
+    def _is_onnx(self) -> bool:
+        return self.model_pt_path is not None and self.model_pt_path.endswith(".onnx")
 
     def get_device(self) -> Any:
         """Return the device that the model is on."""

@@ -24,7 +24,7 @@ class ObjectDetector(VisionHandler):
     def preprocess(self, data: Any) -> Any:
         """Return the batch's images: one tensor if all have the same size, otherwise a list."""
         images = self.read_images(data)
-        return stack_on(images, self.device) if len({image.shape for image in images}) == 1 else images
+        return stack_on(images, self.input_device) if len({image.shape for image in images}) == 1 else images
 
     @timed
     def postprocess(self, data: Any) -> list[list[dict[str, Any]]]:

@@ -44,7 +44,7 @@ class VisionHandler(BaseHandler, ABC):
         images = self.read_images(data)
         for row, image in enumerate(images):
             check_shape(row, image, images[0])
-        return stack_on(images, self.device)
+        return stack_on(images, self.input_device)
 
     def read_images(self, data: Any) -> list[torch.Tensor]:
         """Return one tensor per row. Raises BadRowError: a row holds no image."""
