@@ -53,6 +53,8 @@ values = torch.zeros(4, 8, device=sys.argv[3])
 program = torch.export.export(Net().to(sys.argv[3]).eval(), (values,), dynamic_shapes=({{0: rows}},))
 torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[2])
 """
+#: Some releases of torch compile what they cannot load: they end with a segmentation fault.
+LOAD = "import sys, torch; torch._inductor.aoti_load_package(sys.argv[1])"
 _numbers = itertools.count()
 
 
@@ -167,6 +169,8 @@ def test_native_code_of_aot_inductor(tmp_path: Path, module: str, rows: list[lis
     command = [sys.executable, "-c", COMPILE.format(module=module), str(tmp_path), str(package), DEVICE]
     compiled = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert compiled.returncode == 0, compiled.stderr[-3000:]
+    if subprocess.run([sys.executable, "-c", LOAD, str(package)], check=False).returncode < 0:
+        pytest.skip("this release of torch cannot load its own native code, with or without a server")
     (tmp_path / "MAR-INF").mkdir()
     manifest = {"model": {"serializedFile": package.name, "handler": "base_handler"}}
     (tmp_path / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))

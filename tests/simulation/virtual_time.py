@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: How often the clock of a server beats (seconds).
 _BEAT: Final = running_time._BEAT
+#: The shortest delay (seconds).
+_LEAST: Final = 1e-6
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -33,7 +35,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self.call_at(self._world.now, callback, *args, context=context)
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
-        return self.call_at(self._world.now + delay, callback, *args, context=context)
+        # Real time passes while a loop comes round; here a delay below what a sum of floats can hold would be none.
+        return self.call_at(
+            self._world.now + (max(delay, _LEAST) if delay > 0 else 0.0), callback, *args, context=context
+        )
 
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
         turn = self._turn_type(when, callback, args, context)
