@@ -70,6 +70,7 @@ BUILT_IN: Final = (
     "async_calls",
     "continuous_batching",
     "warm_up",
+    "computing",
     "forms",
     "snapshots",
     "confinement",

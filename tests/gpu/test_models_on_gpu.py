@@ -113,6 +113,7 @@ def close(answers: Any, wanted: Any, tolerance: float = 5e-3) -> None:
         ({}, 5e-3),
         ({"autocast": "bfloat16"}, 0.05),
         ({"autocast": "float16"}, 0.02),
+        ({"dtype": "bfloat16"}, 0.05),
     ],
 )
 def test_eager_models(

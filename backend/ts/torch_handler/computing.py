@@ -1,4 +1,4 @@
-"""How a model computes, as ``autocast``, ``channelsLast`` and ``pt2`` (``torch.compile``) in model-config.yaml say."""
+"""How a model computes, as ``autocast``, ``dtype``, ``channelsLast`` and ``pt2`` in model-config.yaml say."""
 
 import logging
 import os
@@ -26,24 +26,33 @@ class Computing:
     device: Device
     autocast: torch.dtype | None = None  # of operations that may lose precision; None: that of the weights
     channels_last: bool = False  # in memory, of weights and images
+    dtype: torch.dtype | None = None  # of weights and inputs; None: as they are
 
     @classmethod
     def of(cls, config: Mapping[str, Any], device: torch.device) -> Self:
-        """Return what a model's configuration asks for. Raises ValueError: ``autocast`` is no type of torch's."""
-        name = config.get("autocast")
-        if name not in _TYPES:
-            raise ValueError(f"autocast in model-config.yaml is {name!r}, it must be bfloat16 or float16")
-        return cls(device, _TYPES[name], config.get("channelsLast") is True)
+        """Return what a model's configuration asks for. Raises ValueError: a type is none of those that there are."""
+        for key in ("autocast", "dtype"):
+            if config.get(key) not in _TYPES:
+                raise ValueError(f"{key} in model-config.yaml is {config[key]!r}, it must be bfloat16 or float16")
+        autocast, dtype = _TYPES[config.get("autocast")], _TYPES[config.get("dtype")]
+        return cls(device, autocast, config.get("channelsLast") is True, dtype)
 
     def prepared(self, model: Any) -> Any:
-        """Return the model with its weights laid out. Raises RuntimeError: it is not one of torch's modules."""
-        if self.autocast is None and not self.channels_last:
+        """Return the model with its weights converted and laid out. Raises RuntimeError: it cannot be changed so."""
+        if self.autocast is None and self.dtype is None and not self.channels_last:
             return model
         if not isinstance(model, torch.nn.Module):
             raise RuntimeError(
-                f"autocast and channelsLast in model-config.yaml cannot change a {type(model).__name__}, only eager, "
-                "TorchScript and exported models; leave them out"
+                f"autocast, dtype and channelsLast in model-config.yaml cannot change a {type(model).__name__}, only "
+                "eager, TorchScript and exported models; leave them out"
             )
+        if self.dtype is not None:
+            if isinstance(model, torch.fx.GraphModule):
+                raise RuntimeError(
+                    "dtype in model-config.yaml cannot change an exported model, which computes in the types that it "
+                    "was exported with; leave it out"
+                )
+            model.to(self.dtype)
         if self.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
         return model
@@ -52,6 +61,8 @@ class Computing:
         """Return what a model makes of a batch: one tensor, or a list of several. Numbers are at least FP32."""
         placed = [self._placed(each) for each in data] if isinstance(data, list) else self._placed(data)
         with torch.inference_mode():
+            if self.dtype is not None:
+                return _as_float32(model(placed, *args, **kwargs))
             if self.autocast is None:
                 return model(placed, *args, **kwargs)
             kind = torch.device("cpu" if self.device is None else self.device).type
@@ -62,6 +73,8 @@ class Computing:
         if not isinstance(data, torch.Tensor):
             return data.to(self.device)
         data = to_device(data, self.device)
+        if self.dtype is not None and data.is_floating_point():
+            data = data.to(self.dtype)
         if self.channels_last and data.dim() == _IMAGES:
             data = data.contiguous(memory_format=torch.channels_last)
         return data

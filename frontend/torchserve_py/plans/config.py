@@ -52,13 +52,6 @@ class ModelConfig(ModelConfigFile):
     warnings: tuple[str, ...] = ()  # settings that are allowed but probably unintended, one line each
 
     @property
-    def compiled_ahead(self) -> bool:
-        """Whether the model is one that AOTInductor has compiled."""
-        pt2 = self.raw.get("pt2")
-        export = pt2.get("export") if isinstance(pt2, Mapping) else None
-        return isinstance(export, Mapping) and export.get("aot_compile") is True
-
-    @property
     def ranks_asked_for(self) -> int | None:
         """How many processes a worker is to have by the key of what starts them, see `plugin_api.RanksOffer`."""
         if (offer := ranks()) is None:

@@ -35,16 +35,8 @@ def contradictions(config: ModelConfig, contract: Contract) -> Iterator[_Contrad
     yield from _worker_contradictions(config)
     yield from _parallel_contradictions(config)
     yield from _batching_contradictions(config)
-    yield from _computing_contradictions(config)
     for keys in config.plugin_keys.values:
         yield from keys.contradictions(config.raw)
-
-
-def _computing_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
-    """Yield the settings of `BaseHandler` that cannot be obeyed."""
-    if config.autocast and config.compiled_ahead:
-        problem = "the model was compiled ahead of time and computes in the types that it was compiled with"
-        yield ("autocast",), f"autocast is {config.autocast} but pt2.export.aot_compile is true: {problem}"
 
 
 def _worker_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
@@ -143,8 +135,6 @@ def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[st
         ("continuousBatching", config.continuous_batching and "true", _NO_STEPS),
         ("sequenceBatching", config.sequence_batching and "true", state),
         ("parallelType", config.parallel_type != "custom" and config.parallel_type, _PARALLEL),
-        ("autocast", config.autocast, "only BaseHandler reads it"),
-        ("channelsLast", config.channels_last and "true", "only BaseHandler reads it"),
     )
     said: set[str] = set()
     if not contract.handlers:

@@ -20,6 +20,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
     ("text", "expected"),
     [
         ("autocast: int8", "line 1: autocast is 'int8' (str), it must be one of bfloat16, float16"),
+        ("dtype: float32", "line 1: dtype is 'float32' (str), it must be one of bfloat16, float16"),
         ("channelsLast: 1", "line 1: channelsLast is 1 (int), it must be true or false"),
         (
             "warmup: {file: x}",
@@ -46,6 +47,8 @@ def test_a_wrong_value_is_named_with_what_is_right(tmp_path: Path, text: str, ex
     ("text", "named"),
     [
         ("autocast: float16\npt2: {export: {aot_compile: true}}", ["autocast is float16", "compiled ahead of time"]),
+        ("dtype: float16\npt2: {export: {aot_compile: true}}", ["dtype is float16", "compiled ahead of time"]),
+        ("dtype: float16\nautocast: bfloat16", ["dtype is float16", "autocast is bfloat16", "keep one"]),
         ("warmup: [{rows: 1}]", ["warmup[0]", "file or inputs"]),
         (
             "warmup: [{file: x, inputs: [{name: x, datatype: FP32, shape: [1]}]}]",

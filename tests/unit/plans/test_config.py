@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from torchserve_py.features.computing.computing_keys import ComputingKeys
 from torchserve_py.features.open_inference.open_inference_keys import OpenInferenceKeys
 from torchserve_py.features.sequence_steps.handler_keys import HandlerKeys, HandlerMap
 from torchserve_py.features.torchrun.torchrun_keys import TorchrunConfig, TorchrunKeys
@@ -101,9 +102,9 @@ def test_what_a_contract_cannot_do_is_refused_all_at_once(tmp_path: Path, contra
     told = [problem for problem in refused.value.problems if f"the model's contract is {contract}: " in problem]
     keys = [
         *("batchSize is 4", "continuousBatching is true", "sequenceBatching is true"),
-        *("parallelType is tp", "autocast is bfloat16", "channelsLast is true"),
-        *("inputs is set", "decoupled is set"),
+        *("parallelType is tp", "inputs is set", "decoupled is set"),
         *("handler.cache is set", "torchrun is set", "warmup is set"),
+        *("autocast is bfloat16", "channelsLast is true"),
         "micro_batching is set",
     ]
     assert [problem.split(" but ")[0] for problem in told] == keys
@@ -155,7 +156,14 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         device_ids=(0, 1, 2, 3),
         parallel_type="pp",
         parallel_level=4,
-        plugin_keys=PluginKeys((TENSORS, HandlerKeys(handler=HandlerMap(cache=None)), TorchrunKeys(torchrun=TORCHRUN))),
+        plugin_keys=PluginKeys(
+            (
+                TENSORS,
+                HandlerKeys(handler=HandlerMap(cache=None)),
+                TorchrunKeys(torchrun=TORCHRUN),
+                ComputingKeys(autocast="bfloat16", channels_last=True),
+            )
+        ),
         max_retry_timeout=10,
         client_timeout_ms=2000,
         job_queue_size=500,
@@ -172,8 +180,6 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         async_communication=False,
         concurrency_target=50,
         use_venv=True,
-        autocast="bfloat16",
-        channels_last=True,
         raw=yaml.safe_load(COMPLETE),
         warnings=("concurrencyTarget has no effect because asyncCommunication is not true",),
     )

@@ -138,13 +138,4 @@ class ModelConfigFile(Schema):
         "others wait in the queue",
         "1,024",
     )
-    autocast: Annotated[Literal["bfloat16", "float16"] | None, choice("bfloat16", "float16")] = key(
-        "autocast", "the type in which `BaseHandler` has the model compute, see [GPUs](gpu.md)", "that of the weights"
-    )
-    channels_last: Flag = key(
-        "channelsLast",
-        "let `BaseHandler` lay out weights and images with their channels last, which convolutions on tensor "
-        "cores prefer",
-        "`false`",
-    )
     use_venv: Flag = key("useVenv", "install the model's packages into a virtual environment of its own", "`false`")

@@ -1,4 +1,4 @@
-"""``autocast`` and ``channelsLast``: in which types and layout a model computes, and what its answers are in."""
+"""``autocast``, ``dtype`` and ``channelsLast``: in which types and layout a model computes, and what it answers in."""
 
 from pathlib import Path
 from typing import Any
@@ -30,22 +30,26 @@ class Seen(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("config", "dtype", "last"),
+    ("config", "dtype", "weights", "last"),
     [
-        ({}, torch.float32, False),
-        ({"autocast": "bfloat16"}, torch.bfloat16, False),
-        ({"autocast": "float16"}, torch.float16, False),
-        ({"channelsLast": True}, torch.float32, True),
-        ({"autocast": "bfloat16", "channelsLast": True}, torch.bfloat16, True),
+        ({}, torch.float32, torch.float32, False),
+        ({"autocast": "bfloat16"}, torch.bfloat16, torch.float32, False),
+        ({"autocast": "float16"}, torch.float16, torch.float32, False),
+        ({"dtype": "bfloat16"}, torch.bfloat16, torch.bfloat16, False),
+        ({"channelsLast": True}, torch.float32, torch.float32, True),
+        ({"autocast": "bfloat16", "channelsLast": True}, torch.bfloat16, torch.float32, True),
+        ({"dtype": "float16", "channelsLast": True}, torch.float16, torch.float16, True),
     ],
 )
-def test_a_model_computes_as_its_configuration_says(config: dict[str, Any], dtype: Any, last: bool) -> None:
+def test_a_model_computes_as_its_configuration_says(
+    config: dict[str, Any], dtype: Any, weights: Any, last: bool
+) -> None:
     computing = Computing.of(config, CPU)
     model = computing.prepared(Seen())
     output = computing.run(model, torch.rand(2, 3, 8, 8))
     assert model.seen == [(dtype, last)]
     assert model.layer.weight.is_contiguous(memory_format=torch.channels_last) is last
-    assert model.layer.weight.dtype == torch.float32
+    assert model.layer.weight.dtype == weights
     assert output["out"].dtype == output["pair"][0].dtype == torch.float32
     assert output["pair"][1].dtype == torch.int64
     assert output["name"] == "x"
@@ -56,10 +60,14 @@ def test_torchscript_computes_so_too(tmp_path: Path) -> None:
     model = torch.jit.load(str(tmp_path / "model.pt"))
     batch = torch.rand(4, 64)
     exact = Computing(CPU).run(model, batch)
-    reduced = Computing(CPU, torch.bfloat16).run(model, batch)
-    assert reduced.dtype == torch.float32
-    assert not torch.equal(exact, reduced)
-    assert torch.allclose(exact, reduced, atol=0.05)
+    in_bfloat16 = Computing.of({"dtype": "bfloat16"}, CPU)
+    for reduced in (
+        Computing(CPU, torch.bfloat16).run(model, batch),
+        in_bfloat16.run(in_bfloat16.prepared(model), batch),
+    ):
+        assert reduced.dtype == torch.float32
+        assert not torch.equal(exact, reduced)
+        assert torch.allclose(exact, reduced, atol=0.05)
 
 
 def test_images_of_different_sizes_stay_apart() -> None:
@@ -67,12 +75,19 @@ def test_images_of_different_sizes_stay_apart() -> None:
     assert Computing(CPU).run(lambda each: [image.shape for image in each], images) == [(3, 4, 4), (3, 5, 5)]
 
 
-def test_a_type_that_torch_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"autocast in model-config\.yaml is 'int8', it must be bfloat16 or float16"):
-        Computing.of({"autocast": "int8"}, CPU)
+@pytest.mark.parametrize("key", ["autocast", "dtype"])
+def test_a_type_that_torch_does_not_have_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=rf"{key} in model-config\.yaml is 'int8', it must be bfloat16 or float16"):
+        Computing.of({key: "int8"}, CPU)
 
 
-@pytest.mark.parametrize("config", [{"autocast": "bfloat16"}, {"channelsLast": True}])
+def test_an_exported_model_keeps_its_types() -> None:
+    program = torch.export.export(torch.nn.Linear(2, 2).eval(), (torch.rand(1, 2),))
+    with pytest.raises(RuntimeError, match=r"dtype in model-config\.yaml cannot change an exported model"):
+        Computing.of({"dtype": "float16"}, CPU).prepared(program.module())
+
+
+@pytest.mark.parametrize("config", [{"autocast": "bfloat16"}, {"dtype": "float16"}, {"channelsLast": True}])
 def test_a_model_that_is_no_module_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(RuntimeError, match="cannot change a function, only eager, TorchScript and exported models"):
         Computing.of(config, CPU).prepared(lambda each: each)
