@@ -39,7 +39,6 @@ _ONLY_ONCE: Final = frozenset(
 )
 #: Digits of a Content-Length; without a limit it could have thousands of leading zeros.
 _MAX_DIGITS: Final = 20
-_TLS_HANDSHAKE: Final = 0x16
 #: With a host, and without a user (RFC 9110, 4.2.1 and 4.2.4).
 _ABSOLUTE: Final = re.compile(
     rb"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.~%!$&'()*+,;=_-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?#]|$)"
@@ -121,6 +120,7 @@ class RequestParser:
         #: The header that frames the body of a request whose upgrade is ignored, and whether the parser replays it.
         self._ignored_upgrade: bytes | None = None
         self._is_replayed = False
+        self._is_first = True  # whether no bytes have been fed before
         #: Bytes fed since the latest piece with the end of a head, or with a part or the end of a body.
         self._fruitless = 0
         self._target = b""
@@ -148,10 +148,10 @@ class RequestParser:
             if self._problem is None:
                 if isinstance(error, httptools.HttpParserCallbackError):  # a defect of the receiver
                     raise
-                is_tls = data[0] == _TLS_HANDSHAKE and not self._target
-                text = "This is HTTPS traffic on an HTTP port" if is_tls else str(error)
-                self._problem = BadMessage(text)
+                is_tls = self._is_first and data[0] == 0x16  # the first byte of a handshake
+                self._problem = BadMessage("This is HTTPS traffic on an HTTP port" if is_tls else str(error))
             raise self._problem from None
+        self._is_first = False
         if self._fruitless > MAX_PIECE:
             self._check_sizes()
 
