@@ -19,7 +19,7 @@ from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from ts.protocol.server_identity import server_identity
+from ts.features.sequence_steps.server_identity import server_identity
 
 #: How long it takes until a lost worker is replaced, and a server restarted (seconds), at most.
 _RESTART: Final = 3.0

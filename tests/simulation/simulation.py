@@ -28,8 +28,7 @@ from tests.simulation.workers import CommitOverlap, CommitThread, WatchThread
 from tests.simulation.world import Machine, World
 
 from torchserve_py.jobs import inference_job
-from ts.features.sequence_steps import stored_steps
-from ts.protocol import server_identity
+from ts.features.sequence_steps import server_identity, stored_steps
 
 #: Where the files of stores lie: in memory, if there is such a place.
 FOLDER: Final = Path("/dev/shm" if Path("/dev/shm").is_dir() else "/tmp")

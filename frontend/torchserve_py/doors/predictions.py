@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from torchserve_py.doors.exchange import HttpExchange, TorchServeDialect
-from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.doors.openapi import BINARY, Operation, document
 from torchserve_py.doors.requests import content_type_of, priority_of, seconds_left
 from torchserve_py.doors.responses import json_answer
@@ -135,8 +134,3 @@ def only_startup_model(serving: Serving) -> str | None:
         each.name for each in serving.models() if any(model.loaded_at_startup for model in serving.versions(each.name))
     ]
     return names[0] if len(names) == 1 else None
-
-
-def unnamed() -> DoorError:
-    """Return the error for a request that names no model where there is not one to be meant."""
-    return bad_request("Parameter model_name is required.")

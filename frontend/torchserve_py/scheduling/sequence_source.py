@@ -32,7 +32,7 @@ from torchserve_py.scheduling.sequence import (
 MOST_ENDED_AT_ONCE = 500
 
 #: Of how many tokens that an open sequence had before its present one it is remembered that they are over: as many as
-#: `ts.protocol.sequence_limits` allows stores.
+#: `ts.features.sequence_steps.sequence_limits` allows stores.
 MOST_EARLIER_TOKENS = 1_000
 
 

@@ -15,7 +15,7 @@ from torchserve_py.logs.setup import MODEL_LOGGER
 from torchserve_py.transport.turns import running_turns
 from torchserve_py.workers.startup import MEMORY_RAN_OUT
 from ts.protocol.log_records import record_of
-from ts.protocol.server_identity import started
+from ts.protocol.process_start import started
 
 logger = logging.getLogger(__name__)
 model_log = logging.getLogger(MODEL_LOGGER)

@@ -14,10 +14,10 @@ from tests.redis_server import DEADLINE, RedisServer
 
 from ts.features.redis.redis_store import RedisStore
 from ts.features.sequence_steps.record import digest_of
+from ts.features.sequence_steps.server_identity import server_identity
 from ts.features.sequence_steps.stores.store import IDLE, Held, OtherVersion, TooLarge, Unreadable
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import ENDED
-from ts.protocol.server_identity import server_identity
 
 redis = pytest.importorskip("redis")
 Open = Callable[..., RedisStore]

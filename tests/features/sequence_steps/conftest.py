@@ -10,7 +10,7 @@ from tests.programs import need_program
 from tests.redis_server import RedisServer
 from tests.unit.ts.frontend_stub import Worker
 
-from ts.protocol.server_identity import server_identity
+from ts.features.sequence_steps.server_identity import server_identity
 
 CacheSettings = Callable[..., dict[str, Any]]
 

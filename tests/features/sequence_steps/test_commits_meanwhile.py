@@ -26,10 +26,10 @@ from tests.unit.ts.frontend_stub import DEADLINE_SECONDS, load_message
 from ts.features.sequence_steps import opening, stored_steps
 from ts.features.sequence_steps.commit_thread import CommitThread
 from ts.features.sequence_steps.record import KeptStep
+from ts.features.sequence_steps.server_identity import server_identity
 from ts.features.sequence_steps.stores.store import Commit, KeptAnswer, Lease, StoreError, StoreSettings
 from ts.features.sqlite.file_store import FileStore
 from ts.protocol.messages import EndedSequence, History, InferFrame
-from ts.protocol.server_identity import server_identity
 from ts.runtime.loader import load_service
 from ts.runtime.torchserve_handler import TorchServeHandler
 from ts.sequence.encoding import StateEncoding

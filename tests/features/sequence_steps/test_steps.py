@@ -160,7 +160,7 @@ def test_a_stale_owners_commit_is_refused(durable_worker: Make) -> None:
 
 
 def test_a_server_that_is_gone_keeps_nobody_out(durable_worker: Make) -> None:
-    from ts.protocol.server_identity import server_identity
+    from ts.features.sequence_steps.server_identity import server_identity
 
     place, _, _ = server_identity().partition("/")
     answered(durable_worker(TOTAL, owner=f"{place}/4194305/1", lease=600.0), step("j1", "s", "5"))

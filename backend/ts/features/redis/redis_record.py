@@ -20,9 +20,9 @@ from ts.features.sequence_steps.record import (
     unpack_head,
     unseal,
 )
+from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.state_log import pack_entry
 from ts.features.sequence_steps.stores.store import Commit, Lease, StoreSettings
-from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
 
 #: The fields of kept steps and of their answers, by slot.
 KEPT_FIELDS: Final = tuple(f"k{slot}" for slot in range(MOST_KEPT_ANSWERS + 1))

@@ -21,8 +21,8 @@ sequence is written.
 
 from typing import Final
 
+from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.stores.store import IDLE
-from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
 
 #: What all scripts begin with.
 _COMMON: Final = """

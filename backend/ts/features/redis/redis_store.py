@@ -39,6 +39,7 @@ from ts.features.redis.redis_record import (
 )
 from ts.features.redis.redis_scripts import ACQUIRE, COMMIT, END, PEEK, RELEASE, RENEW
 from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, SequenceRecord, check_state, unpack_head
+from ts.features.sequence_steps.server_identity import is_gone
 from ts.features.sequence_steps.state_log import read_log
 from ts.features.sequence_steps.stores.store import (
     IDLE,
@@ -58,7 +59,6 @@ from ts.features.sequence_steps.stores.store import (
 )
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import ENDED
-from ts.protocol.server_identity import is_gone
 
 logger = logging.getLogger(__name__)
 

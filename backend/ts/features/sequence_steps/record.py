@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from ts.features.sequence_steps.sequence_limits import MOST_EARLIER_TOKENS
 from ts.protocol.frames import Buffer
-from ts.protocol.sequence_limits import MOST_EARLIER_TOKENS
 
 #: The version of the format of what is sealed; the first byte of each piece.
 FORMAT: Final = 2

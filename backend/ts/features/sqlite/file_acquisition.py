@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ts.features.sequence_steps.record import Damaged, SequenceRecord
+from ts.features.sequence_steps.server_identity import is_gone
 from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.stores.store import (
     IDLE,
@@ -23,7 +24,6 @@ from ts.features.sqlite.file_rows import Row, name_of
 from ts.features.sqlite.file_tables import Tables
 from ts.features.sqlite.sqlite_file import is_damage
 from ts.protocol.boot_clock import boot_time
-from ts.protocol.server_identity import is_gone
 
 
 class Acquisition:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ts.features.sequence_steps.record import Damaged, headless_record, pack_head
+from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, Repaired, StoredSequence
 from ts.features.sqlite.file_examining import examine_all
 from ts.features.sqlite.file_journal import fold
@@ -17,7 +18,6 @@ from ts.features.sqlite.file_tables import SLOT, Tables, chunks_of
 from ts.features.sqlite.sqlite_file import SqliteFile
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import ENDED
-from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
 
 #: For how long (seconds) it is remembered that a sequence is over whose end a repair has made.
 _REMEMBERED: Final = 86_400.0

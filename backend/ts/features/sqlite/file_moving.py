@@ -4,6 +4,7 @@ Everything here runs within a transaction of the caller's, on tables that are up
 """
 
 from ts.features.sequence_steps.record import Damaged, slot_of, unpack_head
+from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.state_log import pack_entry
 from ts.features.sequence_steps.stores.maintenance import Examined, StoredSequence
 from ts.features.sequence_steps.stores.portable import pack_sequence
@@ -13,7 +14,6 @@ from ts.features.sqlite.file_pieces import checked_bytes, pack_kept, unpack_kept
 from ts.features.sqlite.file_rows import MOST_FENCE, Row, name_of, text_of
 from ts.features.sqlite.file_tables import SLOT, Tables
 from ts.protocol.boot_clock import boot_time
-from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
 
 
 def put_latest(tables: Tables, sequence: StoredSequence) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.stores.maintenance import Examined
 from ts.features.sequence_steps.stores.store import StoreError
 from ts.features.sqlite import file_v4
@@ -21,7 +22,6 @@ from ts.features.sqlite.file_rows import name_of
 from ts.features.sqlite.file_schema import SCHEMA, VERSION
 from ts.features.sqlite.file_tables import Tables
 from ts.features.sqlite.sqlite_file import SqliteFile
-from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
 
 _SUFFIX: Final = ".db"
 _IMPORTED: Final = ".imported"

@@ -18,6 +18,7 @@ from ts.features.sequence_steps.record import (
     slot_of,
     unpack_head,
 )
+from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.state_log import LogEntry, read_log
 from ts.features.sqlite.file_pieces import (
     CHUNK,
@@ -30,7 +31,6 @@ from ts.features.sqlite.file_pieces import (
 )
 from ts.features.sqlite.file_rows import Row, checksum_of
 from ts.features.sqlite.sqlite_file import SqliteFile
-from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
 
 #: An answer's key is its slot times this, and the sequence's number.
 SLOT: Final = 2**40

@@ -11,13 +11,13 @@ from typing import Any, Final
 import msgpack
 
 from ts.features.sequence_steps.record import Damaged, KeptStep, SequenceRecord, digest_of, pack_head
+from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
 from ts.features.sequence_steps.stores.store import KeptAnswer
 from ts.features.sqlite.file_moving import put_latest
 from ts.features.sqlite.file_rows import name_of, text_of
 from ts.features.sqlite.file_tables import Tables
 from ts.features.sqlite.sqlite_file import SqliteFile
-from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
 
 VERSION: Final = 4
 

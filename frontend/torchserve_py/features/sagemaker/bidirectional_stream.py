@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from torchserve_py.doors.failures import Failure
-from torchserve_py.doors.predictions import only_startup_model, unnamed
+from torchserve_py.doors.predictions import only_startup_model
 from torchserve_py.doors.responses import AlreadySent, failure_body
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
 from torchserve_py.features.live.live_steps import StepExchange, StepTemplate
@@ -22,6 +22,7 @@ from torchserve_py.features.live.socket_session import StepSession
 from torchserve_py.features.live.websocket import Kind, Message, WebSocket
 from torchserve_py.features.realtime.realtime_door import RealtimeDoor
 from torchserve_py.features.realtime.realtime_keys import transcribes
+from torchserve_py.features.sagemaker.invocations_door import unnamed
 from torchserve_py.jobs.parts import Part
 from torchserve_py.transport.http1.request import Request
 

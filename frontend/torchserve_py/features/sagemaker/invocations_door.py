@@ -8,7 +8,8 @@ The query's parameters become values of the handler's row. The default version a
 from collections.abc import Iterator
 from typing import Final
 
-from torchserve_py.doors.predictions import PREDICTING, InferenceDoor, Pairs, only_startup_model, unnamed
+from torchserve_py.doors.failures import DoorError, bad_request
+from torchserve_py.doors.predictions import PREDICTING, InferenceDoor, Pairs, only_startup_model
 from torchserve_py.doors.routing import Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.features.sagemaker.form_fields import FORM_TYPE, MULTIPART_TYPE, form_field
 from torchserve_py.features.sagemaker.sagemaker_sessions import SageMakerSessions
@@ -65,3 +66,8 @@ class InvocationsDoor(Door):
         if name is None:
             raise unnamed()
         return self._run(request, name, parameters, body)
+
+
+def unnamed() -> DoorError:
+    """Return the error for a request that names no model where there is not one to be meant."""
+    return bad_request("Parameter model_name is required.")

@@ -18,9 +18,9 @@ from torchserve_py.plugins import stores
 from torchserve_py.serving.errors import InvalidModel
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.workers.confinement import Confinement
+from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
+from ts.features.sequence_steps.server_identity import server_identity
 from ts.protocol.messages import Cache
-from ts.protocol.sequence_limits import MOST_KEPT_ANSWERS
-from ts.protocol.server_identity import server_identity
 
 _FOLDER = "sequences"
 #: The longest file name, in bytes, that is not replaced by its hash: file systems allow 255, and five are added.

@@ -31,8 +31,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from ts.features.sequence_steps.record import KeptStep, SequenceRecord
+from ts.features.sequence_steps.server_identity import is_gone
 from ts.features.sequence_steps.state_log import LogEntry
-from ts.protocol.server_identity import is_gone
 
 #: How long (seconds) a store keeps the state of an abandoned sequence beyond its idle time, in case its server is only
 #: suspended.
@@ -63,7 +63,7 @@ class StoreSettings:
     model: str
     version: str  # of the model
     state_version: str  # of its states; "" if only this version of the model reads them
-    owner: str  # the server's identity, see `ts.protocol.server_identity`
+    owner: str  # the server's identity, see `ts.features.sequence_steps.server_identity`
     lease: float  # seconds for which a lease is valid after it was taken or used
     lifetime: float  # seconds for which a sequence may be idle
     kept: int  # the number of steps of a sequence whose answers are kept, besides the first

@@ -8,6 +8,8 @@ import os
 import secrets
 from pathlib import Path
 
+from ts.protocol.process_start import started
+
 
 def server_identity() -> str:
     """Return the identity of this process: where it runs, its process id and when it was started."""
@@ -33,13 +35,3 @@ def _place() -> str:
         return f"{boot}:{Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
-
-
-def started(pid: int) -> str | None:
-    """Return when a process was started (clock ticks since the machine was); None if it has ended or cannot be seen."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    state, *fields = stat.rpartition(")")[2].split()  # the name in parentheses may hold anything
-    return None if state in "ZX" else fields[18]

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ts.protocol.server_identity import is_gone, server_identity
+from ts.features.sequence_steps.server_identity import is_gone, server_identity
 
 BACKEND = Path(__file__).parents[4] / "backend"
 
@@ -14,7 +14,7 @@ def test_this_process_is_there() -> None:
 
 
 def test_one_that_has_ended_is_gone() -> None:
-    code = "from ts.protocol.server_identity import *; print(server_identity())"
+    code = "from ts.features.sequence_steps.server_identity import *; print(server_identity())"
     ended = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": str(BACKEND)}, capture_output=True, text=True, check=True
     )

@@ -1,7 +1,7 @@
 """The scheduler has a copy of a limit that it cannot import."""
 
 from torchserve_py.scheduling import sequence_source
-from ts.protocol import sequence_limits
+from ts.features.sequence_steps import sequence_limits
 
 
 def test_the_scheduler_remembers_as_many_tokens_as_the_stores() -> None:
