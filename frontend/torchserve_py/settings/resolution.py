@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from torchserve_py.plugins import config_file, settings_sections
 from torchserve_py.settings.consistency import contradictions, doubts
@@ -27,6 +27,11 @@ from torchserve_py.settings.table import (
     Settings,
 )
 
+#: The settings that keep clients out or workers in, and the features that heed them.
+_PROTECTION: Final = {
+    **dict.fromkeys(("worker_user", "worker_memory_limit"), "confinement"),
+    **dict.fromkeys(("inference_keys", "management_keys", "keys_file"), "keys"),
+}
 _REFERENCE = re.compile(r"\$\$(\w+)\$\$")
 
 
@@ -64,6 +69,7 @@ class Resolution:
         if self.errors:
             return
         self._check_keys()
+        self._check_protection()
         self._env_enabled = self._file_switch("enable_envvars_config")
         self._read_values()
         self._check_environment()
@@ -138,13 +144,21 @@ class Resolution:
         for key, entry in self._properties.items():
             if key in JVM_KEYS:
                 ignored.append(f"{key} ({self._place(entry)})")
-            elif key not in self._file_keys and key not in INTERNAL_KEYS:
+            elif key not in self._file_keys and key not in INTERNAL_KEYS and key not in _PROTECTION:
                 self.warnings.append(self._unknown_key(entry))
         if ignored:
             self.warnings.append(
                 "No effect, because only the Java virtual machine or the C++ backend of TorchServe has a use for it: "
                 + ", ".join(ignored)
             )
+
+    def _check_protection(self) -> None:
+        """Refuse what this server cannot heed, and without which it would be less safe than its operator believes."""
+        for name, feature in _PROTECTION.items():
+            env, entry = f"TS_{name.upper()}", self._properties.get(name)
+            if name not in sources() and (entry is not None or env in self._environ):
+                place = env if entry is None else f"{self._place(entry)}: {name}"
+                self.errors.append(f"Invalid configuration: {place} needs the feature {feature}, which is not there")
 
     def _unknown_key(self, entry: Property) -> str:
         from difflib import get_close_matches  # 5 ms that a right file need not pay
