@@ -72,7 +72,7 @@ class SequenceHeaders:
         """
         if sequence_id.startswith(LIVE_ID_PREFIX) and (claim.token is None or start is not None):
             message = (
-                f"Header {self.id_name}: {sequence_id!a} is the id of a live session. Its steps come over that session,"
+                f"{sequence_id!a} is the id of a live session. Its steps come over that session,"
                 f" or with its token in {SEQUENCE_TOKEN} and without a start marker."
             )
             raise DoorError(Failure(403, "ForbiddenException", message))

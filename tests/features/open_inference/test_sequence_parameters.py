@@ -37,6 +37,14 @@ def test_markers_become_headers(headers):
     assert sequence == SequenceRequest("1001", False, True, ((ID, "1001"), (END, "true")))
 
 
+@pytest.mark.parametrize("markers", [{}, {"sequence_start": True}, {"sequence_end": True}])
+def test_the_sequence_of_a_live_session_takes_no_steps_of_others(headers, markers):
+    model = FakeModel(stateful=True)
+    model.known_sequences.add("live-0123")
+    with pytest.raises(DoorError, match=r"^'live-0123' is the id of a live session"):
+        _sequence(headers, model, {"sequence_id": "live-0123", **markers})
+
+
 @pytest.mark.parametrize(
     ("word", "starts"), [("true", True), ("TRUE", True), ("1", True), (" false ", False), ("0", False)]
 )
