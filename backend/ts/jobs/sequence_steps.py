@@ -46,10 +46,10 @@ class Steps(Protocol):
             meanwhile: Whether a thread may commit and send while the caller goes on; `wait_for_commit` waits for that.
         """
 
-    def undo_for_room(self, error: BaseException) -> bool:
+    def undo_for_room(self, error: BaseException, sent: Sequence[InferRow]) -> bool:
         """Make room if an error of a step says that the memory of its device is exhausted, and undo all that run.
 
-        Return whether that was done: these steps may begin again.
+        Return whether they were undone and may begin again with what was ``sent``.
         """
         ...
 

@@ -15,7 +15,7 @@ from ts.jobs import device_loss
 from ts.jobs.errors import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, users_traceback
 from ts.jobs.row import Row
 from ts.protocol.log_records import Ids, no_requests, running
-from ts.protocol.messages import STATUS_CANCELLED, ResultRow
+from ts.protocol.messages import STATUS_CANCELLED, InferRow, ResultRow
 from ts.protocol.request_names import REQUEST_NAME, usable_name
 from ts.runtime.result_bodies import encode_body, error_status, failed_row
 from ts.service import PredictionException, Service
@@ -58,10 +58,12 @@ class Batch:
             metrics.request_ids = context.request_ids
         context.send_part = self.send_part
 
-    def run(self, *, may_undo: bool = False) -> list[Any] | None:
+    def run(self, sent: Sequence[InferRow] = ()) -> list[Any] | None:
         """Call the handler and return its results, one per row; None if it failed and all rows are answered.
 
-        Where ``may_undo``, they may be undone instead, to begin again with more room: `is_undone` says so.
+        Args:
+            sent: What these rows were read from, perhaps among others, if they can be read again: then all may be
+                undone instead, to begin again with more room. `is_undone` says so.
         """
         running.set(self._ids)
         started = time.perf_counter()
@@ -71,7 +73,7 @@ class Batch:
             raise
         except BaseException as error:  # a panic of Rust code, as tokenizers have it, is no Exception
             steps, is_fresh = self._service.steps, not any(row.done or row.streaming for row in self.rows)
-            self.is_undone = may_undo and is_fresh and steps is not None and steps.undo_for_room(error)
+            self.is_undone = bool(sent) and is_fresh and steps is not None and steps.undo_for_room(error, sent)
             if not self.is_undone:
                 self.fail_all(failure_of(error))
             return None

@@ -68,9 +68,11 @@ class TorchServeHandler:
     def step(self) -> None:
         """Run the oldest batch, without rows that were cancelled in the queue; without a batch, update the store."""
         if self._frames:
-            rows, histories = self._next_batch()
-            if not self.run_batch(self.read_rows(rows, histories), may_undo=True):
-                self.run_batch(self.read_rows(rows, histories))
+            sent, histories = self._next_batch()
+            rows = self.read_rows(sent, histories)
+            if not self.run_batch(rows, sent):
+                undone = {row.job_id for row in rows}
+                self.run_batch(self.read_rows([each for each in sent if each.job_id in undone], histories))
         else:
             self.update_store()
 
@@ -101,14 +103,17 @@ class TorchServeHandler:
                 return claimed, known
             frame, ahead = self._frames.popleft(), following
 
-    def run_batch(self, rows: list[Row], *, may_undo: bool = False) -> bool:
-        """Call the handler once for ``rows`` and answer all of them; return False if they were undone instead."""
+    def run_batch(self, rows: list[Row], sent: Sequence[InferRow] = ()) -> bool:
+        """Call the handler once for ``rows`` and answer all of them; return False if they were undone instead.
+
+        That can happen to rows which can be read again: ``sent`` is what they were read from, perhaps among others.
+        """
         if not rows:
             if device_loss.loss.reason:
                 device_loss.end(self._connection)
             return True
         batch = self.new_batch(rows)
-        results = batch.run(may_undo=may_undo)
+        results = batch.run(sent)
         if batch.is_undone:
             return False
         if results is not None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ts.features.sequence_steps.rebuilding import Rebuilding, StoredLog
+from ts.features.sequence_steps.rebuilding import MakeRoom, Rebuilding, StoredLog, stored_log
 from ts.features.sequence_steps.step import (
     DAMAGED,
     DEVICE,
@@ -97,16 +97,20 @@ class Holdings:
             logger.error("Sequences cannot be read: %s", error)
             text = f"The sequence store cannot be read, so nothing was done: {error}"
             return dict.fromkeys(active_since, StepRefusal(NOT_STORED, text))
+
+        def make_room(failure: Exception) -> bool:
+            return self.make_room(failure, {step.sequence_id for step in steps})
+
         stored = sum(each.state is not None or bool(each.log) for each in acquired)
         self._cache.tiers.looked(HOST, len(active_since) - len(missing), stored)
         self._cache.tiers.moved(STORE, HOST, stored)
         refusals = {}
         logged: list[StoredLog] = []
         for sequence_id, each in zip(missing, acquired, strict=True):
-            refusal = self._install(sequence_id, each, fresh_until, logged, active_since)
+            refusal = self._install(sequence_id, each, fresh_until, logged, make_room)
             if refusal is not None:
                 refusals[sequence_id] = refusal
-        for sequence_id, made in self._rebuilding.states_of(logged).items():
+        for sequence_id, made in self._rebuilding.states_of(logged, make_room).items():
             if isinstance(made, Exception):
                 refusal = refusals[sequence_id] = self._unusable(self.leases[sequence_id], made)
                 self._installed(self.leases[sequence_id], refusal)
@@ -139,12 +143,9 @@ class Holdings:
         acquired: Acquired,
         fresh_until: float,
         logged: list[StoredLog],
-        batch: Collection[str],
+        make_room: MakeRoom,
     ) -> StepRefusal | None:
-        """Take over what was acquired; add to ``logged`` what has yet to be made of a log.
-
-        ``batch`` are the sequences whose states are read together.
-        """
+        """Take over what was acquired; add to ``logged`` what has yet to be made of a log."""
         lease, refusal = acquired.lease, self._refusal(sequence_id, acquired)
         if lease is None:
             return refusal
@@ -154,29 +155,25 @@ class Holdings:
         self._cache.drop(sequence_id)
         if refusal is None and (acquired.state is not None or acquired.log):
             try:
-                state, entries = self._decoded(acquired, batch)
+                decoded = self._decoded(sequence_id, acquired, make_room)
                 if acquired.log:
-                    logged.append(StoredLog(sequence_id, state, entries, acquired.log))
+                    logged.append(decoded)
                 else:
-                    self._cache.put(sequence_id, state)
+                    self._cache.put(sequence_id, decoded.state)
             except Exception as error:  # a decoder is the handler's code
                 refusal = self._unusable(lease, error)
         self._installed(lease, refusal)
         return refusal
 
-    def _decoded(self, acquired: Acquired, batch: Collection[str]) -> tuple[Any, list[Any]]:
-        """Return the state that was stored whole, or None, and the entries since; raise what a decoder raises."""
+    def _decoded(self, sequence_id: str, acquired: Acquired, make_room: MakeRoom) -> StoredLog:
+        """Decode what was acquired, once more if there is room only then; raise what a decoder raises."""
+        encoding, whole, log = self._cache.encoding, acquired.state, acquired.log
         try:
-            return self._decode(acquired)
+            return stored_log(encoding, sequence_id, whole, log)
         except Exception as error:  # a decoder is the handler's code
-            if not self.make_room(error, batch):
+            if not make_room(error):
                 raise
-        return self._decode(acquired)
-
-    def _decode(self, acquired: Acquired) -> tuple[Any, list[Any]]:
-        decode = self._cache.encoding.decode
-        state = None if acquired.state is None else decode(acquired.state)
-        return state, [entry for each in acquired.log for entry in decode(each.entries)]
+        return stored_log(encoding, sequence_id, whole, log)
 
     def _unusable(self, lease: Lease, error: Exception) -> StepRefusal:
         """Say why what the store has of a sequence cannot be made a state, which the handler's code has refused."""

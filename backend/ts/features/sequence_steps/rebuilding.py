@@ -1,17 +1,23 @@
 """Makes states of the logs of their sequences, by the handler's ``rebuild``: several in one call, up to a limit.
 
-Each call is counted in the model's metrics.
+A call that finds the device full is made once more with room, and one that fails for several sequences is made for each
+alone: always with states and entries that are decoded anew, since the one before may have changed them in place. All is
+counted in the model's metrics.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ts.features.sequence_steps.state_log import LogEntry
+from ts.jobs.device_loss import device_is_full
 from ts.jobs.errors import device_failure
 from ts.metrics.metric_type_enum import MetricTypes
-from ts.sequence.encoding import StateError
+from ts.sequence.encoding import StateEncoding, StateError
 from ts.sequence.sequence_cache import SequenceCache
+
+#: Called with what a decoder or ``rebuild`` has raised; returns whether there is room now on a device that was full.
+MakeRoom = Callable[[Exception], bool]
 
 
 class StoredLog(NamedTuple):
@@ -20,13 +26,22 @@ class StoredLog(NamedTuple):
     Attributes:
         state: As it was stored whole; None if it never was.
         entries: What steps have appended since then.
-        log: The same, encoded.
+        whole: The state, encoded.
+        log: The entries, encoded.
     """
 
     sequence_id: str
     state: Any
     entries: list[Any]
+    whole: bytes | None
     log: Sequence[LogEntry]
+
+
+def stored_log(encoding: StateEncoding, sequence_id: str, whole: bytes | None, log: Sequence[LogEntry]) -> StoredLog:
+    """Decode what a store has of a sequence; raise what a decoder raises."""
+    state = None if whole is None else encoding.decode(whole)
+    entries = [entry for each in log for entry in encoding.decode(each.entries)]
+    return StoredLog(sequence_id, state, entries, whole, log)
 
 
 class Rebuilding:
@@ -42,7 +57,7 @@ class Rebuilding:
         self._metrics = metrics
         self._most = most
 
-    def states_of(self, logs: Sequence[StoredLog]) -> Mapping[str, Any]:
+    def states_of(self, logs: Sequence[StoredLog], make_room: MakeRoom) -> Mapping[str, Any]:
         """Return the states, or the error where there is none, by sequence."""
         made: dict[str, Any] = {}
         for first in range(0, len(logs), self._most):
@@ -51,7 +66,7 @@ class Rebuilding:
             try:
                 states: Sequence[Any] = self._rebuilt(some)
             except Exception as error:  # it is the handler's code
-                states = [self._alone(each, error) for each in some] if len(some) > 1 else [error]
+                states = self._tried_again(some, error, make_room)
             made.update(zip((each.sequence_id for each in some), states, strict=True))
             self._count(some, time.monotonic() - began)
         return made
@@ -63,14 +78,27 @@ class Rebuilding:
         metrics.add_counter("RebuiltBytes", sum(len(step.entries) for each in logs for step in each.log))
         metrics.add_time("RebuildTime", seconds, unit="s", metric_type=MetricTypes.HISTOGRAM)
 
+    def _tried_again(self, logs: Sequence[StoredLog], error: Exception, make_room: MakeRoom) -> Sequence[Any]:
+        """Return the states, or errors, of sequences for which a call has failed."""
+        if make_room(error):
+            try:
+                return self._rebuilt_anew(logs)
+            except Exception as second:  # it is the handler's code
+                error = second
+        return [self._alone(each, error) for each in logs] if len(logs) > 1 else [error]
+
     def _alone(self, log: StoredLog, error: Exception) -> Any:
         """Return the state of one of several sequences that could not be rebuilt together, or an error."""
-        if device_failure(error) is not None:
+        if device_failure(error) is not None and not device_is_full(error):
             return error
         try:
-            return self._rebuilt([log])[0]
+            return self._rebuilt_anew([log])[0]
         except Exception as own_error:  # it is the handler's code
             return own_error
+
+    def _rebuilt_anew(self, logs: Sequence[StoredLog]) -> list[Any]:
+        encoding = self._cache.encoding
+        return self._rebuilt([stored_log(encoding, each.sequence_id, each.whole, each.log) for each in logs])
 
     def _rebuilt(self, logs: Sequence[StoredLog]) -> list[Any]:
         if self._cache.rebuild is None:

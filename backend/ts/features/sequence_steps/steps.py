@@ -274,6 +274,13 @@ class Steps:
         """
         send(self.complete(answers))
 
+    def undo_for_room(self, error: BaseException, sent: Sequence[InferRow]) -> bool:
+        """Make room on a device that is full, and undo the steps that run; return whether they may begin again.
+
+        Here they may not: nobody else has the states.
+        """
+        return False
+
     def wait_for_commit(self) -> None:
         """Wait for what `complete_and_send` has left to a thread; call this before anything else is sent."""
 
@@ -314,13 +321,6 @@ class Steps:
         """Have a thread call ``tell`` with the ids of sequences that other servers ask for."""
 
     # Between two batches: what a store needs.
-
-    def undo_for_room(self, error: BaseException) -> bool:
-        """Make room on a device that is full, and undo the steps that run; return whether they may begin again.
-
-        Here they may not: nobody else has the states.
-        """
-        return False
 
     def rest(self) -> None:
         """Do the deferred work after answers have left: evict states from memory, and sometimes sweep the store."""

@@ -30,6 +30,7 @@ from ts.features.sequence_steps.batch_commit import BatchCommit
 from ts.features.sequence_steps.commit_thread import CommitOverlap, CommitThread
 from ts.features.sequence_steps.holdings import Holdings, quietly
 from ts.features.sequence_steps.kept_answers import look_up, repeated
+from ts.features.sequence_steps.record import digest_of_body
 from ts.features.sequence_steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, judge
 from ts.features.sequence_steps.step import (
     DEVICE,
@@ -49,7 +50,7 @@ from ts.features.sequence_steps.stores.store import Commit, KeptAnswer, Lease, S
 from ts.features.sequence_steps.watch_thread import WatchThread
 from ts.features.sequence_steps.written_states import WrittenStates
 from ts.jobs.errors import device_failure
-from ts.protocol.messages import ENDED, EndedSequence, ResultRow
+from ts.protocol.messages import ENDED, EndedSequence, InferRow, ResultRow
 from ts.sequence.sequence_cache import SequenceCache
 
 logger = logging.getLogger(__name__)
@@ -259,6 +260,23 @@ class StoredSteps(Steps):
                 del batch.steps[sequence_id]
         return batch
 
+    def undo_for_room(self, error: BaseException, sent: Sequence[InferRow]) -> bool:
+        """Evict all states that no step uses if the device is full; then undo the steps, which may begin again.
+
+        They may not if the handler has changed a body in place before it failed.
+        """
+        if not self._holdings.make_room(error, ()) or not all(map(self._is_unchanged, sent)):
+            return False
+        self.complete([error_answer(job_id, 507, DEVICE, "") for job_id in self._live])
+        return True
+
+    def _is_unchanged(self, sent: InferRow) -> bool:
+        """Whether the body of a row that runs, which a handler may change, is still what the client has sent."""
+        if type(sent.body) is bytes:
+            return True
+        step = self._live.get(sent.job_id)
+        return step is None or digest_of_body(sent.body) == step.claim.digest
+
     def _write_and_apply(self, batch: BatchCommit) -> list[ResultRow]:
         """Write a commit to the store and apply it to memory; return the answers to send."""
         batch.write(self._store)
@@ -337,13 +355,6 @@ class StoredSteps(Steps):
             self._holdings.roll_back(sequence_id)
 
     # Between two batches
-
-    def undo_for_room(self, error: BaseException) -> bool:
-        """Evict all states that no step uses if the device is full; then undo the steps, which may begin again."""
-        if not self._holdings.make_room(error, ()):
-            return False
-        self.complete([error_answer(job_id, 507, DEVICE, "") for job_id in self._live])
-        return True
 
     def rest(self) -> None:
         """Evict states from memory and sometimes sweep the store; only the former while a commit is under way."""
