@@ -26,7 +26,10 @@ def why_not() -> str | None:
         return "torch is not installed"
     if shutil.which("nvidia-smi") is None:
         return "no GPU: there is no nvidia-smi, which comes with NVIDIA's driver"
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60)
+    except subprocess.TimeoutExpired:
+        return "no GPU: nvidia-smi -L does not answer within 60 s"
     if listed.returncode or "GPU " not in listed.stdout:
         return f"no GPU: nvidia-smi -L says {(listed.stdout or listed.stderr).strip() or 'nothing'}"
     import torch

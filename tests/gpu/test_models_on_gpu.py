@@ -168,9 +168,9 @@ def test_native_code_of_aot_inductor(tmp_path: Path, module: str, rows: list[lis
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     package = tmp_path / "model.pt2"
     command = [sys.executable, "-c", COMPILE.format(module=module), str(tmp_path), str(package), DEVICE]
-    compiled = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    compiled = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert compiled.returncode == 0, compiled.stderr[-3000:]
-    if subprocess.run([sys.executable, "-c", LOAD, str(package)], check=False).returncode < 0:
+    if subprocess.run([sys.executable, "-c", LOAD, str(package)], check=False, timeout=300).returncode < 0:
         pytest.skip("this release of torch cannot load its own native code, with or without a server")
     (tmp_path / "MAR-INF").mkdir()
     manifest = {"model": {"serializedFile": package.name, "handler": "base_handler"}}

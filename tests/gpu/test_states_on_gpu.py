@@ -1,5 +1,6 @@
 """States and copies: what is on a GPU is stored, moved and restored as on the CPU."""
 
+import math
 import random
 from typing import Any
 
@@ -84,11 +85,12 @@ class Both:
         from ts.sequence.arena import UNIT, Arena
 
         grows = next(iter(spec.values())).grows is not None
+        self.spec, self.places = spec, ("cpu", device)
         self.arenas, self.caches = [], []
-        for place in ("cpu", device):
+        for place in self.places:
             context = FakeContext({"batchSize": 4, "maxNumSequence": 100})
             context.system_properties["gpu_id"] = None if place == "cpu" else GPU_ID
-            size = sum(field.dtype.itemsize * _product(field.shape) for field in spec.values())
+            size = sum(field.dtype.itemsize * math.prod(field.shape) for field in spec.values())
             arena = Arena(context, spec, most_bytes=size * (UNIT if grows else 1) * units, device=place)
             self.arenas.append(arena)
             self.caches.append(SequenceCache(context))
@@ -107,7 +109,7 @@ class Both:
         there, here = (arena.gather(row) for arena, row in zip(self.arenas, self.states(names), strict=True))
         for row, state in enumerate(self.states(names)[0]):
             for name in there:
-                length = (slice(None),) * (self.arenas[0]._spec[name].grows or 0) + (slice(0, state.length),)
+                length = (slice(None),) * (self.spec[name].grows or 0) + (slice(0, state.length),)
                 cut = length if self.arenas[0].grows else ()
                 assert torch.equal(there[name][row][cut], here[name][row][cut].cpu())
 
@@ -116,13 +118,6 @@ class Both:
         for cache in self.caches:
             cache.before_commit([name])
             cache[name] = cache.encoding.decode(cache.encoding.encode(cache[name]))
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    product = 1
-    for each in shape:
-        product *= each
-    return product
 
 
 def test_an_arena_of_growing_fields_is_that_of_the_cpu(device: str) -> None:
@@ -144,9 +139,9 @@ def test_an_arena_of_growing_fields_is_that_of_the_cpu(device: str) -> None:
         keys = torch.randn(len(batch), 2, width, 3).half()
         ids = torch.randint(0, 1000, (len(batch), width))
         appended = []
-        for arena, states in zip(both.arenas, both.states(batch), strict=True):
+        for arena, place, states in zip(both.arenas, both.places, both.states(batch), strict=True):
             short = [None if state is None or state.length > 40 else state for state in states]
-            appended.append(arena.append(short, {"keys": keys.to(arena._device), "ids": ids.to(arena._device)}, counts))
+            appended.append(arena.append(short, {"keys": keys.to(place), "ids": ids.to(place)}, counts))
         both.keep(batch, appended)
         known.update(batch)
         if order.random() < 0.2:
@@ -167,7 +162,8 @@ def test_an_arena_of_fixed_fields_is_that_of_the_cpu(device: str) -> None:
     for _ in range(100):
         batch = order.sample(names, 3)
         given = {"hidden": torch.randn(3, 32), "count": torch.randint(0, 99, (3,)).int()}
-        both.keep(batch, [arena.scatter({k: v.to(arena._device) for k, v in given.items()}) for arena in both.arenas])
+        there = [{name: each.to(place) for name, each in given.items()} for place in both.places]
+        both.keep(batch, [arena.scatter(each) for arena, each in zip(both.arenas, there, strict=True)])
         if order.random() < 0.2:
             both.restart(order.choice(batch))
         both.compare(batch)

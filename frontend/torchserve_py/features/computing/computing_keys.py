@@ -8,6 +8,7 @@ from torchserve_py.settings.schemas.schema import key
 from torchserve_py.settings.schemas.values import Flag, choice
 
 _COMPILED_AHEAD = "the model was compiled ahead of time and computes in the types that it was compiled with"
+_HalfType = Annotated[Literal["bfloat16", "float16"] | None, choice("bfloat16", "float16")]
 
 
 class ComputingKeys(ModelConfigKeys):
@@ -15,10 +16,10 @@ class ComputingKeys(ModelConfigKeys):
 
     handlers_only: ClassVar[str] = "only BaseHandler reads it"
 
-    autocast: Annotated[Literal["bfloat16", "float16"] | None, choice("bfloat16", "float16")] = key(
+    autocast: _HalfType = key(
         "autocast", "the type in which `BaseHandler` has the model compute, see [GPUs](gpu.md)", "that of the weights"
     )
-    dtype: Annotated[Literal["bfloat16", "float16"] | None, choice("bfloat16", "float16")] = key(
+    dtype: _HalfType = key(
         "dtype",
         "the type to which `BaseHandler` converts the weights when it loads the model, and the inputs of each batch",
         "that of the weights",
