@@ -2,6 +2,7 @@
 
 It writes a model folder for `ts.torch_handler.vllm_handler` into the model store, starts the server, and on Ctrl-C or
 SIGTERM stops it and removes the folder. OpenAI's API is then at ``/v1``, and at ``/predictions/{model_name}/1.0/v1``.
+Responses and conversations are kept in the worker's memory.
 """
 
 import argparse
@@ -23,6 +24,9 @@ _HANDLER = "vllm_handler"
 _MANIFEST = "MAR-INF/MANIFEST.json"
 _CONFIG = "model-config.yaml"
 _RESPONSE_TIMEOUT = 1200
+#: How long a response or a conversation is kept that is not continued (milliseconds), and how many are.
+_MAX_IDLE = 3_600_000
+_MOST_KEPT = 50_000
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -69,6 +73,9 @@ def model_config(arguments: argparse.Namespace, gpus: int) -> dict[str, Any]:
         "startupTimeout": arguments.startup_timeout,
         "deviceType": "gpu" if gpus else "cpu",
         "asyncCommunication": True,
+        "sequenceBatching": True,
+        "sequenceMaxIdleMSec": _MAX_IDLE,
+        "maxNumSequence": _MOST_KEPT,
         "handler": {
             "model_path": str(folder.resolve()) if folder.is_dir() else arguments.model_id,
             "vllm_engine_config": {

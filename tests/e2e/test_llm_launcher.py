@@ -104,6 +104,42 @@ def test_openais_client_streams(server: Launched) -> None:
     assert [part.choices[0].delta.content for part in chat] == ["four ", "five "]
 
 
+def test_a_response_goes_on_from_an_earlier_one(server: Launched) -> None:
+    client = openai.OpenAI(base_url=f"{server.workplace.inference}/v1", api_key="none", max_retries=0, timeout=DEADLINE)
+    first = client.responses.create(model="tiny/llm", input="one")
+    assert first.output_text == "one "
+    second = client.responses.create(model="tiny/llm", input="two", previous_response_id=first.id)
+    assert second.output_text.split() == ["one", "one", "two"]
+    with client.responses.stream(model="tiny/llm", input="three", previous_response_id=first.id) as stream:
+        parts = [event.delta for event in stream if event.type == "response.output_text.delta"]
+    assert parts == ["one ", "one ", "three "]
+
+
+def test_a_conversation_keeps_what_was_said(server: Launched) -> None:
+    client = openai.OpenAI(base_url=f"{server.workplace.inference}/v1", api_key="none", max_retries=0, timeout=DEADLINE)
+    conversation = client.conversations.create(extra_body={"model": "tiny/llm"})
+    for word, said in (("one", "one"), ("two", "one one two")):
+        response = client.responses.create(model="tiny/llm", input=word, conversation=conversation.id)
+        assert response.output_text.split() == said.split()
+    assert len(client.conversations.items.list(conversation.id).data) == 4
+    client.conversations.delete(conversation.id)
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(conversation.id)
+
+
+def test_a_completion_leaves_no_sequence_behind(server: Launched) -> None:
+    def open_sequences() -> int:
+        (described,) = requests.get(f"{server.workplace.management}/models/model", timeout=DEADLINE).json()
+        return int(described["openSequences"])
+
+    before = open_sequences()
+    messages = [{"role": "user", "content": "three four"}]
+    for stream in (False, True):
+        done = server.client.chat.completions.create(model="tiny/llm", messages=messages, stream=stream)
+        assert not stream or len(list(done)) == 2
+    eventually(lambda: open_sequences() == before, "the sequences of both are closed")
+
+
 def test_a_client_that_leaves_a_stream_ends_its_generation(server: Launched) -> None:
     server.aborted.unlink(missing_ok=True)
     with server.client.completions.create(model="tiny/llm", prompt="then wait", stream=True) as parts:

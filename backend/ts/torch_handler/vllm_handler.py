@@ -3,6 +3,10 @@
 A request to ``/predictions/{model}/{version}/v1/…`` is answered by the application of vLLM's own OpenAI server, in this
 process: completions, chat, embeddings, whatever the installed version has. Streams leave token by token, and a client
 that leaves ends its generation.
+
+With ``sequenceBatching`` there are OpenAI's Responses and Conversations as well: the server keeps the history in a
+sequence and asks for a chat completion with all of it, of which the engine finds the beginning in its own cache. Any
+other request carries its history, so its sequence ends with it.
 """
 
 import asyncio
@@ -42,6 +46,8 @@ class VLLMHandler(BaseHandler):
         started = time.perf_counter()
         prepared = await self.preprocess(data, context)
         output = await self.postprocess(await self.inference(prepared, context))
+        if context.get_sequence_id(0):
+            context.end_sequence(0)
         context.metrics.add_time("HandlerTime", round((time.perf_counter() - started) * 1000, 2), None, "ms")
         return output
 

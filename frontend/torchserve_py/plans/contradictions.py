@@ -114,15 +114,11 @@ def _batching_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
             f"sequenceBatching is true but sequenceMaxIdleMSec is {idle}; it must be the milliseconds after which a "
             "sequence without requests is closed, for example 60000",
         )
-    for name, enabled in (
-        ("continuousBatching", config.continuous_batching),
-        ("sequenceBatching", config.sequence_batching),
-    ):
-        if enabled and config.async_communication:
-            yield (
-                (name, "asyncCommunication"),
-                f"{name} and asyncCommunication are both true but each decides when requests are sent; keep one",
-            )
+    if config.continuous_batching and config.async_communication:
+        yield (
+            ("continuousBatching", "asyncCommunication"),
+            "continuousBatching and asyncCommunication are both true but each decides when requests are sent; keep one",
+        )
 
 
 def _asked_in_vain(config: ModelConfig, contract: Contract) -> Iterator[tuple[str, object, str]]:

@@ -38,10 +38,10 @@ class EffectiveConfig(ServedConfig):
 
     def policy(self, *, ahead: bool = False) -> Policy:
         """Return the settings that the scheduler needs; ``ahead``: whether workers can be sent batches ahead."""
-        sequences = None
+        sequences, at_once = None, self.concurrency_target if self.async_communication else self.batch_size
         if self.stateful:
             # Sequences that exceed the present workers' batches wait where that brings more workers.
-            most = self.max_workers * self.batch_size if self.follows_load else 0
+            most = self.max_workers * at_once if self.follows_load else 0
             sequences = SequencePolicy(
                 max_idle=self.sequence_max_idle_ms / 1000,
                 timeout=self.sequence_timeout_ms / 1000 or None,
@@ -53,7 +53,7 @@ class EffectiveConfig(ServedConfig):
                 durable=self.states.durable,
             )
         return Policy(
-            batch_size=self.concurrency_target if self.async_communication else self.batch_size,
+            batch_size=at_once,
             max_batch_delay=self.max_batch_delay_ms / 1000,
             queue_size=self.job_queue_size,
             continuous=self.continuous or self.async_communication,

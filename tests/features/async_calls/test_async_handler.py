@@ -2,11 +2,10 @@
 
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.ts.frontend_stub import DEADLINE_SECONDS, OK, FrontendStub, Peer, load_message, row
+from tests.unit.ts.frontend_stub import DEADLINE_SECONDS, OK, Peer, row
 
 #: ``hold NAME`` waits until ``release NAME`` comes; ``parts`` streams; ``cancelled`` tells who was cancelled.
 HANDLER = """
@@ -87,23 +86,6 @@ HANDLER = """
             context.metrics.add_counter("calls", 1, idx=0)
             return name
 """
-
-
-@pytest.fixture
-def start(
-    frontend: FrontendStub, tmp_path: Path, model: Callable[..., str]
-) -> Callable[..., tuple[subprocess.Popen[str], Peer, Any]]:
-    """Start a worker for an asynchronous handler; return it, its jobs connection, and what it says of loading."""
-
-    def start_worker(source: str, **changes: Any) -> tuple[subprocess.Popen[str], Peer, Any]:
-        model(source, "handler.py")
-        process = frontend.start_worker(tmp_path)
-        accepted = [frontend.accept() for _ in range(2)]
-        (jobs,) = (peer for peer, hello in accepted if hello["channel"] == "jobs")
-        jobs.send("load", load_message(tmp_path, **{"asynchronous": True, "batch_size": 1, **changes}))
-        return process, jobs, jobs.receive()[1]
-
-    return start_worker
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.unit.ts.frontend_stub import FrontendStub, row
 from ts.features.async_calls import event_loop
 from ts.features.async_calls.async_runtime import AsyncRuntime, FurtherInputs
 from ts.protocol.log_records import Ids, running
-from ts.protocol.messages import EndedSequence, InferRow
+from ts.protocol.messages import NO_HISTORIES, EndedSequence, Histories, InferRow
 
 
 class Logging(AsyncRuntime):
@@ -20,7 +20,7 @@ class Logging(AsyncRuntime):
     def note(self, place: str) -> None:
         self.about[place] = tuple(running.get()())
 
-    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
+    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs, histories: Histories = NO_HISTORIES) -> None:
         await asyncio.sleep(0)
         self.note(f"job {wire_row.job_id}")
 

@@ -121,6 +121,11 @@ def test_what_contradicts_a_store(rest: str, problem: str) -> None:
     assert cache_of(read("{store: memory}", rest)) == CacheConfig()
 
 
+def test_a_worker_that_is_one_process_on_several_gpus_has_a_store() -> None:
+    rest = f"{STATEFUL}parallelType: custom\nparallelLevel: 2\nasyncCommunication: true\n"
+    assert cache_of(read("{store: file, path: a.db}", rest)) == CacheConfig(store="file", path="a.db")
+
+
 def test_a_handler_may_have_keys_of_its_own() -> None:
     assert cache_of(parse_model_config(parse_yaml_mapping(b"handler: {cachet: 1}"))) is None
     assert cache_of(parse_model_config(parse_yaml_mapping(b"handler: mine"))) is None

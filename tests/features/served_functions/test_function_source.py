@@ -30,6 +30,7 @@ def source(folder: Path, decorated: str, heading: str = "from ts import serve") 
         ("@serve\nasync def shout(text): ...", {"asyncCommunication": True}),
         ("@serve\ndef shout(text, state): ...", STATEFUL),
         ("@serve\ndef shout(text, *, state): ...", STATEFUL),
+        ("@serve\nasync def shout(text, state): ...", {"asyncCommunication": True, **STATEFUL}),
         ("@serve(store='file')\ndef shout(state): ...", {**STATEFUL, "handler": {"cache": {"store": "file"}}}),
         ("@serve\nclass Shout:\n    async def predict(self, text): ...", {"asyncCommunication": True}),
         ("@serve\nclass Shout:\n    def predict(self, text, state): ...", STATEFUL),
@@ -75,7 +76,6 @@ def test_other_files_are_left_to_the_worker(decorated: str, heading: str, tmp_pa
         ("@serve(batch_size={[]: 1})\ndef shout(text): ...", "shout.py:4: batch_size is to be written out"),
         ("@serve\nclass Shout:\n    pass", "shout.py:5: the class Shout needs a method predict"),
         ("@serve(batch_size=8)\nasync def shout(text): ...", "shout.py:5: shout is async, .*: batch_size needs def"),
-        ("@serve\nasync def shout(state): ...", "shout.py:5: shout is async, .*: the parameter state needs def"),
         ("@serve\ndef one(): ...\n\n@serve\ndef two(): ...", "shout.py:8: a file has one model, and one, two are"),
     ],
 )

@@ -271,10 +271,6 @@ def test_a_wrong_value_is_named_with_what_is_right(tmp_path: Path, text: str, ex
             "parallelType: tp\ntorchrun: {nnodes: 2, nproc-per-node: 2}",
             ["torchrun.nnodes is 2", "run on the server's machine"],
         ),
-        (
-            "sequenceBatching: true\nsequenceMaxIdleMSec: 9\nasyncCommunication: true",
-            ["sequenceBatching", "asyncCommunication"],
-        ),
     ],
 )
 def test_a_contradiction_names_both_keys(tmp_path: Path, text: str, named: list[str]) -> None:
@@ -383,6 +379,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         "parallelType: pp\nparallelLevel: 2\nasyncCommunication: true",
         "parallelType: custom\nparallelLevel: 2\ncontinuousBatching: true",
         "parallelType: custom\ntorchrun: {nproc-per-node: 2}\nasyncCommunication: true",
+        "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nasyncCommunication: true",
     ],
 )
 def test_one_process_that_gets_the_requests_may_run_them_as_it_likes(tmp_path: Path, text: str) -> None:

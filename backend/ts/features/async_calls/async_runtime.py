@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ts.connection.frontend_connection import Connection
 from ts.jobs import device_loss
-from ts.protocol.messages import EndedSequence, InferRow, ResultRow
+from ts.protocol.messages import NO_HISTORIES, EndedSequence, Histories, InferRow, ResultRow
 
 
 def is_cancelled() -> bool:
@@ -101,9 +101,10 @@ class AsyncRuntime(ABC):
         self.declares = declares
 
     @abstractmethod
-    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
+    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs, histories: Histories = NO_HISTORIES) -> None:
         """Run the model for one job and send all of its answers, unless the frontend cancels the job, and so this.
 
+        ``histories`` are those of the frame that the job came with, see `ts.protocol.messages.InferFrame`.
         The runtime sends `TAKEN` for each of the further inputs that the model has consumed. Any other exception is a
         defect of the runtime and ends the worker.
         """

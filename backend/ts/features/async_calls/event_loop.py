@@ -19,7 +19,7 @@ from ts.features.async_calls.async_runtime import NO_INPUTS, AsyncRuntime, Furth
 from ts.jobs.errors import HandlerFailed
 from ts.protocol import messages
 from ts.protocol.log_records import running
-from ts.protocol.messages import EndedSequence, InferRow, Load
+from ts.protocol.messages import EndedSequence, Histories, InferRow, Load
 from ts.protocol.request_names import name_among
 from ts.runtime.result_bodies import error_row
 from ts.runtime.worker_observer import WorkerObserver, observers_of
@@ -95,8 +95,9 @@ class _Jobs:
     def _handle(self, message: list[Any]) -> None:
         match message:
             case [messages.INFER, *fields]:
-                for wire_row in messages.decode_infer(*fields).rows:
-                    self._start(wire_row)
+                frame = messages.decode_infer(*fields)
+                for wire_row in frame.rows:
+                    self._start(wire_row, frame.histories)
             case [messages.INPUT, job_id, more, body]:
                 if job_id in self._inputs:  # the job may have ended while its input was on the way
                     self._inputs[job_id].put(body, more=more)
@@ -111,14 +112,14 @@ class _Jobs:
             case [kind, *_]:
                 raise ValueError(f"the frontend sent a message of unknown kind {kind!r}")
 
-    def _start(self, wire_row: InferRow) -> None:
+    def _start(self, wire_row: InferRow, histories: Histories) -> None:
         job_id = wire_row.job_id
         # The task copies the context in which it is created, so its log records keep this request's id.
         previous = running.set(lambda: ((name_among(wire_row.headers) or job_id, ""),))
         inputs = NO_INPUTS
         if wire_row.more_input:
             inputs = self._inputs[job_id] = FurtherInputs()
-        start = partial(self._loop.create_task, self._runtime.run_job(wire_row, inputs))
+        start = partial(self._loop.create_task, self._runtime.run_job(wire_row, inputs, histories))
         for observer in self._observers:
             start = partial(observer.start_task, wire_row, start)
         task = self._tasks[job_id] = start()

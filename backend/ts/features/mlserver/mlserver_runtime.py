@@ -36,7 +36,16 @@ from ts.features.open_inference.types import InferenceRequest, Received, Tensor
 from ts.handler_utils.asgi_scope import pseudo_header
 from ts.jobs.errors import Failure, too_large, wire_text
 from ts.protocol.frames import Buffer
-from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, TAKEN, InferRow, ResultRow
+from ts.protocol.messages import (
+    CUSTOM,
+    NO_HISTORIES,
+    OPEN_INFERENCE_GRPC,
+    OPEN_INFERENCE_REST,
+    TAKEN,
+    Histories,
+    InferRow,
+    ResultRow,
+)
 from ts.runtime.result_bodies import error_row
 
 logger = logging.getLogger(__name__)
@@ -81,7 +90,7 @@ class MLServerRuntime(AsyncRuntime):
         if settings.max_batch_size > 1 and settings.max_batch_time > 0 and self._has_predict:
             self._batcher = AdaptiveBatcher(self._call_predict, settings.max_batch_size, settings.max_batch_time)
 
-    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
+    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs, histories: Histories = NO_HISTORIES) -> None:
         job_id, protocol = wire_row.job_id, wire_row.protocol
         started = time.perf_counter()
         with model_context(self._model.settings):

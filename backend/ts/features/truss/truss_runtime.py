@@ -19,7 +19,7 @@ from ts.features.truss.request_logs import enter_request
 from ts.features.truss.served_model import ServedModel
 from ts.features.truss.websocket_session import Session
 from ts.handler_utils.asgi_scope import pseudo_header
-from ts.protocol.messages import DECLARES, TRUSS, InferRow
+from ts.protocol.messages import DECLARES, NO_HISTORIES, TRUSS, Histories, InferRow
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class TrussRuntime(AsyncRuntime):
         self._clients: dict[str, Client] = {}
         self._collecting: asyncio.Task[bytes] | None = None
 
-    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs) -> None:
+    async def run_job(self, wire_row: InferRow, inputs: FurtherInputs, histories: Histories = NO_HISTORIES) -> None:
         job_id = wire_row.job_id
         client = self._clients[job_id] = Client()
         if job_id in self._connection.cancelled:  # the client left before the job began

@@ -41,7 +41,7 @@ class HandlerKeys(ModelConfigKeys):
 
     def contradictions(self, given: Mapping[Any, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
         """Yield what the store does not use or lacks, and what contradicts a store."""
-        cache, offer = self.handler.cache, ranks()
+        cache = self.handler.cache
         if cache is None:
             return
         yield from _store_problems(cache)
@@ -51,12 +51,21 @@ class HandlerKeys(ModelConfigKeys):
                 f"handler.cache.store is {cache.store} but sequenceBatching is not true; without it there are no"
                 " sequences",
             )
-        if cache.durable and (given.get("parallelType") or (offer is not None and given.get(offer.key) is not None)):
+        if cache.durable and _is_several_processes(given):
             yield (
                 ("handler.cache.store", "parallelType"),
                 f"handler.cache.store is {cache.store} but the worker is several processes, each with a part of the"
                 " state; use store: memory",
             )
+
+
+def _is_several_processes(given: Mapping[Any, Any]) -> bool:
+    """Whether one worker is more than one process, as `plans.effective_config.EffectiveConfig.ranks` has it."""
+    offer, parallel_type = ranks(), given.get("parallelType")
+    if parallel_type == "custom" and given.get("asyncCommunication") is True:
+        return False
+    asks_for_ranks = offer is not None and given.get(offer.key) is not None
+    return asks_for_ranks or parallel_type not in (None, "", "custom")
 
 
 def _store_problems(cache: CacheConfig) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -86,9 +86,8 @@ def _config(file: Path, node: _Function | ast.ClassDef, options: Options) -> dic
     stateful = STATE in [each.arg for each in (*arguments.args, *arguments.kwonlyargs)]
     config: dict[str, Any] = {}
     if is_async:
-        if stateful or options.batch_size is not None:
-            what = f"the parameter {STATE}" if stateful else "batch_size"
-            text = f"{function.name} is async, so each request is a call of its own: {what} needs def without async"
+        if options.batch_size is not None:
+            text = f"{function.name} is async, so each request is a call of its own: batch_size needs def without async"
             raise _refusal(file, function, text)
         config["asyncCommunication"] = True
     if options.batch_size is not None:

@@ -129,7 +129,8 @@ class ModelConfigFile(Schema):
     async_communication: Flag = key(
         ASYNCHRONOUS,
         "`handle` is a coroutine (`async def`): each request is a call of its own, up to 1,024 at once per worker, "
-        "answered in any order. See [Asynchronous handlers](handlers.md#asynchronous-handlers)",
+        "answered in any order; those of one sequence run one after another. See [Asynchronous "
+        "handlers](handlers.md#asynchronous-handlers)",
         "`false`",
     )
     concurrency_target: AtLeastOne = key(

@@ -50,7 +50,8 @@ async def _chat_completions(request: Request) -> Response:
         return {"index": 0, "delta": {"content": text}, "finish_reason": None}
 
     order = await request.json()
-    return await _answer(request, order, order["messages"][-1]["content"], "chat.completion", choice, part)
+    prompt = " ".join(each["content"] for each in order["messages"])
+    return await _answer(request, order, prompt, "chat.completion", choice, part)
 
 
 async def _answer(request: Request, order: Any, prompt: str, kind: str, choice: Any, part: Any) -> Response:
