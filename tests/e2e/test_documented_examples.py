@@ -27,6 +27,7 @@ NEED_TORCH = {
     "docs/tutorials/batching-on-a-gpu.md",
     "docs/tutorials/from-torchserve.md",
     "handlers/gru_session/README.md",
+    "handlers/morse/README.md",
 }
 
 #: The programs that a document starts, besides those that every machine has.
