@@ -4,10 +4,16 @@
 ``torchserve_py.client`` it needs ``pip install torchserve-py[client]``.
 """
 
-from .async_client import AsyncClient
-from .replies import Answer, RequestFailed, SequenceLost, SessionClosed, StepFailed
-from .resuming_session import AsyncSession
-from .sync_client import Client, Session
+try:
+    from .async_client import AsyncClient
+    from .replies import Answer, RequestFailed, SequenceLost, SessionClosed, StepFailed
+    from .resuming_session import AsyncSession
+    from .sync_client import Client, Session
+except ModuleNotFoundError as error:
+    if error.name != "httpx":
+        raise
+    message = "the client needs the package httpx: pip install 'torchserve-py[client]'"
+    raise ModuleNotFoundError(message, name=error.name) from None
 
 __all__ = [
     "Answer",

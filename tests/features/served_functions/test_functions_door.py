@@ -48,7 +48,7 @@ async def test_what_is_not_there_is_a_problem_and_in_torchserves_words_at_its_pa
     assert problem(unknown) == {
         "type": "about:blank",
         "title": "Not Found",
-        "detail": "Requested resource is not found, please refer to API document.",
+        "detail": "Nothing has this path. The page /docs shows the models and their paths.",
     }
     wrong = await serving.request("GET", "/shout")
     assert (wrong.status, wrong.headers["Allow"], problem(wrong)["title"]) == (
@@ -56,6 +56,7 @@ async def test_what_is_not_there_is_a_problem_and_in_torchserves_words_at_its_pa
         "POST, OPTIONS",
         "Method Not Allowed",
     )
+    assert problem(wrong)["detail"].startswith("This path takes POST, OPTIONS.")
     torchserve = await serving.request("POST", "/predictions/shoot", data=b"hello")
     assert torchserve.json() == {"code": 404, "type": "ModelNotFoundException", "message": "Model not found: shoot"}
 
