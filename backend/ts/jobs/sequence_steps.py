@@ -1,6 +1,7 @@
 """What counts the steps of sequences, as the worker sees it: which requests run, and what is done between them."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from ts.jobs.row import Row
@@ -26,6 +27,10 @@ class Steps(Protocol):
             wire_rows: The wire rows of these requests, perhaps among others.
             histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.History`.
         """
+        ...
+
+    def rehearse(self, sequence_ids: Sequence[str]) -> AbstractContextManager[None]:
+        """Let a handler run steps of sequences that nobody has sent; their states are dropped at the end."""
         ...
 
     def news_of(self, headers: Sequence[Sequence[str]]) -> SequenceNews | None:

@@ -124,6 +124,10 @@ class TorchServeHandler:
         batch.finish(meanwhile=is_followed and bool(self._frames or connection.has_more))
         return True
 
+    def going_on(self, rows: list[Row], results: Sequence[Any]) -> list[Row]:
+        """Return those of the rows that the next call of the handler has again; ``results`` are those of this one."""
+        return []
+
     def new_batch(self, rows: list[Row]) -> Batch:
         """Return a batch of ``rows``, set up as the context's current batch."""
         return Batch(self._service, rows, self._connection, self._max_response_size)

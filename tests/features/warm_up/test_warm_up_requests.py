@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.features.sequence_steps.stepping import answered, step
 from tests.unit.ts.frontend_stub import Worker, load_message
 
 from ts.features.warm_up.warm_up import prepare
@@ -136,3 +137,73 @@ def test_a_coroutine_is_run_to_its_end(make_worker: Callable[..., Worker], tmp_p
     with asyncio.Runner() as runner:
         prepare(worker.service, worker.runtime, message, requests, runner.get_loop().run_until_complete)
     assert len(calls) == 1
+
+
+#: Counts the steps of each sequence, and the calls; after the calls of the warm-up no sequence is known.
+COUNTS_STEPS = """
+    from ts.sequence import SequenceCache
+
+    class Handler:
+        def initialize(self, context):
+            self.steps = SequenceCache(context)
+            self.calls = []
+
+        def handle(self, data, context):
+            ids = [context.get_sequence_id(index) for index in range(len(data))]
+            for index, name in enumerate(ids):
+                assert context.is_start(index) == (name not in self.steps)
+                self.steps[name] = self.steps.get(name, 0) + 1
+            self.calls.append([self.steps[name] for name in ids])
+            return [str(self.steps[name]) for name in ids]
+"""
+
+
+@pytest.fixture(params=["memory", "file"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_the_rows_of_a_batch_are_sequences_of_their_own_which_nobody_finds_later(
+    make_worker: Callable[..., Worker], cache_settings: Callable[[], Any], tmp_path: Path, sample: str
+) -> None:
+    cache = cache_settings()
+    worker = make_worker(COUNTS_STEPS, sequences=True, cache=cache)
+    message: Any = load_message(tmp_path, sequences=True, cache=cache)
+    requests: Any = [request(file=sample, rows=3, calls=2), request(file=sample)]
+    prepare(worker.service, worker.runtime, message, requests)
+    handler: Any = worker.service.entry_point.__self__  # type: ignore[attr-defined]
+    assert handler.calls == [[1, 1, 1], [2, 2, 2], [1]]
+    assert len(handler.steps) == 0
+    assert answered(worker, step("a", "warm-up-0", "x"), step("b", "mine", "x")) == ["1", "1"]
+    assert answered(worker, step("c", "mine", "x")) == ["2"]
+
+
+#: The rows end one after another, the first one last.
+STREAMS = """
+    calls = []
+
+    def handle(data, context):
+        if data is None:
+            return None
+        calls.append(len(data))
+        left = STEPS - len(calls)
+        context.stopping_criteria = [lambda _, more=index: left <= more for index in range(len(data))]
+        return [None if index else str(left) for index in range(len(data))]
+"""
+
+
+def test_a_continuous_handler_is_called_until_all_rows_have_ended(
+    make_worker: Callable[..., Worker], tmp_path: Path, sample: str
+) -> None:
+    worker = make_worker(STREAMS.replace("STEPS", "4"), continuous=True)
+    run(worker, tmp_path, request(file=sample, rows=3))
+    assert worker.module.calls == [3, 3, 2, 1]
+
+
+def test_a_continuous_handler_that_never_ends_fails_the_load(
+    make_worker: Callable[..., Worker], tmp_path: Path, sample: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ts.features.warm_up.warm_up._MOST_STEPS", 20)
+    worker = make_worker(STREAMS.replace("STEPS", "1000"), continuous=True)
+    with pytest.raises(LoadError, match="has not ended 1 rows in 20 steps"):
+        run(worker, tmp_path, request(file=sample))

@@ -58,11 +58,6 @@ def test_a_wrong_value_is_named_with_what_is_right(tmp_path: Path, text: str, ex
             "warmup: [{contentType: text/plain, inputs: [{name: x, datatype: FP32, shape: [1]}]}]",
             ["warmup[0].contentType", "leave it out"],
         ),
-        ("warmup: [{file: x}]\ncontinuousBatching: true", ["warmup", "continuousBatching", "initialize"]),
-        (
-            "warmup: [{file: x}]\nsequenceBatching: true\nsequenceMaxIdleMSec: 1000",
-            ["warmup", "sequenceBatching", "initialize"],
-        ),
         ("warmup: [{file: x}]\nparallelType: pp\nparallelLevel: 2", ["warmup", "parallelType: pp", "rank 0"]),
     ],
 )

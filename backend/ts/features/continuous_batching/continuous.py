@@ -8,7 +8,7 @@ step. ``docs/handlers.md`` has an example.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ts.connection.batch_claims import BatchClaims
@@ -64,6 +64,11 @@ class ContinuousHandler(TorchServeHandler):
             for row in self._live:
                 row.data = {}
                 row.processor.reset_response()
+
+    def going_on(self, rows: list[Row], results: Sequence[Any]) -> list[Row]:
+        criteria = self._service.context.stopping_criteria
+        given = enumerate(zip(rows, results, strict=True))
+        return [row for index, (row, value) in given if _stream_next(criteria, index, row, value) == "true"]
 
     def _without_withdrawn(self, rows: list[Row]) -> list[Row]:
         """Return the rows whose sequence was not rolled back; notify the handler of the others' end."""

@@ -12,7 +12,8 @@ when the server sends the job again). The runtime
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from ts.context import Context
@@ -202,6 +203,17 @@ class Steps:
 
     def _release_closed(self, steps: list[Step]) -> None:
         """Release sequences that have ended and were not begun anew, before their steps are answered."""
+
+    @contextmanager
+    def rehearse(self, sequence_ids: Sequence[str]) -> Iterator[None]:
+        """Let the handler set states of sequences that nobody has sent; they are dropped at the end."""
+        self._cache.run(sequence_ids)
+        try:
+            yield
+        finally:
+            for sequence_id in sequence_ids:
+                self._cache.drop(sequence_id)
+            self._cache.run(self._live_of)
 
     def news_of(self, headers: Sequence[Sequence[str]]) -> SequenceNews | None:
         """Return which sequences a handler ends with these headers of an answer."""

@@ -60,14 +60,9 @@ class WarmUpKeys(ModelConfigKeys):
 
     def contradictions(self, given: Mapping[Any, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
         """Yield what does not go together with other keys, and requests that say too much or too little."""
-        for name, enabled, why in (
-            ("continuousBatching", given.get("continuousBatching") is True, "a request runs over many steps"),
-            ("sequenceBatching", given.get("sequenceBatching") is True, "a request belongs to a sequence"),
-            ("parallelType: pp", given.get("parallelType") == "pp", "only rank 0 gets requests"),
-        ):
-            if self.warmup and enabled:
-                problem = f"warmup is set but so is {name}, where {why}; warm the model up in the handler's initialize"
-                yield ("warmup", name.partition(":")[0]), problem
+        if self.warmup and given.get("parallelType") == "pp":
+            problem = "warmup is set but so is parallelType: pp, where only rank 0 gets requests"
+            yield ("warmup", "parallelType"), f"{problem}; warm the model up in the handler's initialize"
         for number, each in enumerate(self.warmup or ()):
             place = f"warmup[{number}]"
             if (each.file is None) == (each.inputs is None):
