@@ -30,7 +30,7 @@ from ts.features.sequence_steps.written_states import WrittenStates
 from ts.features.sqlite.file_store import FileStore
 from ts.sequence.sequence_cache import SequenceCache
 
-LENGTHS = (1, 100, 1_000, 10_000)
+LENGTHS = (1, 100, 1_000, 10_000, 300_000)
 ENTRY = bytes(range(100))
 KEPT = 3
 
