@@ -1,16 +1,18 @@
 """The console in a real browser: problems with their tracebacks, events, the server, a chat, and no barrier (axe)."""
 
 import json
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 
 import axe_core_python
 import pytest
 import requests
+from PIL import Image
 from selenium.webdriver.common.keys import Keys
 from tests.e2e.browser import Browser, chromium
 from tests.e2e.console_page import ConsolePage
-from tests.e2e.running_server import RunningServer, model_folder
+from tests.e2e.running_server import RunningServer, eventually, model_folder
 
 AXE = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 FAILING = """
@@ -36,6 +38,30 @@ def handle(data, context):
         send_intermediate_predict_response([f"data: {chunk}\\n\\n"], context.request_ids, "ok", 200, context)
     return ["data: [DONE]\\n\\n"]
 """
+#: Says what it was sent, and answers with the image and with a sound.
+SEEING = """
+from collections.abc import Iterator
+
+from ts import serve
+
+
+@serve(openai=True)
+def seeing(messages: list[dict]) -> Iterator[dict | str]:
+    parts = messages[-1]["content"]
+    yield ", ".join(part.get("text") or part.get("input_audio", {}).get("format") or "image" for part in parts)
+    yield {"content": [part for part in parts if part["type"] == "image_url"]}
+    for part in parts:
+        if part["type"] == "input_audio":
+            yield {"audio": part["input_audio"]}
+"""
+READING = """
+from ts import serve
+
+
+@serve(openai=True)
+def reading(messages: list[dict[str, str]]) -> str:
+    return messages[-1]["content"].upper()
+"""
 COUNTING = """
 def handle(data, context):
     return data and ["counted" for row in data]
@@ -54,6 +80,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     models = {
         "failing": model_folder(folder, "failing", FAILING),
         "chat": model_folder(folder, "chat", CHAT, "openai: true\n"),
+        "seeing": model_folder(folder, "seeing", SEEING, "openai: true\n"),
+        "reading": model_folder(folder, "reading", READING, "openai: true\n"),
         "counting": model_folder(folder, "counting", COUNTING, "sequenceBatching: true\nsequenceMaxIdleMSec: 600000\n"),
     }
     with RunningServer(models, {"drain_timeout": 0}, flags=("--enable-model-api",)) as running:
@@ -116,6 +144,65 @@ def test_a_chat_streams(page: ConsolePage) -> None:
     page.see(".chart:not([hidden]) figcaption", "From one part to the next")
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an image, a sound, a text, and an image that is too large to be sent."""
+    folder = tmp_path_factory.mktemp("files")
+    Image.new("RGB", (20, 10), "teal").save(folder / "teal.png")
+    with wave.open(str(folder / "tone.wav"), "wb") as sound:
+        sound.setparams((1, 2, 8000, 0, "NONE", ""))
+        sound.writeframes(bytes(1600))
+    (folder / "words.txt").write_text("words")
+    (folder / "large.png").write_bytes(bytes(6_000_000))
+    return folder
+
+
+def attach(page: ConsolePage, *files: Path) -> None:
+    page.find(".attachments input[type=file]").send_keys("\n".join(map(str, files)))
+
+
+def test_images_and_audio_are_sent_and_shown_in_a_chat(page: ConsolePage, files: Path) -> None:
+    page.open("models", "seeing", "1.0", "chat")
+    attach(page, files / "teal.png", files / "tone.wav")
+    page.see(".attached", r"(?s)teal\.png, .*tone\.wav, 1\.64 kB")
+    page.see(".attachments [role=status]", r"The request has [\d.]+ kB of 6\.55 MB")
+    page.write(".say textarea", "what is this")
+    page.type(Keys.ENTER)
+    page.see(".chat .assistant", "what is this, image, wav")
+    width = "return document.querySelector('.chat .{} img[alt=\"{}\"]')?.naturalWidth"
+    for role, label in (("user", "teal.png"), ("assistant", "Image of the answer")):
+        eventually(lambda at=(role, label): page.run(width.format(*at)) == 20, f"{role} shows the image", 30)
+        page.find(f".chat .{role} audio[controls][aria-label]")
+    assert page.text(".attached") == "", "they go with one message"
+    assert page.browser.complaints() == []
+
+
+def test_what_cannot_be_sent_in_a_chat_is_told_before(page: ConsolePage, files: Path) -> None:
+    page.open("models", "seeing", "1.0", "chat")
+    page.see(".attachments [role=status]", "A request may have 6.55 MB")
+    attach(page, files / "words.txt")
+    page.see(".attachments [role=status]", "words.txt: it is neither an image nor audio")
+    attach(page, files / "large.png")
+    page.see(
+        ".attachments [role=status]", r"large\.png: with it the request would have 8 MB, and the server takes 6\.55 MB"
+    )
+    attach(page, files / "teal.png")
+    page.press("button[aria-label='Remove teal.png']")
+    assert page.text(".attached") == ""
+    assert page.browser.complaints() == []
+
+
+def test_a_model_that_takes_texts_says_so_in_a_chat(page: ConsolePage, files: Path) -> None:
+    page.open("models", "reading", "1.0", "chat")
+    attach(page, files / "teal.png")
+    page.press(".say button", "Send")
+    page.see(".chat .assistant", r"400: messages\[0\]\.content\[0\] is of the type 'image_url'; .*'text' only")
+    page.write(".say textarea", "hello")
+    page.type(Keys.ENTER)
+    page.see(".chat .assistant", "HELLO")
+    page.browser.complaints()  # the browser tells of each 400
+
+
 def test_the_slowest_requests_and_the_steps_of_a_sequence_are_shown_with_their_ids(page: ConsolePage) -> None:
     authorization = {"Authorization": f"Bearer {page.keys['inference']}", "content-type": "text/plain"}
     for number in range(3):
@@ -133,14 +220,21 @@ def test_the_slowest_requests_and_the_steps_of_a_sequence_are_shown_with_their_i
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_axe_finds_no_barrier(page: ConsolePage, scheme: str) -> None:
+def test_axe_finds_no_barrier(page: ConsolePage, files: Path, scheme: str) -> None:
     page.browser.prefer(scheme)
     fail(page)
     tabs = [("models", "failing", "1.0", tab) for tab in ("live", "workers", "try", "settings")]
     tabs.append(("models", "counting", "1.0", "sequences"))
-    for segments in ((), ("events",), ("server",), ("models", "chat", "1.0", "chat"), *tabs):
+    for segments in ((), ("events",), ("server",), ("models", "seeing", "1.0", "chat"), *tabs):
         page.open(*segments)
         page.find("h1")
+        if segments[-1:] == ("chat",):
+            attach(page, files / "teal.png", files / "tone.wav")
+            page.see(".attached", "tone.wav")
+            page.press(".say button", "Send")
+            page.see(".chat .assistant small", "first part")
+            attach(page, files / "teal.png")
+            page.see(".attached", "teal.png")
         page.run(AXE)
         found = page.browser.execute_async_script(
             "const done = arguments[0]; axe.run().then((all) => done(JSON.stringify(all)))"

@@ -15,7 +15,7 @@ from ts import serve
 
 
 @serve(openai=True)
-def chat(messages: list[dict], temperature: float = 1.0) -> Iterator[str]:
+def chat(messages: list[dict[str, str]], temperature: float = 1.0) -> Iterator[str]:
     for word in messages[-1]["content"].split():
         yield f"{word.upper()} "
     if temperature == 0:
@@ -109,6 +109,19 @@ def test_what_a_function_does_not_answer_is_told(client: OpenAI) -> None:
         client.chat.completions.create(model="chat", messages="hello")  # type: ignore[call-overload]
     with pytest.raises(openai.BadRequestError, match="messages: Field required"):
         client.post("/chat/completions", body={"model": "chat"}, cast_to=object)
+
+
+def test_parts_of_a_message_are_its_text_and_others_are_refused_where_messages_are_texts(client: OpenAI) -> None:
+    text = {"type": "text", "text": "hello you"}
+    spoken = client.chat.completions.create(model="chat", messages=[{"role": "user", "content": [text]}])  # type: ignore[list-item,misc]
+    assert spoken.choices[0].message.content == "HELLO YOU "
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    for part in (image, sound, {"type": "text"}, "words"):
+        kind = repr(part.get("type") if isinstance(part, dict) else None)
+        told = rf"messages\[0\]\.content\[1\] is of the type {kind}; this model takes parts of the type 'text' only"
+        with pytest.raises(openai.BadRequestError, match=told):
+            client.chat.completions.create(model="chat", messages=[{"role": "user", "content": [text, part]}])  # type: ignore[list-item,misc]
 
 
 def test_the_models_are_listed(client: OpenAI) -> None:

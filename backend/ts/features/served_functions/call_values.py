@@ -9,7 +9,7 @@ import functools
 import inspect
 import json
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, create_model
@@ -137,9 +137,9 @@ class CallValues:
         return {name: _value(value, self._types[name]) for name, value in row.items() if name in self._types}
 
     @property
-    def names(self) -> Collection[str]:
-        """The names of the parameters that requests fill."""
-        return self._types.keys()
+    def types(self) -> Mapping[str, Any]:
+        """The parameters that requests fill, by name, with the type of one request's value."""
+        return self._types
 
     @property
     def _names(self) -> str:

@@ -2,7 +2,8 @@
 
 The function has parameters with the names of OpenAI's: ``messages`` makes it answer chat completions, ``prompt``
 completions, ``input`` embeddings; others, such as ``temperature``, are the request's if it has them. It returns, or
-yields, texts; embeddings are a list of vectors.
+yields, texts; embeddings are a list of vectors. A message's content is a text or a list of parts (text, images, audio);
+a function whose messages have texts by their annotation gets the text of the parts, and others are refused.
 """
 
 import base64
@@ -10,7 +11,7 @@ import json
 import struct
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ts.features.served_functions.call_values import InvalidValue
@@ -20,13 +21,15 @@ _ASKED: Final = {"v1/chat/completions": "messages", "v1/completions": "prompt", 
 _EVENTS: Final = "text/event-stream; charset=utf-8"
 _JSON: Final = "application/json"
 _DONE: Final = "data: [DONE]\n\n"
+#: The type of messages that are texts.
+_TEXTS: Final = list[dict[str, str]]
 _NO_USAGE: Final = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 class OpenAICall:
     """One request; ``arguments`` are the members of its body that the function takes."""
 
-    def __init__(self, path: str, body: Mapping[str, Any], parameters: Collection[str]) -> None:
+    def __init__(self, path: str, body: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
         self._path = path
         self._model = str(body.get("model") or "")
         self._id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid.uuid4().hex}"
@@ -34,14 +37,19 @@ class OpenAICall:
         self._in_base64 = body.get("encoding_format") == "base64"
         self._parts: list[Any] = []
         self.arguments = {name: body[name] for name in parameters if name in body}
+        if self._is_chat and parameters["messages"] == _TEXTS and isinstance(body["messages"], list):
+            self.arguments["messages"] = [_in_text(*each) for each in enumerate(body["messages"])]
         #: Whether the client wants the answer as it comes.
         self.streams = bool(body.get("stream")) and not self._is_embedding
 
     @classmethod
-    def of(cls, path: str | None, body: Any, parameters: Collection[str]) -> "OpenAICall | None":
+    def of(cls, path: str | None, body: Any, parameters: Mapping[str, Any]) -> "OpenAICall | None":
         """Return the call that a request to a path is; None if the path is not OpenAI's.
 
-        Raises InvalidValue: the body is not a JSON object, or the function does not answer this path.
+        ``parameters`` are the function's, with their types.
+
+        Raises InvalidValue: the body is not a JSON object, the function does not answer this path, or does not take
+            a part of a message.
         """
         asked = _ASKED.get(path or "")
         if asked is None or path is None:
@@ -140,3 +148,16 @@ class OpenAICall:
 def _vectors(value: Any) -> Any:
     """Return a list of vectors; a single vector is one of them."""
     return [value] if isinstance(value[0], int | float) else value
+
+
+def _in_text(place: int, message: Any) -> Any:
+    """Return a message with its content as a text. Raises InvalidValue: a part of it is none."""
+    parts = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(parts, list):
+        return message
+    for number, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text" or not isinstance(part.get("text"), str):
+            name = f"messages[{place}].content[{number}]"
+            raise InvalidValue(f"{name} is of the type {kind!r}; this model takes parts of the type 'text' only")
+    return {**message, "content": "".join(part["text"] for part in parts)}

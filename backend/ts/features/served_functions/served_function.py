@@ -210,10 +210,10 @@ class _Rows:
     def _of_openai(self, index: int, row: dict[str, Any]) -> dict[str, Any]:
         """Return the row of a request; of one of OpenAI's clients the members that the function takes.
 
-        Raises InvalidValue: the function does not answer the request's path.
+        Raises InvalidValue: the function does not answer the request's path, or does not take a part of a message.
         """
         path = self._context.get_request_header(index, "url_path")
-        asked = OpenAICall.of(path, row.get("body"), self._values.names)
+        asked = OpenAICall.of(path, row.get("body"), self._values.types)
         if asked is None:
             return row
         self._asked[index] = asked
