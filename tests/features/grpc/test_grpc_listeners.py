@@ -8,6 +8,7 @@ import socket
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.empty_pb2 import Empty
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -207,6 +208,21 @@ async def test_reflection(serving):
             await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=service))
             assert (await call.read()).file_descriptor_response.file_descriptor_proto
         call.cancel()
+
+
+async def test_reflection_tells_the_comments_of_the_definitions(serving):
+    call = reflection_pb2_grpc.ServerReflectionStub(serving.inference_channel).ServerReflectionInfo()
+    for symbol, comment in (
+        (INFERENCE, "Version of the model; empty for its default version."),
+        ("inference.GRPCInferenceService", "Empty for the default version, here and below."),
+        ("inference.ModelInferRequest", "The value of a parameter."),
+    ):
+        await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol))
+        serialized = (await call.read()).file_descriptor_response.file_descriptor_proto
+        files = [FileDescriptorProto.FromString(each) for each in serialized]
+        comments = [each.leading_comments.strip() for file in files for each in file.source_code_info.location]
+        assert comment in comments
+    call.cancel()
 
 
 async def test_the_largest_message(start):

@@ -23,6 +23,16 @@ DEFINITIONS = [
 ]
 
 
+#: What reflection tells of the definitions.
+WRITTEN = Path(protos.__path__[0]) / "definitions.binpb"
+
+
+def comments(definition):
+    """Return the comments of a definition with what each is about."""
+    places = definition.source_code_info.location
+    return [(list(each.path), each.leading_comments, each.trailing_comments) for each in places]
+
+
 def clear_json_names(message):
     """Take away what only one of the two forms has."""
     for field in message.field:
@@ -42,11 +52,15 @@ def test_stubs_say_what_the_definition_says(package, definition, tmp_path):
             f"--proto_path={distribution('googleapis-common-protos').locate_file('')}",
             f"--proto_path={Path(grpc_tools.__file__).parent / '_proto'}",
             f"--descriptor_set_out={out}",
+            "--include_source_info",
             str(definition),
         ]
     )
     assert status == 0
     (compiled,) = FileDescriptorSet.FromString(out.read_bytes()).file
+    told = {each.name: each for each in FileDescriptorSet.FromString(WRITTEN.read_bytes()).file}[compiled.name]
+    assert comments(told) == comments(compiled), "run scripts/generate-stubs"
+    compiled.ClearField("source_code_info")
     module = import_module(f"{package}.{definition.stem}_pb2")
     checked_in = FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
     for each in (compiled, checked_in):

@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from torchserve_py.doors.routing import DoorContext
+from torchserve_py.features.grpc.commented_reflection import CommentedReflection
 from torchserve_py.features.grpc.grpc_ports import listen_error, places, tls_context
 from torchserve_py.features.grpc.grpc_settings import GrpcSettings
 from torchserve_py.features.grpc.health import HealthService
@@ -95,7 +96,7 @@ class GrpcDoors:
         methods |= state.methods(_SMALL)
         definitions = [health_pb2, reflection_pb2, *(definition for definition, _ in services)]
         methods[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = Method(
-            reflection.aio.ReflectionServicer(names, pool=_pool_of(definitions)).ServerReflectionInfo,
+            CommentedReflection(names, _pool_of(definitions)).answer,
             _SMALL,
             reflection_pb2.ServerReflectionRequest.FromString,
             reflection_pb2.ServerReflectionResponse.SerializeToString,
