@@ -203,11 +203,13 @@ class Batch:
         self.flush(meanwhile=meanwhile)
         running.set(no_requests)
 
-    def send_part(self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int, kind: str = "") -> None:
+    def send_part(
+        self, ret: Any, req_id_map: Mapping[int, str], message: str, code: int, kind: str = "", details: Any = None
+    ) -> None:
         """Send one part of the response of every row in ``req_id_map``; the handler calls this while it runs.
 
-        A ``code`` other than 200 ends those rows with ``message`` as the error, of this ``kind``. Raises JobsCancelled:
-        every row of the batch is done, so no client waits for further results.
+        A ``code`` other than 200 ends those rows with ``message`` as the error, of this ``kind`` and with
+        these ``details``. Raises JobsCancelled: every row of the batch is done, so no client waits for further results.
         """
         self._look()
         some_done = False
@@ -216,7 +218,7 @@ class Batch:
             if code == 200:
                 self.answer(row, ret[index], "true")
             else:
-                self.fail(row, Failure(error_status(code), message, kind=kind))
+                self.fail(row, Failure(error_status(code), message, details=details, kind=kind))
             some_done |= row.done
         self.flush()
         if some_done and all(row.done for row in self.rows):

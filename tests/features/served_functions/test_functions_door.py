@@ -106,6 +106,22 @@ async def test_a_function_that_fails_is_a_problem(
     assert problem(answer)["type"] == f"urn:torchserve-py:{told[1]}"
 
 
+async def test_what_does_not_fit_the_signature_is_listed_at_the_servers_own_path_only(start: Start) -> None:
+    errors = [{"type": "missing", "loc": ["number"], "msg": "Field required"}]
+
+    def refuse(call: Call) -> None:
+        details = json.dumps(errors).encode()
+        call.part(details, status=400, error="number: Field required", reason="BadRequestException")
+
+    model = function()
+    model.behave = refuse
+    serving = await start(FakeServing([model]))
+    own = await serving.request("POST", "/shout", data=b"{}")
+    assert (own.status, problem(own)["errors"]) == (422, errors)
+    torchserve = await serving.request("POST", "/predictions/shout", data=b"{}")
+    assert torchserve.json() == {"code": 400, "type": "BadRequestException", "message": "number: Field required"}
+
+
 async def test_names_that_the_server_means_otherwise_keep_torchserves_path(start: Start) -> None:
     assert own_path("my model") == "/my%20model"
     assert own_path("ping") == "/predictions/ping"

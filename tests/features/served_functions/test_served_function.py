@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field
 
 from ts import serve
 from ts.context import Context, RequestProcessor
-from ts.features.served_functions.call_values import CallValues, InvalidValue
+from ts.features.served_functions.call_values import CallValues
+from ts.features.served_functions.invalid_values import InvalidValue
 from ts.features.served_functions.served_function import ServedFunction
 from ts.jobs.errors import Failure, JobsCancelled, LoadError
 from ts.sequence import SequenceCache
@@ -49,6 +50,7 @@ class Call:
         self.handler = ServedFunction(function, options)
         self.outcome = self.handler.initialize(self.context)
         self.sent: list[tuple[int, Any]] = []
+        self.details: Any = None
 
     def __call__(self, *rows: dict[str, Any], sequences: tuple[str, ...] = ()) -> list[Any]:
         names = [*sequences, *[""] * (len(rows) - len(sequences))]
@@ -58,7 +60,8 @@ class Call:
         results = self.handler.entry_point(list(rows), self.context)
         return asyncio.run(results) if asyncio.iscoroutine(results) else results
 
-    def _send(self, ret: Any, req_id_map: Any, message: str, code: int, kind: str = "") -> None:
+    def _send(self, ret: Any, req_id_map: Any, message: str, code: int, kind: str = "", details: Any = None) -> None:
+        self.details = details
         for index in req_id_map:
             self.sent.append((index, ret[index] if code == 200 else (code, message)))
         if code != 200:
@@ -140,6 +143,32 @@ def test_a_request_that_does_not_fit_is_refused_with_the_name_of_the_value(given
     call = Call(add)
     assert call(given) == [b""]
     assert [(index, code) for index, (code, _) in call.sent] == [(0, 400)]
+
+
+def test_every_problem_of_a_request_is_listed_in_pydantics_terms() -> None:
+    def draw(boxes: list[Box], unit: str = "m") -> int:
+        return len(boxes)
+
+    call = Call(draw)
+    call(row(body={"boxes": [{"width": "wide"}, {"height": 2}, {"width": {"deep": [b"\xff"]}}], "unit": ["m"] * 99}))
+    assert call.details == [
+        {
+            "type": "float_parsing",
+            "loc": ["boxes", 0, "width"],
+            "msg": "Input should be a valid number, unable to parse string as a number",
+            "input": "wide",
+        },
+        {"type": "missing", "loc": ["boxes", 1, "width"], "msg": "Field required"},
+        {"type": "float_type", "loc": ["boxes", 2, "width"], "msg": "Input should be a valid number"},
+        {"type": "string_type", "loc": ["unit"], "msg": "Input should be a valid string"},
+    ]
+    call(row(body={"boxes": [{"width": "w" * 99}] * 25}))
+    assert len(call.details) == 20
+    assert call.details[0]["input"] == "w" * 60
+    ((_, (_, message)),) = call.sent[1:]
+    assert message.endswith("; and 5 more, 25 problems in all")
+    call(row(body=b"{"))
+    assert [(each["type"], each["loc"]) for each in call.details] == [("value_error", [])]
 
 
 def test_a_batch_is_one_call_without_the_rows_that_do_not_fit() -> None:

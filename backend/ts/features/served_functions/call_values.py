@@ -17,6 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ts.features.served_functions import value_types
+from ts.features.served_functions.invalid_values import SHOWN, InvalidValue, invalid, shown, words
 from ts.features.served_functions.json_examples import NO_EXAMPLE, example_of
 from ts.features.served_functions.tensor_declarations import tensor_of
 from ts.jobs.errors import LoadError
@@ -29,13 +30,7 @@ _JSON: Final = "application/json"
 _JSON_LINES: Final = "application/x-ndjson"
 _SCALARS: Final = (int, float, bool, str)
 _RAW: Final = (bytes, bytearray)
-#: How many characters of a wrong value a message shows.
-_SHOWN: Final = 60
 _OPEN: Final = ConfigDict(arbitrary_types_allowed=True)
-
-
-class InvalidValue(Exception):
-    """A request does not have the values that the function takes; the message says which one is wrong."""
 
 
 class CallValues:
@@ -117,7 +112,7 @@ class CallValues:
                 return self._model.model_validate(value)
             except ValidationError as inner:
                 error = inner
-        raise InvalidValue("; ".join(map(_told, error.errors(include_url=False)))) from None
+        raise invalid(error.errors(include_url=False)) from None
 
     def _given(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._types.keys().isdisjoint(row):  # an ordinary body
@@ -148,7 +143,7 @@ class CallValues:
     def _check_form(self, row: Mapping[str, Any]) -> None:
         """Refuse a form without any of the parameters, which is what a body without a content type is to curl."""
         if row and "body" not in row:
-            fields = ", ".join(repr(str(name)[:_SHOWN]) for name in row)
+            fields = ", ".join(repr(str(name)[:SHOWN]) for name in row)
             raise InvalidValue(
                 f"the request has {fields} in place of {self._names}; a body that is no form needs the header"
                 f" content-type: {self._takes}"
@@ -214,7 +209,7 @@ class CallValues:
         """Check the names of a request's tensors. Raises InvalidValue: there is no parameter of such a name."""
         if unknown := [name for name in names if name not in self._types]:
             known = self._names or "none"
-            raise InvalidValue(f"there is no input {unknown[0][:_SHOWN]!r}; the inputs are: {known}")
+            raise InvalidValue(f"there is no input {unknown[0][:SHOWN]!r}; the inputs are: {known}")
 
     @functools.cached_property
     def _request(self) -> dict[str, Any]:
@@ -235,7 +230,7 @@ class CallValues:
         except ValidationError as error:
             if given is None:
                 return NO_EXAMPLE
-            told = "; ".join(map(_told, error.errors(include_url=False)))
+            told = words(error.errors(include_url=False))
             raise LoadError(f"the example of {name} is not a request that it takes: {told}") from None
         return example
 
@@ -309,28 +304,16 @@ def _given_instead(body: Any) -> str:
         try:
             json.loads(body)
         except UnicodeDecodeError:
-            return _shown(body)
+            return shown(body)
         except ValueError as error:
             return f"and is not JSON: {error}"
-    return _shown(body)
-
-
-def _shown(value: Any) -> str:
-    """Return the words about what was given instead: the beginning of a text, and nothing of what is not text."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return f"given {len(value)} bytes that are not text"
-    return f"given {str(value)[:_SHOWN]!r}"
+    return shown(body)
 
 
 def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a value of type {type(value).__name__}")
-
-
-def _told(error: Any) -> str:
-    given = "" if error["type"] == "missing" else f", {_shown(error['input'])}"
-    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}{given}"
 
 
 class _AnySchema(GenerateJsonSchema):

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ts.features.served_functions.call_values import InvalidValue
+from ts.features.served_functions.invalid_values import InvalidValue
 
 #: The parameter that holds what is asked, by the path of the request.
 _ASKED: Final = {"v1/chat/completions": "messages", "v1/completions": "prompt", "v1/embeddings": "input"}

@@ -8,7 +8,8 @@ from contextlib import aclosing, closing, contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 from ts.context import Context
-from ts.features.served_functions.call_values import CallValues, InvalidValue
+from ts.features.served_functions.call_values import CallValues
+from ts.features.served_functions.invalid_values import InvalidValue
 from ts.features.served_functions.openai_functions import OpenAICall
 from ts.features.served_functions.served_objects import served_object
 from ts.jobs.errors import (
@@ -198,7 +199,11 @@ class _Rows:
             arguments = self._values.read(row)
         except InvalidValue as error:
             with suppress(JobsCancelled):  # the other rows of the batch may still be open
-                _send(context, [], {index: ""}, str(error), 400, BAD_REQUEST)
+                # The other protocols have errors of their own, without such a list.
+                is_openais = bool(context.get_request_header(index, "url_path"))
+                is_plain = not is_openais and context.get_open_inference_request(index) is None
+                details = error.errors if is_plain else None
+                _send(context, [], {index: ""}, str(error), 400, BAD_REQUEST, details)
             return None
         if self._values.new_state is not None:
             state = context.state.get(index)
@@ -256,7 +261,15 @@ class _Rows:
                 self._context.state[index] = state
 
 
-def _send(context: Context, values: Any, ids: Mapping[int, str], message: str, status: int, kind: str = "") -> None:
+def _send(
+    context: Context,
+    values: Any,
+    ids: Mapping[int, str],
+    message: str,
+    status: int,
+    kind: str = "",
+    details: Any = None,
+) -> None:
     """Send a part of the answers to these rows, see `ts.runtime.batch.Batch.send_part`."""
     assert context.send_part is not None
-    context.send_part(values, ids, message, status, kind)
+    context.send_part(values, ids, message, status, kind, details)

@@ -122,7 +122,7 @@ def _check(row: Row, result: Any, *, more: bool) -> None:
         row.encode(row, result, more)
 
 
-def _receive_part(ret: Any, req_id_map: Mapping[int, str], message: str, code: int, kind: str = "") -> None:
+def _receive_part(ret: Any, req_id_map: Mapping[int, str], message: str, code: int, *about: Any) -> None:
     """Stand for the client of a streaming handler."""
     if code != 200:
         raise LoadError(f"the handler answered with status {code}: {message}")

@@ -29,6 +29,19 @@ _PROBLEM: Final = {
                     "title": {"type": "string"},
                     "status": {"type": "integer"},
                     "detail": {"type": "string"},
+                    "errors": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["type", "loc", "msg"],
+                            "properties": {
+                                "type": {"type": "string"},
+                                "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
+                                "msg": {"type": "string"},
+                                "input": {},
+                            },
+                        },
+                    },
                 },
             }
         }

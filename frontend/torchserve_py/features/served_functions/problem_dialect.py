@@ -1,11 +1,13 @@
 """Problem details for HTTP APIs (RFC 9457): the server's own words for failures, where no other API prescribes any.
 
 A problem has ``type``, ``title``, ``status`` and ``detail``. ``type`` is ``about:blank`` where the status says all,
-else a URN with the cause that ``ts-error-cause`` has, too. Answers and streams are as at TorchServe's paths.
+else a URN with the cause that ``ts-error-cause`` has, too. ``errors`` lists what does not fit a function's
+signature, see `ts.features.served_functions.invalid_values`. Answers and streams are as at TorchServe's paths.
 """
 
+import json
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from torchserve_py.doors.exchange import HttpExchange, TorchServeDialect
 from torchserve_py.doors.failures import INVALID_REQUEST, Failure, failure_of
@@ -39,11 +41,13 @@ class ProblemDialect(TorchServeDialect):
         message = failure.message
         if not failure.cause and failure.type in _MESSAGES:
             message = _MESSAGES[failure.type].format(allow=failure.allow)
-        problem = {
+        problem: dict[str, Any] = {
             "type": f"urn:torchserve-py:{failure.cause}" if failure.cause else _NO_MORE_THAN_THE_STATUS,
             "title": "Error" if status is None else status.phrase,
             "status": failure.status,
             "detail": message,
         }
+        if failure.cause == INVALID_REQUEST and failure.details:
+            problem["errors"] = json.loads(bytes(failure.details))
         headers = (("content-type", PROBLEM_TYPE),)
         return Answer(failure.status, to_json(problem), headers if exchange is None else self._named(headers, exchange))
