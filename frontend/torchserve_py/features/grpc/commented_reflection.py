@@ -25,7 +25,9 @@ class CommentedReflection:
     """
 
     def __init__(self, names: Iterable[str], pool: DescriptorPool) -> None:
-        self._plain = reflection.aio.ReflectionServicer(names, pool=pool)
+        self._plain: Any = reflection.aio.ReflectionServicer(
+            names, pool=pool
+        )  # its stubs say a coroutine where it is a generator
         written = FileDescriptorSet.FromString((files(protos) / "definitions.binpb").read_bytes())
         self._comments = {each.name: each.source_code_info for each in written.file}
 
