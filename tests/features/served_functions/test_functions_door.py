@@ -11,6 +11,8 @@ from torchserve_py.doors.routing import ANY_METHOD, Route
 from torchserve_py.features.served_functions.own_path import TAKEN, own_path
 from torchserve_py.plugins import plugins
 
+DOCS = "The page /docs shows the models and their paths."
+
 
 def function(name: str = "shout") -> FakeModel:
     model = FakeModel(name)
@@ -48,8 +50,13 @@ async def test_what_is_not_there_is_a_problem_and_in_torchserves_words_at_its_pa
     assert problem(unknown) == {
         "type": "about:blank",
         "title": "Not Found",
-        "detail": "Nothing has this path. The page /docs shows the models and their paths.",
+        "detail": f"Nothing has the path '/shoot'. Did you mean /shout? {DOCS}",
     }
+    for path, told in (
+        ("/shout/now?x=1", "Nothing has the path '/shout/now'. The model shout is at /shout."),
+        ("/elsewhere/1", "Nothing has the path '/elsewhere/1'. The models are at /shout."),
+    ):
+        assert problem(await serving.request("POST", path, data=b"x"))["detail"] == f"{told} {DOCS}"
     wrong = await serving.request("GET", "/shout")
     assert (wrong.status, wrong.headers["Allow"], problem(wrong)["title"]) == (
         405,
@@ -74,6 +81,8 @@ async def test_a_missing_key_is_a_problem(start: Start) -> None:
     assert (refused.status, problem(refused)["title"]) == (401, "Unauthorized")
     assert refused.headers["www-authenticate"].startswith("Bearer")
     key = json.loads(serving.key_file.read_text())["inference"]["key"]
+    unknown = await serving.request("POST", "/shoot", data=b"hello")
+    assert problem(unknown)["detail"] == f"Nothing has the path '/shoot'. {DOCS}", "names of models are not for all"
     allowed = await serving.request("POST", "/shout", data=b"hello", headers={"Authorization": f"Bearer {key}"})
     assert allowed.status == 200
 

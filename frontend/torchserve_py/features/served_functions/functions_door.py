@@ -4,12 +4,15 @@ It does what ``/predictions/NAME`` does, but for failures: these are problem det
 mean nothing, on a server with a function; a server with TorchServe's handlers only words these as TorchServe does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
+from torchserve_py.doors.failures import Failure, not_found
 from torchserve_py.doors.model_index import ModelIndex
 from torchserve_py.doors.predictions import PREDICTING, InferenceDoor
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, DoorContext, PathValues, Reply, Route
 from torchserve_py.features.served_functions.problem_dialect import ProblemDialect
+from torchserve_py.features.served_functions.unknown_paths import about_unknown_path
 from torchserve_py.transport.http1.request import Request
 
 
@@ -26,13 +29,23 @@ class FunctionsDoor(InferenceDoor):
 
     def routes(self) -> Iterator[Route]:
         yield Route("/{model_name}", self._run, ("POST", "OPTIONS"), dialect=self._dialect, applies=self._is_model)
-        yield Route(ANY_PATH, _nothing, ANY_METHOD, None, self._dialect, applies=self._has_functions)
+        yield Route(ANY_PATH, _nothing, ANY_METHOD, None, self._dialect, (), self._has_functions, self._refuse)
 
     def _is_model(self, request: Request, values: PathValues) -> bool:
         return values["model_name"] in self._names.get()
 
     def _has_functions(self, request: Request, values: PathValues) -> bool:
         return any("function" in self.serving.declared(model) for model in self.serving.models())
+
+    def _refuse(self, request: Request, failure: Failure) -> Coroutine[Any, Any, Reply] | None:
+        """Answer a request whose path means nothing; the names of models are told where no key is needed."""
+        if failure.type != not_found().failure.type:
+            return None
+        names = sorted(self._names.get()) if self.context.tokens is None else []
+        return self._unknown(about_unknown_path(request.target.partition("?")[0], names))
+
+    async def _unknown(self, message: str) -> Reply:
+        return self._dialect.failure(Failure(404, "", message))
 
     def _run(self, request: Request, values: PathValues) -> Reply:
         return self.infer(request, values["model_name"], None, PREDICTING)

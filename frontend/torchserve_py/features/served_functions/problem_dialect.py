@@ -18,11 +18,7 @@ PROBLEM_TYPE: Final = "application/problem+json"
 _NO_MORE_THAN_THE_STATUS: Final = "about:blank"
 #: What a worker reports of a handler that raised an exception, where users are not to see which.
 _RAISED: Final = (503, "Prediction failed", HANDLER_ERROR)
-#: In place of TorchServe's messages, by its names for unknown paths and methods.
-_MESSAGES: Final = {
-    "ResourceNotFoundException": "Nothing has this path. The page /docs shows the models and their paths.",
-    "MethodNotAllowedException": "This path takes {allow}. The page /docs shows how to send a request.",
-}
+_WRONG_METHOD: Final = "MethodNotAllowedException"
 
 
 class ProblemDialect(TorchServeDialect):
@@ -39,8 +35,8 @@ class ProblemDialect(TorchServeDialect):
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         status = HTTPStatus(failure.status) if failure.status in set(HTTPStatus) else None
         message = failure.message
-        if not failure.cause and failure.type in _MESSAGES:
-            message = _MESSAGES[failure.type].format(allow=failure.allow)
+        if not failure.cause and failure.type == _WRONG_METHOD:
+            message = f"This path takes {failure.allow}. The page /docs shows how to send a request."
         problem: dict[str, Any] = {
             "type": f"urn:torchserve-py:{failure.cause}" if failure.cause else _NO_MORE_THAN_THE_STATUS,
             "title": "Error" if status is None else status.phrase,
