@@ -91,6 +91,8 @@ from opentelemetry import trace
 
 class Traced(MLModel):
     async def predict(self, payload):
+        if payload.id == "fail":
+            raise ValueError("wrong")
         span = trace.get_current_span().get_span_context()
         output = ResponseOutput(name="span", shape=[1], datatype="BYTES", data=[f"{span.span_id:016x}"])
         return InferenceResponse(model_name=self.name, outputs=[output])
@@ -100,7 +102,9 @@ from opentelemetry import trace
 
 
 class Model:
-    async def predict(self, model_input):
+    def predict(self, model_input):
+        if model_input.get("id") == "fail":
+            raise ValueError("wrong")
         return f"{trace.get_current_span().get_span_context().span_id:016x}"
 """
 
@@ -130,3 +134,17 @@ def test_jobs_of_other_contracts_have_spans_of_their_own(tmp_path: Path) -> None
             assert handler["parent_id"] == job["context"]["span_id"]
             assert handler["attributes"]["request.id"] == answer.headers["x-request-id"]
             assert handler["context"]["span_id"].removeprefix("0x") in answer.text
+            assert (handler["events"], handler["status"]["status_code"]) == ([], "UNSET")
+            traces.write_text("")
+            assert server.predict(name, json.dumps(question | {"id": "fail"}), headers=kind).status_code == 500
+            eventually(lambda: len(spans_in(traces)) == 2, "the failure is traced")
+            failed = spans_in(traces)["handler"]
+            assert (failed["attributes"]["error.type"], failed["status"]["status_code"]) == ("ValueError", "ERROR")
+            (event,) = failed["events"]
+            about = event["attributes"]
+            assert (event["name"], about["exception.type"], about["exception.message"]) == (
+                "exception",
+                "ValueError",
+                "wrong",
+            )
+            assert 'raise ValueError("wrong")' in about["exception.stacktrace"]

@@ -33,6 +33,7 @@ from ts.features.mlserver.reported_metrics import take_records
 from ts.features.open_inference.receive import receive, receive_input
 from ts.features.open_inference.rest import has_length
 from ts.features.open_inference.types import InferenceRequest, Received, Tensor
+from ts.features.tracing.model_errors import note_error
 from ts.handler_utils.asgi_scope import pseudo_header
 from ts.jobs.errors import Failure, too_large, wire_text
 from ts.protocol.frames import Buffer
@@ -112,6 +113,8 @@ class MLServerRuntime(AsyncRuntime):
                     failure = Failure(500, "The model awaited something that was cancelled.")
                 else:
                     failure = failure_of(error)
+                if failure is not error:  # the model's code has raised it
+                    note_error(error)
                 text = wire_text(failure.message)
                 row = error_row(job_id, failure.status, text, failure.headers, details_of(failure))
                 self._outbox.put(row, time.perf_counter() - started)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ts.context import Context, RequestProcessor
+from ts.features.tracing.model_errors import note_on
 from ts.features.tracing.span_export import HEADERS, provider_of
 from ts.protocol.messages import InferRow
 from ts.protocol.request_names import REQUEST_NAME, name_among, usable_name
@@ -67,7 +68,7 @@ class HandlerSpans:
     @contextmanager
     def _call(self, context: Context) -> Iterator[None]:
         """One call of the handler. The span of the first row is the current one, for what the handler traces itself."""
-        from opentelemetry.trace import StatusCode, use_span
+        from opentelemetry.trace import use_span
 
         spans = list(self._begin(context))
         try:
@@ -78,9 +79,7 @@ class HandlerSpans:
                 yield
         except BaseException as error:
             for span in spans:
-                span.record_exception(error)
-                span.set_attribute("error.type", _name_of(error))
-                span.set_status(StatusCode.ERROR, type(error).__name__)
+                note_on(span, error)
             raise
         finally:
             for span in spans:
@@ -104,12 +103,6 @@ class HandlerSpans:
         if HEADERS[0] not in carrier:
             return None
         return self._tracer.start_span("handler", self._propagator.extract(carrier, TraceContext()))
-
-
-def _name_of(error: BaseException) -> str:
-    """Return the name of an exception's type as OpenTelemetry wants it, with its module unless it is Python's own."""
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def observer(destination: str, model_name: str) -> HandlerSpans:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from ts.features.async_calls.async_runtime import Outbox, is_cancelled
+from ts.features.tracing.model_errors import note_error
 from ts.features.truss.encodings import to_json
 from ts.features.truss.model_methods import PREDICT, Endpoint
 from ts.features.truss.model_request import Client, ModelRequest
@@ -206,6 +207,7 @@ class Call:
             return error
         if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and is_cancelled()):
             raise error
+        note_error(error)
         device_loss.note_loss(error)
         exc_info = (type(error), error, users_traceback(error))
         if isinstance(error, HTTPException) and _can_be_sent(error):
