@@ -21,6 +21,7 @@ PLUGIN = Plugin(
     needs=(
         "async_calls",
         "open_inference",
+        "tracing",
     ),
     schemas={"mlserver-model": _model_settings, "mlserver-server": _server_settings},
     contracts={
