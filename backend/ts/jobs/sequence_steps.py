@@ -27,19 +27,15 @@ class Steps(Protocol):
             wire_rows: The wire rows of these requests, perhaps among others.
             histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.History`.
         """
-        ...
 
     def rehearse(self, sequence_ids: Sequence[str]) -> AbstractContextManager[None]:
         """Let a handler run steps of sequences that nobody has sent; their states are dropped at the end."""
-        ...
 
     def news_of(self, headers: Sequence[Sequence[str]]) -> SequenceNews | None:
         """Return which sequences a handler ends with these headers of an answer."""
-        ...
 
     def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Record the steps that these answers complete; return the answers to send."""
-        ...
 
     def complete_and_send(
         self, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], seconds: float, *, meanwhile: bool
@@ -56,7 +52,6 @@ class Steps(Protocol):
 
         Return whether they were undone and may begin again with what was ``sent``.
         """
-        ...
 
     def wait_for_commit(self) -> None:
         """Wait for what `complete_and_send` has left to a thread; call this before anything else is sent."""
@@ -70,7 +65,6 @@ class Steps(Protocol):
     @property
     def store_update_due(self) -> bool:
         """Whether `update_store` has to run."""
-        ...
 
     def update_store(self) -> None:
         """Write to the store which sequences have ended, and which other workers may take over."""

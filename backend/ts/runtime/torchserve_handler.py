@@ -71,8 +71,8 @@ class TorchServeHandler:
             sent, histories = self._next_batch()
             rows = self.read_rows(sent, histories)
             if not self.run_batch(rows, sent):
-                undone = {row.job_id for row in rows}
-                self.run_batch(self.read_rows([each for each in sent if each.job_id in undone], histories))
+                undone = [each for each in sent if any(row.job_id == each.job_id for row in rows)]
+                self.run_batch(self.read_rows(undone, histories))
         else:
             self.update_store()
 

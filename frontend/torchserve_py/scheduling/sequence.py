@@ -79,6 +79,7 @@ class Sequence:
     in_flight: tuple[Job, ...] = ()
     ending: CloseReason | None = None  # why the sequence closes as soon as none of its jobs is in flight, if it does
     has_state: bool = False  # whether a worker has had one of its jobs, and so state that can be lost
+    has_succeeded: bool = False  # whether one of its jobs was answered without an error
     #: The tokens of its jobs that were answered: another one begins when a start marker ends what was there before.
     tokens: tuple[str, ...] = ()
     held_until: float = 0.0  # when a held sequence may be asked for again

@@ -36,6 +36,10 @@ MOST_ENDED_AT_ONCE = 500
 MOST_EARLIER_TOKENS = 1_000
 
 
+#: How a sequence ends that no worker has a state of, by whether its store may have one.
+_NOTHING_HERE = {False: CloseReason.ended, True: CloseReason.suspended}
+
+
 class LostSequences:
     """Lanes of lost workers with sequences that are still to be ended; due as long as there are any."""
 
@@ -190,15 +194,21 @@ class Sequences:
             self.open[job.sequence_id].has_state = False
 
     def returned(self, job: Job, now: float) -> None:
-        """A job in flight is over: the next one may be sent, or the sequence rests, or ends if the job was its last."""
+        """A job in flight is over: the next one may be sent, or the sequence rests, or ends if the job was its last.
+
+        A sequence ends as well if its only job has failed: else requests that are refused would take the room of all.
+        """
         sequence = self.open[job.sequence_id]
         sequence.in_flight = _without(job, sequence.in_flight)
         if not sequence.in_flight:
             sequence.lane.running -= 1
         if job.token is not None and not job.failed and job.token not in sequence.tokens[-1:]:
             sequence.tokens = (*sequence.tokens[-MOST_EARLIER_TOKENS:], job.token)
+        sequence.has_succeeded |= not job.failed
         if job.ends_sequence and sequence.ending is None:
             sequence.ending = CloseReason.ended
+        elif not (sequence.has_succeeded or sequence.in_flight or sequence.waiting or sequence.ending):
+            sequence.has_state, sequence.ending = False, _NOTHING_HERE[self._policy.durable]
         self._settle(sequence, now)
 
     # Workers

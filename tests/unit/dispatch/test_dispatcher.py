@@ -346,14 +346,31 @@ async def test_jobs_are_counted_by_how_they_ended():
     assert outcomes.last_at > 0
 
 
+@pytest.mark.parametrize(("policy", "reason"), [(stateful(), "ended"), (durable(), "suspended")])
+async def test_a_sequence_whose_only_step_has_failed_takes_no_room(policy: Policy, reason: str) -> None:
+    shell = Shell(policy)
+    (worker,) = shell.workers
+    refused = shell.submit("a", sequence_id="s")
+    shell.result(worker, refused.job_id, False, 400, "", [], b"", "no number")
+    assert [worker.ended.get_nowait() for _ in range(worker.ended.qsize())] == [("s", reason)]
+    assert shell.dispatcher.scheduler.open_sequences == 0
+    again = shell.submit("b", sequence_id="s")  # it may begin all the same
+    shell.answer(worker, again)
+    assert (await again.next()).body == b"ok"
+    failed = shell.submit("c", sequence_id="s")
+    shell.result(worker, failed.job_id, False, 400, "", [], b"", "no number")
+    assert worker.ended.empty(), "an earlier step has succeeded"
+    assert shell.dispatcher.scheduler.open_sequences == 1
+
+
 @pytest.mark.parametrize(
     ("cause", "ended"),
     [
         (Cause.sequence_lost, [("s", "evicted")]),
         (Cause.sequence_expired, [("s", "idle")]),
         (Cause.sequence_moved, [("s", "suspended")]),
-        (Cause.sequence_store, []),
-        (Cause.request_running, []),
+        (Cause.sequence_store, [("s", "ended")]),
+        (Cause.request_running, [("s", "ended")]),
     ],
 )
 async def test_a_step_that_the_worker_does_not_apply_fails_with_its_cause(
@@ -401,7 +418,7 @@ async def test_a_step_of_a_stored_sequence_that_fails_ends_nothing(news: list[An
     assert worker.ended.get_nowait() == ("s", "ended")
 
 
-@pytest.mark.parametrize(("error", "ended"), [("cancelled", []), (None, [("s", "ended")])])
+@pytest.mark.parametrize(("error", "ended"), [("cancelled", [("s", "suspended")]), (None, [("s", "ended")])])
 async def test_a_stored_sequence_that_ends_in_a_cancelled_stream_ends_if_its_step_is_kept(
     error: str | None, ended: list[tuple[str, str]]
 ) -> None:
