@@ -154,12 +154,14 @@ class SequenceNews(NamedTuple):
         ended: The ids of the sequences that the handler ends with the row.
         token: What names the sequence that the row is of among all that have its id; empty if it is not known.
         version: The version of the model that the sequence of a refused step belongs to; empty if that is not why.
+        state_size: How many bytes the state has that a store has written with the step; 0 if it has written none.
     """
 
     cause: str = ""
     ended: Sequence[str] = ()
     token: str = ""
     version: str = ""
+    state_size: int = 0
 
 
 class ResultRow(NamedTuple):

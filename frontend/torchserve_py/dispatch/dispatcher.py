@@ -434,10 +434,10 @@ class Dispatcher(ReaderEvents):
         """Count and trace a job that ends."""
         told = outcome.status if isinstance(outcome, Part) else outcome
         failed = not isinstance(outcome, Part) or outcome.error is not None
-        sent, request = job.sent_at, job.request
+        size = outcome.news.state_size if isinstance(outcome, Part) and outcome.news is not None else 0
         record = JobRecord(
-            *(time.time(), job.submitted_at, sent, now, request.by_default, request.via, told, failed),
-            *(job.id, request.headers, trace_id, job.sequence_id or "", job.worker_id),
+            *(time.time(), job.submitted_at, job.sent_at, now, job.request.by_default, job.request.via, told, failed),
+            *(job.id, job.request.headers, trace_id, job.sequence_id or "", job.worker_id, size),
         )
         self.metrics.ended(record)
         if job.on_end is not None:

@@ -136,7 +136,7 @@ def _problem(row: list[Any]) -> str | None:
         if type(pair) is not list or len(pair) != 2:
             return "its headers are not a list of pairs"
     if news is not None and not _is_news(news):
-        return "what it tells of sequences is not a list of a cause, ids, a token and a version"
+        return "what it tells of sequences is not a list of a cause, ids, a token, a version and a size"
     problem = None
     if type(status) is not int or not (200 <= status <= 599 or (status == _SWITCHING_PROTOCOLS and more)):
         problem = status_problem(status)
@@ -148,9 +148,7 @@ def _problem(row: list[Any]) -> str | None:
 
 
 def _is_news(news: Any) -> bool:
-    if type(news) is not list or [type(each) for each in news] != [str, list, str, str]:
-        return False
-    return all(type(sequence_id) is str for sequence_id in news[1])
+    return type(news) is list and [*map(type, news)] == [str, list, str, str, int] and {*map(type, news[1])} <= {str}
 
 
 class JobFailed(Exception):

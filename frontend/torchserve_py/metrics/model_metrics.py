@@ -46,6 +46,7 @@ class JobRecord(NamedTuple):
         failed: Whether it has no answer, or one that is an error.
         headers: Of its request.
         trace_id, sequence_id, worker_id: Empty for none.
+        state_size: How many bytes the state has that a store has written with it; 0 if it has written none.
     """
 
     at: float
@@ -61,6 +62,7 @@ class JobRecord(NamedTuple):
     trace_id: str
     sequence_id: str
     worker_id: str
+    state_size: int
 
 
 class BatchRecord(NamedTuple):

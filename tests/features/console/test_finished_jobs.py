@@ -7,9 +7,16 @@ from torchserve_py.scheduling.effects import Cause
 
 
 def job(
-    took: float, number: int = 0, *, at: float = 1e9, sequence: str = "", told: Cause | int = 200, waited: float = 0.0
+    took: float,
+    number: int = 0,
+    *,
+    at: float = 1e9,
+    sequence: str = "",
+    told: Cause | int = 200,
+    waited: float = 0.0,
+    state: int = 0,
 ) -> JobRecord:
-    about = ("job", [(b"X-Request-Id", f"request-{number}".encode())], "trace", sequence, "9000")
+    about = ("job", [(b"X-Request-Id", f"request-{number}".encode())], "trace", sequence, "9000", state)
     return JobRecord(at, 10.0, 10.0 + waited, 10.0 + took, False, "http", told, told != 200, *about)
 
 
@@ -46,6 +53,8 @@ def test_a_sequence_has_its_last_steps_in_order() -> None:
     seen.follow("net", "1.0", [*steps, job(1.0, 9)])
     assert requests_of(seen.steps("net", "1.0", "ada")) == ["request-1", "request-3"]
     assert seen.steps("net", "1.0", "eve") == []
+    seen.follow("net", "1.0", [job(1.0, 4, sequence="bob", state=1500)])
+    assert [each["state"] for each in seen.steps("net", "1.0", "bob")] == [None, None, 1500]
     seen.follow("net", "1.0", [job(1.0, number, sequence="ada") for number in range(200)])
     assert requests_of(seen.steps("net", "1.0", "ada")) == [
         f"request-{200 - MOST_STEPS + at}" for at in range(MOST_STEPS)

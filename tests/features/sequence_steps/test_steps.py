@@ -17,6 +17,16 @@ def test_states_outlive_the_worker(durable_worker: Make) -> None:
     assert answered(second, step("j4", "s", "10"), step("j5", "t", "10"), step("j6", "u", "1")) == ["16", "17", "1"]
 
 
+def test_an_answer_tells_how_large_the_state_is_that_was_written_with_it(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL)
+    first = worker.infer(step("j1", "s", "5"))[0].news.state_size
+    state = worker.service.context.sequence_cache.encoded("s")
+    assert first == len(state)
+    steps = [step("j2", "s", "boom"), step("j1", "s", "5"), step("j3", "s", "1", end=True)]
+    sizes = [worker.infer(each)[0].news.state_size for each in steps]
+    assert sizes == [0, 0, 0], "what fails, is repeated or ends the sequence writes no state"
+
+
 def test_a_step_that_is_sent_again_is_answered_as_it_was(durable_worker: Make) -> None:
     first = durable_worker(TOTAL)
     (before,) = first.infer(step("j1", "s", "5"))

@@ -128,9 +128,11 @@ class Shell:
         await self.dispatcher.retire(cast("Worker", worker), limit)
 
 
-def told(cause: str = "", ended: Sequence[str] = (), token: str = "", version: str = "") -> list[Any]:
+def told(
+    cause: str = "", ended: Sequence[str] = (), token: str = "", version: str = "", state_size: int = 0
+) -> list[Any]:
     """Return what a row tells of sequences, as it arrives."""
-    return [cause, [*ended], token, version]
+    return [cause, [*ended], token, version, state_size]
 
 
 def stateless(**fields: Any) -> Policy:

@@ -219,6 +219,17 @@ async def test_a_handler_ends_sequences() -> None:
     assert worker.ended.empty()
 
 
+async def test_followers_are_told_how_large_the_state_is_that_a_step_has_written() -> None:
+    shell = Shell(stateful())
+    (worker,) = shell.workers
+    sizes: list[int] = []
+    shell.metrics.followers.append(lambda _name, _version, jobs: sizes.extend(job.state_size for job in jobs))
+    shell.answer(worker, shell.submit("x", sequence_id="a"), news=told(token="t", state_size=1500))
+    shell.answer(worker, shell.submit("y", sequence_id="a"))
+    shell.metrics.fold()
+    assert sizes == [1500, 0]
+
+
 async def test_what_a_stateless_model_tells_of_sequences_means_nothing() -> None:
     shell = Shell(stateless())
     (worker,) = shell.workers

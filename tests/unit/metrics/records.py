@@ -24,7 +24,7 @@ def end_job(
     """A job has its outcome after so many seconds, of which it waited some; None: it was never sent."""
     begun_at = ended_at - took
     sent_at = 0.0 if waited is None else begun_at + waited
-    model.ended(JobRecord(at, begun_at, sent_at, ended_at, by_default, via, told, failed, "job", (), "", "", ""))
+    model.ended(JobRecord(at, begun_at, sent_at, ended_at, by_default, via, told, failed, "job", (), "", "", "", 0))
 
 
 def end_batch(

@@ -23,6 +23,7 @@ from ts.protocol.messages import (
 INTERRUPTED_HEADER = "ts_stream_interrupted"
 _STREAM_NEXT = "ts_stream_next"
 _NOTHING_YET: Final = ResultRow("", True, 200, "", (), b"")
+_NO_NEWS: Final = SequenceNews()
 
 LOST: Final = (410, "sequence_lost")
 MOVED: Final = (409, "sequence_moved")
@@ -238,9 +239,15 @@ def with_token(answer: ResultRow, token: str) -> ResultRow:
     job_id, more, status, reason, headers, body, error, news = answer
     if error is not None:
         return answer
-    told = ("", (), token, "") if news is None else (news.cause, news.ended, token, news.version)
+    told = ("", (), token, "", 0) if news is None else (news.cause, news.ended, token, news.version, news.state_size)
     news = _new(SequenceNews, told)
     return _new(ResultRow, (job_id, more, status, reason, [*headers, (ANSWER_TOKEN, token)], body, None, news))
+
+
+def with_state_size(answer: ResultRow, size: int) -> ResultRow:
+    """Return an answer that tells the server how many bytes the state has that is written with its step."""
+    news = answer.news or _NO_NEWS
+    return _new(ResultRow, (*answer[:-1], _new(SequenceNews, (*news[:-1], size))))
 
 
 def error_answer(job_id: str, status: int, cause: str, message: str, version: str = "") -> ResultRow:

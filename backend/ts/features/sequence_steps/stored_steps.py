@@ -43,6 +43,7 @@ from ts.features.sequence_steps.step import (
     error_answer,
     new_token,
     refusal_answer,
+    with_state_size,
     with_token,
 )
 from ts.features.sequence_steps.steps import Steps
@@ -247,7 +248,7 @@ class StoredSteps(Steps):
             whole = self._written.prepare([leases[each] for each in batch.steps], partial(self._counted, batch))
         for sequence_id, steps in list(batch.steps.items()):
             try:
-                batch.commits.append(self._prepare_sequence(sequence_id, steps, whole=sequence_id in whole))
+                commit = self._prepare_sequence(sequence_id, steps, whole=sequence_id in whole)
             except Exception as error:  # an encoder is the handler's code
                 logger.exception("The state of %r cannot be stored", sequence_id, extra={"sequence_id": sequence_id})
                 failure = device_failure(error)
@@ -258,6 +259,11 @@ class StoredSteps(Steps):
                     batch.refuse(sequence_id, failure.status, DEVICE, text)
                 self._roll_back(sequence_id)
                 del batch.steps[sequence_id]
+            else:
+                batch.commits.append(commit)
+                if commit.state is not None:
+                    index = steps[-1].index
+                    answers[index] = with_state_size(answers[index], len(commit.state))
         return batch
 
     def undo_for_room(self, error: BaseException, sent: Sequence[InferRow]) -> bool:

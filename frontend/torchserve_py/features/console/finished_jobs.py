@@ -91,5 +91,6 @@ def _shown(job: JobRecord) -> dict[str, Any]:
         "request": name_among(job.headers) or job.job_id,
         "trace": job.trace_id,
         "sequence": job.sequence_id,
+        "state": job.state_size or None,
         "worker": job.worker_id,
     }

@@ -25,8 +25,8 @@ export function sequencesTab({ model, signal }) {
   let turn = 0;
 
   function choose(id) {
-    const remark = "The last steps that this server has run, the oldest first.";
-    chosen = { id, ...finishedJobs(`Steps of ${id}`, remark, model) };
+    const remark = "The last steps that this server has run, the oldest first, and how large the state was that a store has written.";
+    chosen = { id, ...finishedJobs(`Steps of ${id}`, remark, model, { areSteps: true }) };
     history.replaceChildren(chosen.element);
     look();
   }
