@@ -1,4 +1,4 @@
-"""Trains the recogniser on Morse code that it makes up, and writes its weights: half a minute on two cores.
+"""Trains the recogniser on Morse code that it makes up, and writes its weights: half a minute on one core.
 
 python handlers/morse/train.py [FILE] [--steps N]      FILE: default weights.pt beside this script
 """
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from morse_code import keyed  # type: ignore[import-not-found]
 from morse_model import CHARACTERS, FRAME, MorseRecogniser  # type: ignore[import-not-found]  # beside this script
 
-STEPS, BATCH, FRAMES = 400, 16, 256
+STEPS, BATCH, FRAMES = 300, 16, 224
 #: Frames that say which character has just ended.
 _SAYING = 3
 
@@ -27,7 +27,7 @@ def example(random: np.random.Generator) -> tuple[np.ndarray[Any, Any], np.ndarr
     """Return the frames of a sound with noise, and the number of the character that each frame says."""
     letters = random.choice(CHARACTERS[2:], random.integers(1, 30))
     text = "".join(f"{each} " if random.random() < 0.2 else str(each) for each in letters)
-    made = keyed(text, random.uniform(0.055, 0.065), random.uniform(400, 1000), random)
+    made = keyed(text, random.uniform(0.058, 0.062), random.uniform(400, 1000), random)
     sound = random.standard_normal(FRAMES * FRAME, dtype=np.float32) * np.float32(random.uniform(0.001, 0.1))
     heard = made.sound[: len(sound)]
     sound[: len(heard)] += heard * np.float32(random.uniform(0.2, 0.9))
@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("file", nargs="?", type=Path, default=Path(__file__).with_name("weights.pt"))
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
+    torch.set_num_threads(1)  # the tensors are too small to be shared out
     torch.save(train(options.steps).state_dict(), options.file)
     print(f"Wrote {options.file}")
 

@@ -5,7 +5,7 @@ from tests.simulation.mutants import MUTANTS
 from tests.simulation.test_simulation import simulation
 
 #: Within so many worlds each is found.
-MOST_SEEDS = 300
+MOST_SEEDS = 600
 
 
 @pytest.mark.parametrize("mutant", [each for each in MUTANTS if each])
