@@ -137,7 +137,7 @@ class Attempt:
 
     def __str__(self) -> str:
         told = f"{self.status} {self.cause}{' Retry-After' if self.again else ''} " if self.status else ""
-        return f"{self.result}: {told}{self.tokens or ''} x-request-id={self.request_id}"
+        return f"{self.result}: {told}{self.tokens or ''} ts_request_id={self.request_id}"
 
 
 @dataclass
@@ -236,7 +236,7 @@ class Sender:
         reply = await self._doors.send(server, door, sequence, step.body, step.said)
         if reply.status in {UNREACHED, UNHEARD}:
             return Attempt(Result.UNREACHED if reply.status == UNREACHED else Result.UNHEARD)
-        request_id, incarnation = reply.headers.get("x-request-id"), reply.headers.get("ts_sequence_token")
+        request_id, incarnation = reply.headers.get("ts_request_id"), reply.headers.get("ts_sequence_token")
         if reply.status == TORN:
             return Attempt(Result.UNKNOWN, request_id=request_id)
         if reply.status == 200:

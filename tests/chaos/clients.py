@@ -4,7 +4,7 @@ A client runs one incarnation of a sequence after another. Some clients number t
 count them from 1 in each incarnation, some send none. Of steps with numbers copies come late; see `tests.chaos.copies`.
 After an error that says that a step does not count, a client expects exactly the
 state before it; where it was told nothing, or ``outcome_unknown``, it asks, by sending the step again under the same id
-(that of ``x-request-id`` if it had sent none); after 410 it expects the state to be gone.
+(the one that the answer names, if it had sent none); after 410 it expects the state to be gone.
 """
 
 import asyncio

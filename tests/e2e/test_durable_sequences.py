@@ -11,7 +11,8 @@ import requests
 from tests.e2e.running_server import RunningServer
 
 # A number is added; "die" kills the worker, "die once" only the first time, "full" takes the worker's disk away,
-# "odd" puts something into the state that no store can hold, "break" streams a part that ends the sequence, and raises.
+# "odd" puts something into the state that no store can hold, "break" streams a part that ends the sequence, and raises,
+# "stream" streams a part and adds 1.
 HANDLER = """
     import os, resource, signal
     from pathlib import Path
@@ -27,6 +28,9 @@ HANDLER = """
                 context.set_response_header(0, context.header_key_sequence_end, context.get_sequence_id(0))
                 send_intermediate_predict_response(["part"], context.request_ids, "OK", 200, context)
                 raise RuntimeError("broken")
+            if data[0]["body"] == "stream":
+                send_intermediate_predict_response(["part "], context.request_ids, "OK", 200, context)
+                return [self.step(context.get_sequence_id(0), "1")]
             return [self.step(context.get_sequence_id(index), row["body"]) for index, row in enumerate(data)]
 
         def step(self, sequence_id, word):
@@ -126,6 +130,15 @@ def test_a_state_that_cannot_be_stored_is_told_with_the_place_in_it(server: Runn
     assert "Retry-After" not in answer.headers
     assert "state['beams'][1]['best'] is a builtins.object, which cannot be stored" in answer.json()["message"]
     assert step(server, "o", "1").text == "6"
+
+
+def test_the_head_of_a_stream_names_the_step_although_a_proxy_has_named_the_request(server: RunningServer) -> None:
+    headers = {"x-request-id": "of-a-proxy", "ts_request_sequence_end": "true"}
+    step(server, "streamed", "5")
+    torn = server.predict("tally", "stream", sequence="streamed", headers=headers)
+    assert (torn.text, torn.headers["x-request-id"]) == ("part 6", "of-a-proxy")
+    again = step(server, "streamed", "stream", torn.headers["ts_request_id"], ends=True)
+    assert again.text == "part 6"
 
 
 def test_a_last_step_that_does_not_count_ends_nothing(server: RunningServer) -> None:

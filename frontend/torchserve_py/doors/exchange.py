@@ -37,11 +37,7 @@ class Dialect:
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
         """Return the failure for a job that ended without (the rest of) an answer."""
         failure = failure_of_job(cause, exchange.name, exchange.version, exchange.parts.sequence_id, exchange.model)
-        if cause is not Cause.outcome_unknown:
-            return failure
-        # The id by which the client can ask what has become of the step.
-        sent = () if exchange.sequence is None else exchange.sequence.headers
-        return failure._replace(more_headers=((REQUEST_ID, dict(sent).get(REQUEST_ID, exchange.parts.job_id)),))
+        return failure._replace(more_headers=(exchange.step_name,)) if cause is Cause.outcome_unknown else failure
 
 
 class HttpDialect(Dialect, ABC):
@@ -103,6 +99,11 @@ class Exchange(ABC):
     parts: Parts
     version: str | None
 
+    @property
+    def step_name(self) -> tuple[str, str]:
+        """The header with the id by which the client can ask what has become of the step."""
+        return REQUEST_ID, dict(self.sequence.headers if self.sequence else ()).get(REQUEST_ID, self.parts.job_id)
+
     async def next(self) -> Part:
         """Wait for the next part. Raises DoorError: the job ended without a further part, or the part is an error."""
         try:
@@ -117,9 +118,8 @@ class Exchange(ABC):
         """
         if not isinstance(outcome, Part):
             raise DoorError(self.dialect.ended(self, outcome))
-        if outcome.error is not None:
-            kind, details = outcome.reason, outcome.body
-            raise DoorError(handler_failure(outcome.status, outcome.error, outcome.headers, details, kind))
+        if (error := outcome.error) is not None:
+            raise DoorError(handler_failure(outcome.status, error, outcome.headers, outcome.body, outcome.reason))
         return outcome
 
     async def relay(self, first: Part) -> None:
@@ -203,8 +203,7 @@ class HttpExchange(CallExchange):
 
     def reply(self, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
         """Return the answer that begins with the first part, or a coroutine that gives or sends it."""
-        stream = self.dialect.stream(self, first)
-        return self.dialect.answer(self, first) if stream is None else stream
+        return self.dialect.stream(self, first) or self.dialect.answer(self, first)
 
     async def stream(self, first: Part) -> AlreadySent:
         """Send ``first`` and every part that follows it.
@@ -214,7 +213,10 @@ class HttpExchange(CallExchange):
         the head that the handler has set.
         """
         try:
-            self.responses.start_stream(self.request, self.dialect.opening(self, first), self.parts.job_id)
+            head = self.dialect.opening(self, first)
+            if self.parts.sequence_id is not None:  # the stream may break off
+                head = head._replace(headers=(*head.headers, self.step_name))
+            self.responses.start_stream(self.request, head, self.parts.job_id)
             if self.request.stage is STREAMING:  # else nothing but the head was asked for
                 await self.relay(first)
         except ReaderStalled:
