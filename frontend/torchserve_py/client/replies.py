@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -47,7 +47,8 @@ class Answer(NamedTuple):
 class RequestFailed(Exception):
     """The server has refused a request, or its handler has failed; as a text it is the server's message.
 
-    ``status`` and ``cause`` are those of ``docs/rest-api.md``; a cause may be empty.
+    ``status`` and ``cause`` are those of ``docs/rest-api.md``; a cause may be empty. ``errors`` are the problems of a
+    request that does not fit a function's signature, each a dict as pydantic has it: ``loc``, ``msg``, ``type``.
     """
 
     def __init__(self, status: int, cause: str, message: str) -> None:
@@ -55,11 +56,21 @@ class RequestFailed(Exception):
         self.status = status
         self.cause = cause
         self.message = message
+        self.errors: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
     def of(cls, status: int, cause: str, body: bytes) -> "RequestFailed":
         """Return the exception for an answer, whose body may be an error of TorchServe, OpenAI or RFC 9457."""
-        return cls(status, cause, _message_in(body) or f"the server answered {status} without a message")
+        text = body.decode(errors="replace").strip()
+        try:
+            told = json.loads(text)
+        except ValueError:
+            told = None
+        message = text if not isinstance(told, dict) else _message_in(told) or text
+        failed = cls(status, cause, message or f"the server answered {status} without a message")
+        if isinstance(told, dict) and isinstance(errors := told.get("errors"), list):
+            failed.errors = [each for each in errors if isinstance(each, dict)]
+        return failed
 
 
 class StepFailed(RequestFailed):
@@ -82,17 +93,11 @@ class SessionClosed(Exception):
         self.code = code
 
 
-def _message_in(body: bytes) -> str:
-    text = body.decode(errors="replace").strip()
-    try:
-        told = json.loads(text)
-    except ValueError:
-        return text
-    if isinstance(told, dict):
-        for name in ("message", "detail", "error", "title"):
-            said = told.get(name)
-            if isinstance(said, dict):
-                said = said.get("message")
-            if isinstance(said, str) and said:
-                return said
-    return text
+def _message_in(told: Mapping[str, Any]) -> str:
+    for name in ("message", "detail", "error", "title"):
+        said = told.get(name)
+        if isinstance(said, dict):
+            said = said.get("message")
+        if isinstance(said, str) and said:
+            return said
+    return ""

@@ -268,8 +268,7 @@ class TorchServeDialect(HttpDialect):
 
     def _named(self, headers: Headers, exchange: HttpExchange) -> Headers:
         """Add the header that names the sequence, unless the handler has set it."""
-        sequence = exchange.sequence
-        if sequence is None or _has(headers, self._sequence_header):
+        if (sequence := exchange.sequence) is None or _has(headers, self._sequence_header):
             return headers
         return (*headers, (self._sequence_header, sequence.id))
 

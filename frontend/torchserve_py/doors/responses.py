@@ -86,8 +86,7 @@ class Responses:
         Raises BadResponse: the status or a header is not one that HTTP allows; nothing was written.
         """
         status, body, headers, reason = answer
-        lines = self._lines(headers, _name(request, request_id))
-        request.respond(status, lines, body, reason=reason)
+        request.respond(status, self._lines(headers, _name(request, request_id)), body, reason=reason)
         self._answered(time.time(), status)
 
     def start_stream(self, request: Request, head: Answer, request_id: str = "") -> None:

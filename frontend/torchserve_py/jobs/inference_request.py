@@ -22,7 +22,10 @@ Via = Literal["http", "grpc", "websocket", "workflow", "server"]
 
 @dataclass(slots=True)
 class InferenceRequest:
-    """One request. Nobody changes it; a frozen dataclass or a named tuple would take twice as long to make, or more."""
+    """One request. Once it is submitted, nobody changes it.
+
+    A frozen dataclass or a named tuple would take twice as long to make, or more.
+    """
 
     #: Pairs of name and value, ``bytes`` as received or ``str`` as set by the server; later ones win. Those of the
     #: sequence are among them.
@@ -47,6 +50,8 @@ class InferenceRequest:
     more_input: bool = False  # whether further inputs follow, by `torchserve_py.jobs.parts.Parts.send_input`
     #: How it has come, for the counts of outcomes.
     via: Via = "http"
+    #: Method and target of a request that has come over HTTP.
+    request_line: tuple[str, str] | None = None
     #: Whether the request must not run, but asks for the kept answer to an earlier one with its request id. Only for a
     #: model whose sequences are stored.
     only_ask: bool = False

@@ -90,5 +90,12 @@ def test_a_failure_says_the_servers_message(body: bytes, message: str) -> None:
     assert (str(failed), failed.message, failed.status, failed.cause) == (message, message, 404, "model_not_found")
 
 
+def test_a_failure_has_the_problems_that_its_details_list() -> None:
+    missing = {"type": "missing", "loc": ["number"], "msg": "Field required"}
+    details = json.dumps({"title": "Unprocessable", "detail": "number is missing", "errors": [missing]}).encode()
+    assert RequestFailed.of(422, "invalid_request", details).errors == [missing]
+    assert list(RequestFailed.of(422, "", b'{"errors": "many"}').errors) == []
+
+
 def test_a_failed_step_says_its_message() -> None:
     assert str(StepFailed(3, 503, "sequence_store", "The state cannot be read.")) == "The state cannot be read."
