@@ -243,6 +243,9 @@ class Plugin:
         sequence_states: The name of a module whose ``sequence_states(keys)`` returns the
             `plans.sequence_states.SequenceStates` of a model with these `PluginKeys`. The first plugin that has one
             counts.
+        archives: The name of a module with ``unpack(archive, temp_dir, url)``, which returns the new folder with what a
+            file holds, and ``unpack_outline(archive, folder, url)``, which unpacks only what a registration reads. Both
+            raise ArchiveError. The first plugin that has one counts.
         downloads: By the scheme of an archive's URL (http, https, file), the name of a module with
             ``fetch(url, store, policy)``; see `archive.downloads.fetch`.
         packages: The name of a module whose coroutine ``install(plan, settings)`` installs what the workers of a model
@@ -266,6 +269,8 @@ class Plugin:
             `metrics.handler_metrics.HandlerMetrics` of the server: for handlers that cannot use the names ``taken``, by
             a `MetricsPlan`, with a line for each value in ``log``, if it is not None. The first plugin that has one
             counts.
+        logging: The name of a module with ``configure_logging(settings)``, which sends each log to its place; it raises
+            LogConfigError or OSError. The first plugin that has one counts.
         metrics_plan: Returns which metrics there are, or None if the settings list none. Raises MetricsConfigError.
         observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
             jobs cost nothing more. Raises FeatureUnavailable.
@@ -306,6 +311,7 @@ class Plugin:
     stores: Mapping[str, StoreOffer] = field(default_factory=dict)
     steps: str = ""
     sequence_states: str = ""
+    archives: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
     packages: str = ""
     confinement: str = ""
@@ -316,6 +322,7 @@ class Plugin:
     around: Callable[[Settings], AbstractContextManager[None]] = _nothing_around
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     handler_metrics: str = ""
+    logging: str = ""
     metrics_plan: Callable[[Settings], MetricsPlan | None] = _nothing_of_the_kind
     observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
     authorization: Callable[[Settings], Authorization] | None = None

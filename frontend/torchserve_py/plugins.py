@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 ENTRY_POINTS: Final = "torchserve_py.plugins"
 #: What `Plugin` has the name of a module for, of which the first counts.
 ModuleOffer: TypeAlias = (
-    Literal["autoscaler", "confinement", "forms", "guard", "handler_metrics"]
+    Literal["archives", "autoscaler", "confinement", "forms", "guard", "handler_metrics", "logging"]
     | Literal["packages", "sequence_states", "server_launcher", "steps", "tls"]
 )
 #: The folders in `torchserve_py.features`. If doors of two have the same path, the first gets the request.
 BUILT_IN: Final = (
+    "log_files",
     "metrics_config",
     "open_inference",
     "truss",
@@ -66,6 +67,7 @@ BUILT_IN: Final = (
     "quickstart",
     "operator_tools",
     "archiver",
+    "archives",
     "downloads",
     "async_calls",
     "continuous_batching",

@@ -35,8 +35,6 @@ import uvloop
 from torchserve_py.background_tasks import in_background
 from torchserve_py.doors.openings import problems_of_opening
 from torchserve_py.logs import access_log
-from torchserve_py.logs.log_thread import wait_until_written
-from torchserve_py.logs.setup import configure_logging
 from torchserve_py.metrics.metrics_plan import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.registry import ModelRegistry
@@ -69,9 +67,6 @@ STARTED_LINE = "Model server started."
 
 #: How often the log of metrics gets lines of what has changed since the last time (seconds).
 _CHANGES_INTERVAL = 1.0
-
-#: Time limit for writing the last lines of the access and metric logs (seconds).
-_LAST_LINES_LIMIT = 5.0
 
 #: How often freed memory is given back to the system (seconds).
 _FREED_MEMORY_INTERVAL = 5.0
@@ -188,7 +183,7 @@ class Server:
         await self._worker_listener.close()
         access_log.flush()
         self._metrics.flush_logs()
-        await asyncio.to_thread(wait_until_written, _LAST_LINES_LIMIT)
+        await asyncio.to_thread(_flush_logs)
 
     async def _log_changes(self) -> None:
         while True:
@@ -319,6 +314,19 @@ def run(settings: Settings, attend: Attendant = _say_started) -> int:
         logger.exception("The server cannot run because of an error in the server itself")
         return 1
     return 0
+
+
+def _flush_logs() -> None:
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
+def configure_logging(settings: Settings) -> None:
+    """Send each log where a plugin says, else all to standard output. Raises LogConfigError, OSError."""
+    if module := module_of("logging"):
+        importlib.import_module(module).configure_logging(settings)
+    else:
+        logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
 
 
 def main() -> int:

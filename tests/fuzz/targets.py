@@ -20,11 +20,11 @@ from tests.features.grpc.http2 import conformance as calls
 from tests.features.grpc.http2.in_memory import InMemory
 from tests.unit.transport.http1.parsed_twice import parse, parse_alike
 
-from torchserve_py.archive import unpack
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.manifest import parse as parse_manifest
 from torchserve_py.archive.model_files import open_model, outline
 from torchserve_py.doors.requests import split_path
+from torchserve_py.features.archives import unpack
 from torchserve_py.features.grpc.http2 import frames as http2
 from torchserve_py.features.grpc.http2.abuse_allowance import AbuseAllowance
 from torchserve_py.features.grpc.http2.frame_reader import FrameReader

@@ -16,25 +16,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any
 
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.contracts import contract_of, known_contracts
 from torchserve_py.archive.errors import ArchiveNotFound, InvalidArchive, UnreadableArchive
 from torchserve_py.archive.locate import PYTHON_SUFFIX
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, describe, read
-from torchserve_py.archive.unpack import Target, unpack, unpack_into
-from torchserve_py.plugins import sources
+from torchserve_py.plugins import module_of, sources
 from torchserve_py.settings.model_spec import fallback_name
 
 logger = logging.getLogger(__name__)
 
 _CONFIG_FILE = "model-config.yaml"
 _WEIGHT_SUFFIXES = (".pt", ".pth")
-#: Of files that say how a model is to be served, and of the file with its class.
-_READ_SUFFIXES: Final = frozenset((".yaml", ".yml", ".json", ".toml", ".txt", ".lock", ".py"))
-#: A registration reads at most so many bytes of each; one byte more shows that a file is larger.
-_OUTLINED_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,7 @@ def open_model(path: Path, temp_dir: Path, *, url: str = "", handler: str | None
     if path.suffix == PYTHON_SUFFIX:
         file = path.absolute()
         return _open_folder(file.parent, file.stem, url, handler or file.name)
-    unpacked = unpack(path, temp_dir.absolute(), url=url)
+    unpacked = _archives(url).unpack(path, temp_dir.absolute(), url=url)
     try:
         return replace(_open_folder(unpacked, url, url, handler), unpacked_dir=unpacked)
     except BaseException:
@@ -112,7 +107,7 @@ def outline(path: Path, *, url: str, handler: str | None = None) -> Iterator[Mod
         yield open_model(path, path, url=url, handler=handler)
         return
     with tempfile.TemporaryDirectory(prefix="torchserve-outline-") as folder:
-        unpack_into(_Outline(url, Path(folder)), path)
+        _archives(url).unpack_outline(path, Path(folder), url=url)
         yield _open_folder(Path(folder), url, url, handler)
 
 
@@ -121,12 +116,11 @@ def files_in(model_dir: Path) -> frozenset[str]:
     return frozenset(str(file.relative_to(model_dir)) for file in model_dir.rglob("*") if file.is_file())
 
 
-class _Outline(Target):
-    """Writes every file, but for most of them no content."""
-
-    def _read(self, path: Path, content: BinaryIO) -> Iterator[bytes]:
-        if path.suffix in _READ_SUFFIXES:
-            yield content.read(_OUTLINED_BYTES + 1)
+def _archives(url: str) -> Any:
+    """Return the module that unpacks archives; `url` names one in messages. Raises UnreadableArchive: there is none."""
+    if module := module_of("archives"):
+        return importlib.import_module(module)
+    raise UnreadableArchive(url, "no feature of this server unpacks archives; unpack it, and name the folder")
 
 
 def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> ModelFiles:

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from torchserve_py.logs.setup import MODEL_LOGGER
+from torchserve_py.logs import MODEL_LOGGER
 from torchserve_py.transport.turns import running_turns
 from torchserve_py.workers.startup import MEMORY_RAN_OUT
 from ts.protocol.log_records import record_of

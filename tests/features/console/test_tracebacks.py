@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from torchserve_py.features.console.tracebacks import MOST_TRACEBACKS, Tracebacks
-from torchserve_py.logs.setup import MODEL_LOGGER
+from torchserve_py.logs import MODEL_LOGGER
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
 
-from torchserve_py.logs.setup import MODEL_LOGGER
+from torchserve_py.logs import MODEL_LOGGER
 
 #: What is kept: different tracebacks, characters of one, request ids of one. Above the first, the oldest is forgotten.
 MOST_TRACEBACKS: Final = 50

@@ -4,7 +4,7 @@ import logging
 from collections import OrderedDict, deque
 from typing import Final, NamedTuple
 
-from torchserve_py.logs.setup import MODEL_LOGGER
+from torchserve_py.logs import MODEL_LOGGER
 
 #: What is kept: lines of a worker, characters of a line, workers. Above the last, the longest silent one is forgotten.
 MOST_LINES: Final = 400

@@ -25,7 +25,7 @@ from torchserve_py.archive.cancellation import check_cancelled
 from torchserve_py.archive.downloads import DownloadPolicy, file_name, split_checksum
 from torchserve_py.archive.errors import ArchiveExists, DownloadError
 from torchserve_py.archive.locate import check_location
-from torchserve_py.archive.unpack import is_archive
+from torchserve_py.features.archives.unpack import is_archive
 from torchserve_py.features.downloads.http_source import CHUNK_BYTES, opened
 from torchserve_py.features.downloads.progress_bar import Progress, progress_bar
 

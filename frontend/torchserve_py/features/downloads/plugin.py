@@ -3,5 +3,7 @@
 from torchserve_py.plugin_api import Plugin
 
 PLUGIN = Plugin(
-    name="downloads", downloads=dict.fromkeys(("http", "https", "file"), "torchserve_py.features.downloads.fetch")
+    name="downloads",
+    needs=("archives",),
+    downloads=dict.fromkeys(("http", "https", "file"), "torchserve_py.features.downloads.fetch"),
 )

@@ -4,7 +4,7 @@ from torchserve_py.plugin_api import Plugin
 
 PLUGIN = Plugin(
     name="quickstart",
-    needs=("console", "keys", "served_functions"),
+    needs=("console", "keys", "log_files", "served_functions"),
     commands={
         "serve": "torchserve_py.features.quickstart.serve_command",
         "init": "torchserve_py.features.quickstart.init_command",

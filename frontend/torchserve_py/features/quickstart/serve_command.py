@@ -70,8 +70,7 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
     from torchserve_py.features.quickstart.attendant import Attendant
     from torchserve_py.features.quickstart.served_path import NoModel, ServedPath
     from torchserve_py.features.quickstart.terminal_log import show_less
-    from torchserve_py.logs.setup import configure_logging
-    from torchserve_py.server import run
+    from torchserve_py.server import configure_logging, run
     from torchserve_py.settings.log_config import LogConfigError
     from torchserve_py.settings.resolution import SettingsError
 

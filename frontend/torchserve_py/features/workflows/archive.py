@@ -9,8 +9,8 @@ from pathlib import Path
 from torchserve_py.archive import manifest as model_manifest
 from torchserve_py.archive.downloads import DownloadPolicy, fetch
 from torchserve_py.archive.errors import UnreadableArchive
-from torchserve_py.archive.unpack import unpack
 from torchserve_py.features.archiver.pack import stamped
+from torchserve_py.features.archives.unpack import unpack
 from torchserve_py.features.workflows.errors import InvalidDag, InvalidWorkflow, WorkflowNotFound
 from torchserve_py.features.workflows.manifest import read_manifest
 from torchserve_py.features.workflows.spec import WorkflowSpec, read_spec

@@ -34,7 +34,7 @@ def _settings() -> type[SettingsSection]:
 
 PLUGIN = Plugin(
     name="workflows",
-    needs=("archiver", "management"),
+    needs=("archiver", "archives", "management"),
     doors=_doors,
     schemas={"workflow": _specification},
     settings=_settings,

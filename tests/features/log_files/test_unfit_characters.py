@@ -5,10 +5,10 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.unit.log_files import configure, lines, restored_loggers
+from tests.features.log_files.log_files import configure, lines, restored_loggers
 
+from torchserve_py.features.log_files.log_thread import wait_until_written
 from torchserve_py.logs import access_log
-from torchserve_py.logs.log_thread import wait_until_written
 
 __all__ = ["restored_loggers"]
 

@@ -18,9 +18,9 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from torchserve_py.features.log_files.log_thread import log_thread, wait_until_written
 from torchserve_py.logs.formatters import Formatted
 from torchserve_py.logs.line_logs import Batch
-from torchserve_py.logs.log_thread import log_thread, wait_until_written
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchserve_py.archive import unpack as unpack_module
 from torchserve_py.archive.cancellation import CANCELLED, Cancelled
 from torchserve_py.archive.errors import ArchiveError, UnreadableArchive, UnsafeArchive
-from torchserve_py.archive.unpack import unpack
+from torchserve_py.features.archives import unpack as unpack_module
+from torchserve_py.features.archives.unpack import unpack
 
 Write = Callable[[Path, list[tuple[str, bytes]]], Path]
 

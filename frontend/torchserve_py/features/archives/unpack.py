@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Self, cast
+from typing import BinaryIO, Final, Self, cast
 
 from torchserve_py.archive.cancellation import check_cancelled
 from torchserve_py.archive.errors import UnreadableArchive, UnsafeArchive
@@ -33,6 +33,11 @@ MAX_FILES = 100_000
 MAX_RATIO = 100
 RATIO_FROM = 1 << 28
 MAX_TAR_HEADER_BYTES = 1 << 20  # tarfile holds a long name or a pax header in memory
+
+#: Of files that say how a model is to be served, and of the file with its class.
+_READ_SUFFIXES: Final = frozenset((".yaml", ".yml", ".json", ".toml", ".txt", ".lock", ".py"))
+#: A registration reads at most so many bytes of each; one byte more shows that a file is larger.
+_OUTLINED_BYTES: Final = 1 << 20
 
 _ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
 _GZIP_START = b"\x1f\x8b"
@@ -147,6 +152,23 @@ def unpack(archive: Path, temp_dir: Path, *, url: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder
+
+
+class _Outline(Target):
+    """Writes every file, but for most of them no content."""
+
+    def _read(self, path: Path, content: BinaryIO) -> Iterator[bytes]:
+        if path.suffix in _READ_SUFFIXES:
+            yield content.read(_OUTLINED_BYTES + 1)
+
+
+def unpack_outline(archive: Path, folder: Path, *, url: str) -> None:
+    """Unpack `archive` into a folder, without the content of large files and of what a registration does not read.
+
+    It passes the same checks as with `unpack`, but for the checksums of the files not read. Raises UnsafeArchive,
+    UnreadableArchive and Cancelled.
+    """
+    unpack_into(_Outline(url, folder), archive)
 
 
 def is_archive(file: BinaryIO) -> bool:

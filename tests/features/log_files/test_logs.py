@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.unit.log_files import TIME, configure, lines, restored_loggers, write
+from tests.features.log_files.log_files import TIME, configure, lines, restored_loggers, write
 
+from torchserve_py.features.log_files.handlers import InThread, LogFile
+from torchserve_py.features.log_files.log_thread import log_thread, wait_until_written
+from torchserve_py.features.log_files.setup import apply_log_config
 from torchserve_py.logs import LineFormatter, access_log
-from torchserve_py.logs.handlers import InThread, LogFile
-from torchserve_py.logs.log_thread import log_thread, wait_until_written
-from torchserve_py.logs.setup import apply_log_config
 from torchserve_py.logs.unfit_characters import fit
 from torchserve_py.settings.log_config import LogConfigError, read_log_config
 
@@ -20,7 +20,7 @@ __all__ = ["restored_loggers"]
 
 pytestmark = pytest.mark.usefixtures("restored_loggers")
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "logging.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "logging.md"
 
 
 def test_lines_look_like_torchserves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from torchserve_py.features.log_files.log_thread import wait_until_written
+from torchserve_py.features.log_files.setup import configure_logging
 from torchserve_py.logs import access_log
 from torchserve_py.logs.line_logs import TAKES_BATCHES, TEXT_ONLY, LineLog
-from torchserve_py.logs.log_thread import wait_until_written
-from torchserve_py.logs.setup import configure_logging
 from torchserve_py.settings.server_settings import server_settings
 
 LOGGERS = (None, "MODEL_LOG", "ACCESS_LOG", "TS_METRICS", "MODEL_METRICS", "some.module")

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.log_files import TIME, configure, lines, restored_loggers, text_of, write
+from tests.features.log_files.log_files import TIME, configure, lines, restored_loggers, text_of, write
 
-from torchserve_py.logs import handlers, log_thread
-from torchserve_py.logs.handlers import Console, InThread
+from torchserve_py.features.log_files import handlers, log_thread
+from torchserve_py.features.log_files.handlers import Console, InThread
+from torchserve_py.features.log_files.log_thread import wait_until_written
 from torchserve_py.logs.line_logs import Batch, LineLog
-from torchserve_py.logs.log_thread import wait_until_written
 
 __all__ = ["restored_loggers"]
 

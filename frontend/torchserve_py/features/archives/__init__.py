@@ -1,0 +1,1 @@
+"""Archives of models: ZIP (``.mar``) and tar, unpacked with limits."""
