@@ -1,5 +1,6 @@
 """The console's door: the page without a key, everything else with the management key, and an off switch."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -11,6 +12,8 @@ from torchserve_py.features.console.history import COLUMNS
 from torchserve_py.settings.model_spec import ModelSpec
 
 API = "/console/api"
+#: Seconds without a word, after which the page turns grey.
+SILENCE = 6
 BEHIND_THE_KEY = (
     ("GET", f"{API}/server"),
     ("GET", f"{API}/overview"),
@@ -97,6 +100,19 @@ async def test_the_overview_has_every_version_and_goes_on_each_second(start: Sta
     assert len(second["point"]) == len(COLUMNS)
 
 
+async def test_a_burst_before_the_first_look_is_shown(start: Start) -> None:
+    registry = FakeServing([FakeModel("a")])
+    registry.model.metrics.outcomes.failures["handler_error"] = 3
+    serving = await start(registry)
+    while True:  # the first sample is taken within a second
+        [(_, first)] = await events(serving, f"{API}/overview", 1)
+        if first["models"]:
+            break
+    assert sum(each or 0 for each in first["history"]["seconds"]["columns"]["failures"]) == 3
+    [(_, model)] = await events(serving, f"{API}/models/a/1.0", 1)
+    assert model["failures"] == {"handler_error": 3}
+
+
 async def test_models_that_could_not_be_loaded_are_named(start: Start) -> None:
     registry = FakeServing([FakeModel("a")], not_loaded=[ModelSpec("broken", "broken.mar")])
     serving = await start(registry)
@@ -148,3 +164,11 @@ async def test_a_request_of_the_page_is_one_to_the_model(serving: OpenDoors) -> 
 
 async def test_a_worker_without_lines_has_an_empty_log(serving: OpenDoors) -> None:
     assert await events(serving, f"{API}/logs/9000", 1) == [("lines", [])]
+
+
+@pytest.mark.parametrize("target", ["overview", "events", "machine", "models/noop/1.0", "logs/9000"])
+async def test_a_page_hears_something_before_it_takes_the_server_for_gone(serving: OpenDoors, target: str) -> None:
+    async with serving.client.get(f"{serving.address('management')}{API}/{target}") as response:
+        while (await response.content.readline()).strip():  # the first event
+            continue
+        assert await asyncio.wait_for(response.content.readline(), SILENCE)

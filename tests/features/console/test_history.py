@@ -7,15 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_py.features.console.history import COLUMNS, ModelHistory, Ring, point_between, sum_of
-from torchserve_py.metrics.catalog import BATCH_BOUNDS, SECONDS_BOUNDS
+from torchserve_py.features.console.history import COLUMNS, NOTHING, ModelHistory, Ring, point_between, sum_of
+from torchserve_py.metrics.catalog import SECONDS_BOUNDS
 from torchserve_py.serving.model_activity import Activity, Timing
-
-NO_TIMES = Timing((0,) * (len(SECONDS_BOUNDS) + 1), 0.0)
-NO_BATCHES = (0,) * (len(BATCH_BOUNDS) + 1)
-NOTHING = Activity(
-    0, 0.0, 0.0, {}, 0.0, 0.0, {}, NO_BATCHES, 0, NO_TIMES, NO_TIMES, NO_TIMES, NO_TIMES, 0, 0, 0, 0, 0, 0
-)
 
 
 def times(count: int, seconds: float) -> Timing:
@@ -104,6 +98,16 @@ def test_a_history_has_five_minutes_by_seconds_and_an_hour_by_ten_seconds() -> N
     shown = history.as_json()
     for ring, length in (("seconds", 300), ("coarse", 360)):
         assert shown[ring]["columns"]["answers"] == [3.0] * length
+
+
+def test_the_history_of_a_new_version_begins_with_what_came_before_the_first_sample() -> None:
+    now = NOTHING._replace(succeeded=2, failures={"handler_error": 3}, batches=(5, *NOTHING.batches[1:]))
+    history = ModelHistory(19, now, 19.0, is_new=True)
+    assert (history.failures, history.batches[0]) == ({"handler_error": 3}, 5)
+    assert history.seconds.latest("failures", 1) == [3.0]
+    history.sample(20, now, 20.0)
+    assert history.seconds.latest("failures", 2) == [3.0, 0.0]
+    assert history.coarse.latest("failures", 1) == [1.5]
 
 
 def test_a_sum_leaves_out_what_has_no_sum() -> None:

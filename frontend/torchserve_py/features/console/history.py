@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from torchserve_py.metrics.catalog import SECONDS_BOUNDS
+from torchserve_py.metrics.catalog import BATCH_BOUNDS, SECONDS_BOUNDS
 from torchserve_py.serving.model_activity import Activity, Timing
 
 #: The numbers of a point, in order. Times are in milliseconds; a number without anything to measure is NaN.
@@ -44,6 +44,12 @@ _COARSE_POINTS: Final = 360
 _MINUTE: Final = 60
 _MINUTES: Final = 61
 _QUANTILES: Final = (0.5, 0.99)
+_NO_TIMES: Final = Timing((0,) * (len(SECONDS_BOUNDS) + 1), 0.0)
+_NO_BATCHES: Final = (0,) * (len(BATCH_BOUNDS) + 1)
+#: The activity of a model version when it is registered.
+NOTHING: Final = Activity(
+    0, 0.0, 0.0, {}, 0.0, 0.0, {}, _NO_BATCHES, 0, _NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, 0, 0, 0, 0, 0, 0
+)
 
 Point = Sequence[float]
 
@@ -103,16 +109,20 @@ class History:
 
 
 class ModelHistory(History):
-    """The history of one model version, from samples of its activity; ``at`` counts seconds of a steady clock."""
+    """The history of one model version, from samples of its activity; ``at`` counts seconds of a steady clock.
 
-    def __init__(self, tick: int, activity: Activity, at: float) -> None:
+    ``is_new``: the version was registered within the last second, to which all belongs that the first sample counts.
+    """
+
+    def __init__(self, tick: int, activity: Activity, at: float, *, is_new: bool = False) -> None:
         super().__init__()
+        before = NOTHING if is_new else activity
         self.activity = activity
         self._at = at
-        self._coarse_activity, self._coarse_at = activity, at
+        self._coarse_activity, self._coarse_at = before, at - 1.0 if is_new else at
         #: Failures and batches as they were at each minute of the last hour, oldest first.
-        self._minutes = deque([(activity.failures, activity.batches)], maxlen=_MINUTES)
-        self.seconds.add(tick, point_between(activity, activity, 1.0))
+        self._minutes = deque([(before.failures, before.batches)], maxlen=_MINUTES)
+        self.seconds.add(tick, point_between(before, activity, 1.0))
 
     def sample(self, tick: int, activity: Activity, at: float) -> None:
         """Add a sample, one for each tick."""

@@ -29,9 +29,9 @@ from torchserve_py.transport.http1.request import Request
 from torchserve_py.version import __version__
 
 API: Final = "/console/api"
-#: Seconds between two looks for new lines, and looks without a line before the connection is kept alive.
+#: Seconds between two looks for new lines, and looks without a line before the page hears that the server is there.
 _LOOK: Final = 0.25
-_QUIET_LOOKS: Final = 60
+_QUIET_LOOKS: Final = 4
 _EVENT_HEADERS: Final = (EVENTS_TYPE, ("x-accel-buffering", "no"))
 
 #: The name of an event, and its data; None keeps the connection alive.

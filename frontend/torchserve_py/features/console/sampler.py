@@ -9,7 +9,7 @@ from torchserve_py.background_tasks import in_background
 from torchserve_py.features.console.history import COARSE, History, ModelHistory, ends_coarse, short, sum_of
 from torchserve_py.features.console.timeline import Timeline
 from torchserve_py.serving.errors import ModelError
-from torchserve_py.serving.serving import ServedModel, Serving
+from torchserve_py.serving.serving import ModelStatus, ServedModel, Serving
 
 logger = logging.getLogger(__name__)
 
@@ -118,17 +118,21 @@ class Sampler:
 
     def _look_at(self, model: ServedModel, tick: int, *, is_default: bool) -> None:
         activity, at = self._serving.activity(model), time.monotonic()
+        status = self._serving.status(model)
+        # A worker that is back within a second, and another maximum of workers, change nothing in the row.
+        self.timeline.look(model, status, time.time(), is_default=is_default)
         history = self.histories.get(model.id)
         if history is not None:
             history.sample(tick, activity, at)
         elif len(self.histories) < MOST_HISTORIES:
-            history = self.histories[model.id] = ModelHistory(tick, activity, at)
+            is_new = model.id not in self._rows
+            history = self.histories[model.id] = ModelHistory(tick, activity, at, is_new=is_new)
         row: Row = {
             **about(model),
             "default": is_default,
             "workers": activity.workers,
             "wanted": activity.workers_wanted,
-            **self._failure(model),
+            **self._failure(model, status),
             "queued": activity.queued,
             "running": activity.running,
             "sequences": activity.sequences,
@@ -138,15 +142,14 @@ class Sampler:
             "last": None if history is None else short(history.seconds.last),
         }
         if row != self._rows.get(model.id):
-            self.timeline.look(model, self._serving.status(model), time.time(), is_default=is_default)
             self._rows[model.id] = row
             self._changed[model.id] = tick
 
-    def _failure(self, model: ServedModel) -> Row:
+    def _failure(self, model: ServedModel, status: ModelStatus) -> Row:
         """Return whether no worker could load a model, since when, and why."""
         if not self._serving.fails_to_load(model):
             self._failing_since.pop(model.id, None)
             return {"failing": False}
         since = self._failing_since.setdefault(model.id, time.time())
-        reasons = [each.failure for each in self._serving.status(model).workers if each.failure]
+        reasons = [each.failure for each in status.workers if each.failure]
         return {"failing": True, "failing_since": since, "why": reasons[0] if reasons else ""}

@@ -1,7 +1,7 @@
 """What happened to the models lately: versions that came and went, workers that started, ended or do not load, scaling.
 
-The sampler shows each version's workers when something about it has changed; an event is the difference to the look
-before. Pure: no clock, no I/O.
+The sampler shows each version's workers once a second; an event is the difference to the look before. Pure: no clock,
+no I/O.
 """
 
 from collections import deque

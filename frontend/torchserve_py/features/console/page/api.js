@@ -1,6 +1,8 @@
 // Talks to the management listener. The key is kept for this tab only.
 
 const KEY = "torchserve-py.key";
+/** Milliseconds without a word, after which a server counts as gone; on each stream of events it says something each second. */
+const MOST_SILENCE = 6000;
 
 /** The server refused; `message` is what it says. */
 export class Refused extends Error {
@@ -48,17 +50,24 @@ async function refusal(response) {
 }
 
 /**
- * Listen to server-sent events until `signal` says stop; connect again when the connection is lost.
+ * Listen to server-sent events until `signal` says stop; connect again when the connection is lost or silent.
  *
  * @param target a path such as "console/api/overview"
  * @param on     functions by name of event; `lost` and `missing` are the connection's own
  */
 export async function listen(target, on, signal) {
   for (let delay = 500; !signal.aborted; delay = Math.min(2 * delay, 5000)) {
+    const silence = new AbortController();
+    let timer = 0;
+    const heard = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => silence.abort(), MOST_SILENCE);
+    };
     try {
-      const response = await fetch(`../${target}`, { headers: authorization(), signal });
+      heard();
+      const response = await fetch(`../${target}`, { headers: authorization(), signal: AbortSignal.any([signal, silence.signal]) });
       if (!response.ok) throw await refusal(response);
-      for await (const [name, data] of parsed(response.body)) {
+      for await (const [name, data] of parsed(response.body, heard)) {
         delay = 500;
         if (name === "expired") throw new Refused(400, { type: "InvalidKeyException" });
         guarded(on[name], data);
@@ -67,6 +76,8 @@ export async function listen(target, on, signal) {
       if (signal.aborted) return;
       if (error.isKey) return onKeyNeeded();
       if (error.status === 404) return on.missing?.(error);
+    } finally {
+      clearTimeout(timer);
     }
     on.lost?.();
     await new Promise((resolve) => setTimeout(resolve, delay));
@@ -82,12 +93,13 @@ function guarded(listener, data) {
   }
 }
 
-async function* parsed(body) {
+async function* parsed(body, heard) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
+    heard();
     const blocks = (rest + value).split("\n\n");
     rest = blocks.pop();
     for (const block of blocks) {

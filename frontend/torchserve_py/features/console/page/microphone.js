@@ -13,7 +13,8 @@ export function microphone(signal) {
   const level = h("meter", { min: 0, max: 1, value: 0, ariaLabel: "Loudness" });
   const button = h("button", { type: "button", id: "record", onclick: () => (running ? stop() : start()) }, "Record");
   const player = h("audio", { controls: true, hidden: true });
-  const recorder = { element: h("div", { class: "recorder" }, button, level, note, player), recording: () => recorded, onPiece: null };
+  const save = h("a", { class: "button small", download: "recording.wav", hidden: true }, "Save"); // a copied request sends this file
+  const recorder = { element: h("div", { class: "recorder" }, button, level, note, save, player), recording: () => recorded, onPiece: null };
   let running = null;
   let recorded = null;
 
@@ -39,8 +40,8 @@ export function microphone(signal) {
     level.value = 0;
     recorded = wav(samples, rate);
     URL.revokeObjectURL(player.src);
-    player.src = URL.createObjectURL(recorded);
-    player.hidden = false;
+    save.href = player.src = URL.createObjectURL(recorded);
+    save.hidden = player.hidden = false;
     setText(button, "Record again");
     setText(note, `Recorded ${bytes(recorded.size)}.`);
   }

@@ -39,6 +39,12 @@ export function dialog(title, build) {
   });
 }
 
+/** Show a text to copy by hand: all of it is selected. */
+export async function showText(text) {
+  const shown = h("textarea", { rows: 12, readOnly: true, spellcheck: false, ariaLabel: "Text to copy", value: text, autofocus: true, onfocus: () => shown.select() });
+  await dialog("Copy this", (close) => [shown, h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => close("") }, "Close"))]);
+}
+
 /** Ask whether to go on; resolves to true or false. */
 export async function confirmed(question, action) {
   const answer = await dialog("Are you sure?", (close) => [

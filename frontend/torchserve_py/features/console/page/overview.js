@@ -54,7 +54,7 @@ export function view({ server, signal, tellState }) {
   const take = (data, rows) => {
     for (const row of rows) {
       const before = models.get(row.id);
-      const spark = before?.spark ?? data.sparks?.[row.id] ?? Array(60).fill(0);
+      const spark = before?.spark ?? data.sparks?.[row.id] ?? [...Array(59).fill(0), row.last?.[0] ?? 0];
       models.set(row.id, { ...row, spark, moves: before?.moves ?? 0 });
     }
     for (const id of data.gone ?? []) models.delete(id);

@@ -52,7 +52,7 @@ export function requestBody(model, signal) {
     take(event.dataTransfer.files[0]);
   }
 
-  const first = { "image/png": "file", "audio/wav": "microphone", "application/octet-stream": "file" }[takes];
+  const first = { "image/png": "file", "audio/wav": "microphone", "application/octet-stream": "file", "application/json": "json" }[takes];
   choose(first ?? (example === undefined || isText ? "text" : "json"));
   const about = model.function?.description ? h("p", { class: "note described" }, model.function.description) : null;
   return {

@@ -3,7 +3,7 @@
 import { answerCard } from "./answer.js";
 import { authorization, path } from "./api.js";
 import { field, h } from "./dom.js";
-import { notify } from "./notices.js";
+import { notify, showText } from "./notices.js";
 import { requestBody } from "./request_body.js";
 import { sessionPanel } from "./session.js";
 import { asCurl, asPython, asPythonSession } from "./snippets.js";
@@ -49,6 +49,7 @@ export function tryTab({ server, model, signal }) {
   async function copy(make) {
     try {
       const text = make(server, model, headers(), await body.description());
+      if (!navigator.clipboard) return await showText(text); // browsers have one only over https, or on this machine
       await navigator.clipboard.writeText(text);
       notify("Copied.");
     } catch (error) {
