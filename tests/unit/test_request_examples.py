@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
-from torchserve_py.features.quickstart.introduction import tensors_of
+from torchserve_py.features.served_functions.request_examples import tensors_of
 from ts.features.served_functions.json_examples import example_of
 
 

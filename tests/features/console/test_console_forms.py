@@ -75,6 +75,45 @@ def raw(data: bytes) -> str:
     return f"{len(data)} bytes"
 """,
 }
+#: A Truss whose predict has a type, and a model of MLServer's with two inputs.
+SCORING = """
+from pydantic import BaseModel, Field
+
+class Applicant(BaseModel):
+    age: int = Field(ge=18)
+    city: str
+
+class Model:
+    def predict(self, model_input: Applicant) -> dict:
+        return {"score": model_input.age, "of": model_input.city}
+"""
+ADDING = """
+import numpy as np
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceResponse
+
+class Adding(MLModel):
+    async def predict(self, payload):
+        left, right = (self.decode(each, default_codec=NumpyCodec) for each in payload.inputs)
+        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("sum", left + right)])
+"""
+INPUTS = [{"name": "left", "datatype": "FP32", "shape": [-1, 2]}, {"name": "right", "datatype": "INT64", "shape": [1]}]
+
+
+def scoring(folder: Path) -> Path:
+    (folder / "model").mkdir(parents=True)
+    (folder / "config.yaml").write_text("model_name: scoring\n")
+    (folder / "model" / "model.py").write_text(SCORING)
+    return folder
+
+
+def adding(folder: Path) -> Path:
+    folder.mkdir()
+    settings = {"implementation": "model.Adding", "name": "adding", "parameters": {"version": "1.0"}, "inputs": INPUTS}
+    (folder / "model-settings.json").write_text(json.dumps(settings))
+    (folder / "model.py").write_text(ADDING)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +121,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("models")
     sources = {name: f"from ts import serve\n{source}" for name, source in FUNCTIONS.items()}
     models = {name: model_folder(folder, name, source) for name, source in sources.items()}
+    models |= {"scoring": scoring(folder / "scoring"), "adding": adding(folder / "adding")}
     with RunningServer(models, {"drain_timeout": 0}) as running:
         running.wait_ready()
         yield running
@@ -141,6 +181,21 @@ def test_json_of_the_signature(page: ConsolePage, tmp_path: Path, name: str, exa
     assert json.loads(sent(page)) == answer
     for told in answers_to_copies(page, tmp_path):
         assert json.loads(told) == answer
+
+
+def test_the_schema_of_a_truss(page: ConsolePage, tmp_path: Path) -> None:
+    page.open_without_key("models", "scoring", "1.0", "try")
+    assert json.loads(body(page)) == {"age": 18, "city": "hello"}
+    assert json.loads(sent(page)) == {"score": 18, "of": "hello"}
+    for told in answers_to_copies(page, tmp_path):
+        assert json.loads(told) == {"score": 18, "of": "hello"}
+
+
+def test_the_inputs_of_a_model_of_mlserver(page: ConsolePage, tmp_path: Path) -> None:
+    page.open_without_key("models", "adding", "1.0", "try")
+    assert [each["name"] for each in json.loads(body(page))["inputs"]] == ["left", "right"]
+    for told in (sent(page), *answers_to_copies(page, tmp_path)):
+        assert json.loads(told)["outputs"][0]["data"] == [1.5, 1.5]
 
 
 def test_a_text(page: ConsolePage, tmp_path: Path) -> None:

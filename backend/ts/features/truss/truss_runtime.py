@@ -1,15 +1,17 @@
 """The runtime of Truss models: runs each job as a call or a WebSocket session, and passes on that a client left."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
 from ts.connection.frontend_connection import Connection
 from ts.features.async_calls.async_runtime import AsyncRuntime, FurtherInputs, Outbox
+from ts.features.served_functions.json_examples import example_of
 from ts.features.truss.model_call import Call
 from ts.features.truss.model_methods import PREDICT, WEBSOCKET
 from ts.features.truss.model_request import Client
@@ -114,10 +116,20 @@ def _declarations(model: ServedModel) -> dict[str, Any]:
         "decoupled": predict is not None and predict.streams,
         "endpoints": description.names,
         "schema": description.schema,
+        **_example((description.schema or {}).get("input_schema")),
         "hot_reload": model.hot_reload is not None,
         "has_health_check": description.is_healthy is not None,
         "websocket": {key: model.transport[key] for key in ("ping_interval_seconds", "ping_timeout_seconds")},
     }
+
+
+def _example(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what is declared of a request that fits the type of ``predict``: nothing if it has none."""
+    if schema:
+        # A type may write its own schema, which need not be one; the model works nevertheless.
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            return {"example": example_of(schema)}
+    return {}
 
 
 def _form_of(row: InferRow, model: ServedModel) -> Form:

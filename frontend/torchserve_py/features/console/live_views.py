@@ -21,6 +21,7 @@ from torchserve_py.features.console.server_state import Machine, settings_shown
 from torchserve_py.features.console.tracebacks import Tracebacks
 from torchserve_py.features.console.worker_tails import WorkerTails
 from torchserve_py.features.openai.openai_keys import answers_openai
+from torchserve_py.features.served_functions.request_examples import declared_example
 from torchserve_py.metrics.catalog import BATCH_BOUNDS
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import ServedConfig, ServedModel, WorkerStatus
@@ -150,12 +151,14 @@ class LiveViews(Door):
         """Yield a model version with its history, and each second what it does; end once it is unregistered."""
         history = self._sampler.histories.get(model.id)
         values = {each.name: getattr(model.config, each.name) for each in fields(ServedConfig)}
+        declared = self.serving.declared(model)
         config = {name: value for name, value in values.items() if value not in (None, "")}
         whole: dict[str, Any] = {
             **about(model),
             "url": model.url,
             "config": config,
-            "function": self.serving.declared(model).get("function"),
+            "function": declared.get("function"),
+            "example": declared_example(declared),
             "answers_openai": answers_openai(model),
             "history": None if history is None else history.as_json(),
         }

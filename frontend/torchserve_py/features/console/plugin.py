@@ -23,4 +23,6 @@ def _settings() -> type[SettingsSection]:
     return ConsoleSettings
 
 
-PLUGIN = Plugin(name="console", needs=("live", "open_inference", "openai"), doors=_doors, settings=_settings)
+PLUGIN = Plugin(
+    name="console", needs=("live", "open_inference", "openai", "served_functions"), doors=_doors, settings=_settings
+)

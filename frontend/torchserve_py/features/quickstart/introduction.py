@@ -1,7 +1,6 @@
 """What `torchserve-py serve` tells of a model that is ready: where it answers, what it takes, and a curl that works."""
 
 import json
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,18 +8,15 @@ from typing import Any, Final, NamedTuple
 
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.features.served_functions.own_path import own_path
+from torchserve_py.features.served_functions.request_examples import tensors_of
 from torchserve_py.serving.serving import ServedModel
-from ts.features.served_functions.json_examples import definition, example_of
+from ts.features.served_functions.json_examples import definition
 
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain"
 _BYTES: Final = "application/octet-stream"
 #: The body where nothing is known of what a model takes.
 _BODY: Final = "hello"
-#: More values than this are no example that a person would read.
-_MAX_ELEMENTS: Final = 64
-#: What a model declares may have more dimensions than arrays can have; to multiply very many takes minutes.
-_MAX_DIMENSIONS: Final = 64
 #: What stands for the key in a curl that does not show it.
 VARIABLE: Final = "$KEY"
 _SAMPLES: Final = ("sample", "samples", "examples")
@@ -115,7 +111,7 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
             return words, f"/v2/models/{model.name}/infer", _body(_JSON, json.dumps(example))
         return words, f"/v2/models/{model.name}", []
     if schema := (declared.get("schema") or {}).get("input_schema"):
-        return _in_words(schema), path, _body(_JSON, json.dumps(example_of(schema)))
+        return _in_words(schema), path, _body(_JSON, json.dumps(declared.get("example")))
     return manner.takes, manner.try_path.format(model.name), list(manner.try_body)
 
 
@@ -140,29 +136,3 @@ def _sample(folder: Path) -> Path | None:
 def _short(file: Path) -> str:
     here = Path.cwd()
     return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
-
-
-def tensors_of(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return an Open Inference request with the declared inputs; None if it would be too long to read."""
-    shapes = [[size if size > 0 else 1 for size in each.get("shape") or (1,)] for each in inputs]
-    if not inputs or any(len(shape) > _MAX_DIMENSIONS for shape in shapes):
-        return None
-    if sum(math.prod(shape) for shape in shapes) > _MAX_ELEMENTS:
-        return None
-    return {
-        "inputs": [
-            {
-                "name": each["name"],
-                "shape": shape,
-                "datatype": each["datatype"],
-                "data": [_element(str(each["datatype"]))] * math.prod(shape),
-            }
-            for each, shape in zip(inputs, shapes, strict=True)
-        ]
-    }
-
-
-def _element(datatype: str) -> Any:
-    if datatype in ("BYTES", "BOOL"):
-        return _BODY if datatype == "BYTES" else True
-    return 0.5 if datatype.startswith(("FP", "BF")) else 1

@@ -32,7 +32,7 @@ def _model_config() -> type[ModelConfigKeys]:
 
 PLUGIN = Plugin(
     name="truss",
-    needs=("async_calls", "live", "open_inference", "sagemaker", "tracing"),
+    needs=("async_calls", "live", "open_inference", "sagemaker", "served_functions", "tracing"),
     doors=_doors,
     schemas={"truss": _config},
     contracts={

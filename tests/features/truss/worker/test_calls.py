@@ -197,6 +197,21 @@ async def test_typed_inputs_and_results(serve: Serve) -> None:
     schema = frontend.runtime.declares["schema"]
     assert (schema["input_schema"]["title"], schema["output_schema"]["title"]) == ("In", "Out")
     assert schema["supports_streaming"] is False
+    assert frontend.runtime.declares["example"] == {"prompt": "hello"}
+
+
+class Odd(BaseModel, json_schema_extra={"required": 5}):
+    prompt: str
+
+
+async def test_a_type_with_a_wrong_schema_has_no_example(serve: Serve) -> None:
+    class Model:
+        def predict(self, inputs: Odd) -> str:
+            return inputs.prompt
+
+    frontend = serve(Model())
+    assert "example" not in frontend.runtime.declares
+    assert (await frontend.infer({"prompt": "v"}).answer()).json == "v"
 
 
 # Errors

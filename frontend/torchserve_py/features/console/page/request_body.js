@@ -14,7 +14,7 @@ const EXAMPLES = {
 /** Return the part of the form, and functions that read it. */
 export function requestBody(model, signal) {
   const takes = model.function?.takes;
-  const example = model.function && "example" in model.function ? model.function.example : EXAMPLES[model.contract];
+  const example = model.example ?? EXAMPLES[model.contract];
   const isText = takes === "text/plain" && typeof example === "string";
   const text = h("textarea", { rows: 6, spellcheck: false, ariaLabel: "Text", value: isText ? example : "" });
   const json = h("textarea", { rows: 6, spellcheck: false, ariaLabel: "JSON", value: JSON.stringify(example ?? {}, null, 2) });
