@@ -93,9 +93,12 @@ class Dispatcher(ReaderEvents):
     # What doors see, through the model.
 
     def submit(
-        self, request: InferenceRequest, on_end: Callable[[str, Cause | int, bool], None] | None = None
+        self,
+        request: InferenceRequest,
+        on_end: Callable[[str, Cause | int, bool], None] | None = None,
+        refusal: Cause | None = None,
     ) -> Parts:
-        """Admit one inference request; a refusal is raised by the first `Parts.next`."""
+        """Admit one inference request, or refuse it for this cause; a refusal is raised by the first `Parts.next`."""
         now, limit = self.now(), request.expires_in
         for other in (self._client_timeout, request.answer_in):
             if other is not None and (limit is None or other < limit):
@@ -118,7 +121,7 @@ class Dispatcher(ReaderEvents):
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
         metrics = self.metrics
         (metrics.by_default if request.by_default else metrics.by_version).requests_total.value += 1
-        self._perform(self.scheduler.submit(job, now), now)
+        self._perform(self.scheduler.submit(job, now) if refusal is None else (Finish(job, refusal),), now)
         if not self._workers:
             self.on_waiting()
         return parts

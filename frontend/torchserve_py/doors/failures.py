@@ -180,6 +180,7 @@ _NO_WORKER: Final = (503, UNAVAILABLE, "{named}" + NO_WORKER_TEXT)
 _NAMED: Final = 'sequence "{sequence}" of model "{model}"'
 #: The same at the beginning of a sentence.
 _SUBJECT: Final = f"S{_NAMED[1:]}"
+_TOO_MANY: Final = "TooManyRequestsException"
 _START_AGAIN: Final = "Please start a new sequence."
 _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
     Cause.no_worker: _NO_WORKER,
@@ -257,12 +258,15 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
     Cause.worker_died: (500, INTERNAL, "Worker died."),
     Cause.response_timeout: (500, INTERNAL, "Worker died."),
     Cause.client_timeout: (408, "RequestTimeoutException", "The request expired before a worker could run it."),
+    Cause.rate_limited: (429, _TOO_MANY, "This key has used up its limit of requests per second."),
+    Cause.too_many_at_once: (429, _TOO_MANY, "This key has as many requests at once as its limit allows."),
     Cause.cancelled: (499, INTERNAL, "The request was cancelled."),
 }
 
 _OVERLOAD: Final = frozenset(
     {Cause.no_worker, Cause.draining, Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity}
     | {Cause.overloaded, Cause.sequence_moved, Cause.sequence_store, Cause.request_running}
+    | {Cause.rate_limited, Cause.too_many_at_once}
 )
 
 

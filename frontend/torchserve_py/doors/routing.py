@@ -160,7 +160,7 @@ class DoorContext:
         Raises DoorError: the request's key is not for this model.
         """
         if self.tokens is not None:
-            self.tokens.check_model(request.headers.get("Authorization"), model.name)
+            inference.limits = self.tokens.check_model(request.headers.get("Authorization"), model.name)
         inference.request_line = request.method, request.target
         parts = self.serving.submit(model, inference)
         return HttpExchange(dialect, model, model.name, inference.sequence, parts, version, request, self.responses)

@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Final, Protocol
 
+from torchserve_py.jobs.limits import Limits
 from torchserve_py.transport.http1.request import Request
 
 #: The file with the keys that the server has made, in its folder.
@@ -25,8 +26,11 @@ class Authorization(Protocol):
         Raises DoorError: there is no key, it is wrong, or it is for something else.
         """
 
-    def check_model(self, authorization: str | None, model: str) -> None:
-        """Check that the key of a request, which was checked before, may use a model. Raises DoorError: it may not."""
+    def check_model(self, authorization: str | None, model: str) -> Limits | None:
+        """Check that the key of a request, which was checked before, may use a model; return its limits if it has some.
+
+        Raises DoorError: it may not.
+        """
 
     def rotate(self, kind: str, authorization: str | None) -> None:
         """Replace a key by a new one. Raises DoorError: ``authorization`` may not, or there is no such key."""

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from torchserve_py.jobs.limits import Limits
+
 
 class SequenceRequest(NamedTuple):
     """The sequence that a request belongs to."""
@@ -50,6 +52,8 @@ class InferenceRequest:
     more_input: bool = False  # whether further inputs follow, by `torchserve_py.jobs.parts.Parts.send_input`
     #: How it has come, for the counts of outcomes.
     via: Via = "http"
+    #: The limits of the client's key, if it has some.
+    limits: Limits | None = None
     #: Method and target of a request that has come over HTTP.
     request_line: tuple[str, str] | None = None
     #: Whether the request must not run, but asks for the kept answer to an earlier one with its request id. Only for a

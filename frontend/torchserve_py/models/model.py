@@ -13,6 +13,7 @@ from torchserve_py.archive.contracts import known_contracts
 from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.job_observer import JobObserver
+from torchserve_py.jobs.limits import Limits
 from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.metrics.instruments import Histogram
 from torchserve_py.metrics.model_metrics import ModelMetrics
@@ -81,21 +82,32 @@ class Model:
         self._autoscaler = autoscaler
         #: Admits one inference request; a refusal is raised by the first `Parts.next` of the response.
         self.submit: Callable[[InferenceRequest], Parts] = dispatcher.submit
+        self._observers = observers
         if observers:
-            self.submit = lambda request: self._submit_observed(request, observers)
+            self.submit = self._submit_observed
 
-    def _submit_observed(self, request: InferenceRequest, observers: Sequence[JobObserver]) -> Parts:
-        """Admit a request, and tell observers of its begin and end."""
+    def submit_within_limits(self, request: InferenceRequest, limits: Limits) -> Parts:
+        """Admit a request of a client with limits, unless it exceeds these."""
+        if (refusal := limits.begin()) is not None:
+            return self._submit_observed(request, refusal=refusal)
+        return self._submit_observed(request, limits.end)
+
+    def _submit_observed(
+        self, request: InferenceRequest, then: Callable[[], None] | None = None, refusal: Cause | None = None
+    ) -> Parts:
+        """Admit a request, or refuse it, and tell observers of its begin and end; call ``then`` at the end."""
         observed = []
-        for observer in observers:
+        for observer in self._observers:
             observed.append(observer.begin(request, self.name, self.version))
             request = replace(request, headers=observed[-1].headers)
 
         def end(job_id: str, told: Cause | int, failed: bool) -> None:
+            if then is not None:
+                then()
             for each in observed:
                 each.end(job_id, told, failed)
 
-        parts = self.dispatcher.submit(request, end)
+        parts = self.dispatcher.submit(request, end, refusal)
         parts.trace_id = next((each.trace_id for each in observed if each.trace_id is not None), None)
         return parts
 

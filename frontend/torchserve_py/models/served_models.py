@@ -173,7 +173,7 @@ class ServedModels:
             live = versions.choose_for(request, request.sequence.id, live)
             if live is None:
                 return refused(Cause.sequence_moved)
-        return live.submit(request)
+        return live.submit(request) if request.limits is None else live.submit_within_limits(request, request.limits)
 
     def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
         dispatcher = self._running(model, sequence_id, self._of(model)).dispatcher

@@ -27,6 +27,8 @@ class Cause(StrEnum):
     worker_died = "worker_died"
     response_timeout = "response_timeout"
     client_timeout = "client_timeout"
+    rate_limited = "rate_limited"
+    too_many_at_once = "too_many_at_once"
     unregistered = "unregistered"
     sequence_moved = "sequence_moved"
     sequence_store = "sequence_store"

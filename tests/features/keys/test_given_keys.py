@@ -16,6 +16,7 @@ from torchserve_py.features.keys.given_keys import GivenKeys
 from torchserve_py.features.keys.keys_file import KeysFileError, read_keys
 from torchserve_py.features.keys.keys_settings import KeysSettings
 from torchserve_py.features.keys.server_keys import problem_of
+from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.server_settings import server_settings
 
 INFERENCE, MANAGEMENT = TokenType.inference, TokenType.management
@@ -131,6 +132,19 @@ def test_the_file_replaces_keys_and_damage_does_not(tmp_path: Path, caplog: pyte
     keys.check(INFERENCE, "Bearer new")
 
 
+def test_what_runs_goes_on_to_count_when_the_file_is_read_again(tmp_path: Path) -> None:
+    file = write(tmp_path / "keys", {"key": "a", "limits": {"requests_at_once": 1}}, {"key": "b"})
+    keys = given(file)
+    limits = keys.check_model("Bearer a", "m")
+    assert limits is not None
+    assert (limits.begin(), keys.check_model("Bearer b", "m")) == (None, None)
+    write(file, {"key": "a", "limits": {"requests_at_once": 2}})
+    keys.reload()
+    limits = keys.check_model("Bearer a", "m")
+    assert limits is not None
+    assert [limits.begin(), limits.begin()] == [None, Cause.too_many_at_once]
+
+
 @pytest.mark.parametrize(
     ("entries", "told"),
     [
@@ -140,6 +154,13 @@ def test_the_file_replaces_keys_and_damage_does_not(tmp_path: Path, caplog: pyte
         ([{"name": "a"}], r"keys\[0\] must have either key or sha256"),
         ([{"key": "a", "scope": "all"}], r"keys\[0\].scope is 'all'"),
         ([{"key": "a", "scope": "management", "models": ["x"]}], r"keys\[0\].models is only for scope: inference"),
+        ([{"key": "a", "scope": "management", "limits": {}}], r"keys\[0\].limits is only for scope: inference"),
+        (
+            [{"key": "a", "limits": {"requests_at_once": 0}}],
+            r"requests_at_once is 0 \(int\), it must be an integer from 1",
+        ),
+        ([{"key": "a", "limits": {"requests_per_second": "many"}}], r"requests_per_second is 'many'.*a number above 0"),
+        ([{"key": "a", "limits": {"requests": 1}}], r"requests is not known; known are requests_per_second"),
         ([{"key": "a", "expires": "soon"}], r"keys\[0\].expires is 'soon'.*2030-01-31"),
         ([{"key": "a", "scopes": "inference"}], r"keys\[0\].scopes is not known; known are name, key"),
         ([], "it has no keys"),

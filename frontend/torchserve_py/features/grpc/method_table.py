@@ -22,6 +22,7 @@ from torchserve_py.features.grpc.grpc_exchange import GrpcDialect
 from torchserve_py.features.grpc.http2.call import Call, Denied, Method
 from torchserve_py.features.grpc.http2.grpc_messages import MessageLimit
 from torchserve_py.features.grpc.http2.request_head import Metadata
+from torchserve_py.jobs.limits import Limits
 from torchserve_py.logs import access_log as access
 from torchserve_py.scheduling.effects import Cause
 from ts.protocol.request_names import REQUEST_NAME, name_among, trace_of
@@ -131,10 +132,12 @@ class _Served:
         access.note(client, "gRPC", self.name, "HTTP/2.0", code.value[0], seconds, fields)
 
 
-def check_model(tokens: Authorization | None, metadata: Metadata, model: str) -> None:
-    """Check that the key of a call, which was admitted, may use a model. Raises DoorError: it may not."""
-    if tokens is not None:
-        tokens.check_model(_authorization(metadata), model)
+def check_model(tokens: Authorization | None, metadata: Metadata, model: str) -> Limits | None:
+    """Check that the key of a call, which was admitted, may use a model; return its limits, if it has some.
+
+    Raises DoorError: it may not.
+    """
+    return None if tokens is None else tokens.check_model(_authorization(metadata), model)
 
 
 def _authorization(metadata: Metadata) -> str | None:

@@ -160,7 +160,7 @@ class InferenceService:
         start and the end of a sequence, and for the id of the request mean what the headers mean. Raises DoorError: the
         priority is invalid.
         """
-        check_model(self._tokens, call.metadata, model.name)
+        limits = check_model(self._tokens, call.metadata, model.name)
         version = request.model_version or None
         row = [(name, "", value) for name, value in request.input.items()]
         urgency = _text(request, PRIORITY_HEADER)
@@ -174,6 +174,7 @@ class InferenceService:
             priority=priority,
             answer_in=call.seconds_left,
             via="grpc",
+            limits=limits,
         )
         parts = self._serving.submit(model, inference)
         return GrpcExchange(DIALECT, model, model.name, sequence, parts, version, call)

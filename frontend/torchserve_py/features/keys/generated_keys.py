@@ -49,7 +49,7 @@ class GeneratedKeys:
             raise unauthorized(f"Token Authorization {_REASON}", INVALID_KEY, given=bool(authorization))
 
     def check_model(self, authorization: str | None, model: str) -> None:
-        """Check nothing: these keys are for all models."""
+        """Check nothing: these keys are for all models, and have no limits."""
 
     def rotate(self, kind: str, authorization: str | None) -> None:
         """Replace a key by a new one, which the key file then holds; the old key expires.

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from torchserve_py.doors.failures import unsupported
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.keys.bearer import forbidden, key_in, unauthorized
+from torchserve_py.features.keys.key_limits import KeyLimits
 from torchserve_py.features.keys.keys_file import KeysFileError, read_keys
 from torchserve_py.features.keys.keys_settings import GivenKey, KeysSettings
 
@@ -32,6 +33,7 @@ class _Key(NamedTuple):
     scope: TokenType
     models: frozenset[str] | None = None
     expires_at: datetime | None = None
+    limits: KeyLimits | None = None
 
 
 #: What a key is for, by the SHA-256 of the key; one key may open both APIs.
@@ -51,6 +53,7 @@ class GivenKeys:
             **_of_setting(TokenType.management, settings.management_keys),
         }
         self._stamp = self._look()
+        self._keys: _Keys = {}
         self._keys = self._read()
 
     def check(self, kind: TokenType, authorization: str | None, model: str | None = None) -> None:
@@ -71,11 +74,16 @@ class GivenKeys:
         if model is not None:
             _check_model(key, model)
 
-    def check_model(self, authorization: str | None, model: str) -> None:
-        """Check that the key of a request, which was checked before, may use a model. Raises DoorError: it may not."""
+    def check_model(self, authorization: str | None, model: str) -> KeyLimits | None:
+        """Check that the key of a request, which was checked before, may use a model; return its limits if it has some.
+
+        Raises DoorError: it may not.
+        """
         key = self._keys.get((TokenType.inference, _digest(key_in(authorization))))
-        if key is not None:
-            _check_model(key, model)
+        if key is None:
+            return None
+        _check_model(key, model)
+        return key.limits
 
     def rotate(self, kind: str, authorization: str | None) -> None:
         """Refuse, by raising DoorError: the operator replaces these keys."""
@@ -112,18 +120,21 @@ class GivenKeys:
         return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _read(self) -> _Keys:
-        return {**self._of_settings, **({} if self._path is None else dict(_of_file(self._path)))}
+        return self._of_settings if self._path is None else {**self._of_settings, **dict(self._of_file(self._path))}
+
+    def _of_file(self, path: Path) -> Iterator[tuple[tuple[TokenType, str], _Key]]:
+        for entry in read_keys(path):
+            id_ = entry.scope, _digest(entry.text or entry.sha256 or "", is_hash=entry.text is None)
+            models, limits = None if entry.models is None else frozenset(entry.models), None
+            if entry.limits is not None:
+                before = self._keys.get(id_)
+                limits = (before and before.limits) or KeyLimits()  # what runs goes on to count
+                limits.change(entry.limits.requests_per_second, entry.limits.requests_at_once)
+            yield id_, _Key(entry.name, entry.scope, models, entry.expires_at, limits)
 
 
 def _of_setting(scope: TokenType, keys: Iterable[GivenKey]) -> _Keys:
     return {(scope, _digest(each.text, is_hash=each.is_hash)): _Key(each.name, scope) for each in keys}
-
-
-def _of_file(path: Path) -> Iterator[tuple[tuple[TokenType, str], _Key]]:
-    for entry in read_keys(path):
-        digest = _digest(entry.text or entry.sha256 or "", is_hash=entry.text is None)
-        models = None if entry.models is None else frozenset(entry.models)
-        yield (entry.scope, digest), _Key(entry.name, entry.scope, models, entry.expires_at)
 
 
 def _digest(text: str, *, is_hash: bool = False) -> str:

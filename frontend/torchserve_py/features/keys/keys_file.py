@@ -9,7 +9,7 @@ from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.keys.keys_settings import HASH, KEY
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.settings.schemas.schema import ClosedSchema, key, read
-from torchserve_py.settings.schemas.values import NAME, TEXTS, Expected, Listed, Nested, choice
+from torchserve_py.settings.schemas.values import NAME, POSITIVE, TEXTS, Expected, Listed, Nested, choice, integer
 from torchserve_py.settings.schemas.yaml_mapping import UnreadableYaml, read_yaml_mapping
 
 _TOKEN: Final = Expected("a text of letters, digits and . _ ~ + / - =", lambda value: bool(KEY.fullmatch(value)))
@@ -24,6 +24,17 @@ class KeysFileError(FeatureUnavailable):
     """The file cannot be used; the message says what is wrong, without any key."""
 
 
+class LimitsEntry(ClosedSchema):
+    """What a key may ask of the server."""
+
+    requests_per_second: Annotated[float | None, POSITIVE] = key(
+        None, "requests in a second; as many may come in one moment", "no limit"
+    )
+    requests_at_once: Annotated[int | None, integer(1)] = key(
+        None, "requests that wait or run at the same time", "no limit"
+    )
+
+
 class KeyEntry(ClosedSchema):
     """One key."""
 
@@ -36,6 +47,10 @@ class KeyEntry(ClosedSchema):
     models: Annotated[list[str] | None, TEXTS] = key(None, "the models that a key for inference may use", "all models")
     expires: Annotated[datetime | date | str | None, _MOMENT] = key(
         None, "when the key stops working; UTC unless it says otherwise", "never"
+    )
+
+    limits: Annotated[LimitsEntry | None, Nested("a map with requests_per_second or requests_at_once")] = key(
+        None, "what a key for inference may ask of all models together", "no limits"
     )
 
     @property
@@ -90,3 +105,5 @@ def _contradictions(content: KeysFile) -> Iterator[str]:
             yield f"keys[{number}] must have either key or sha256"
         if entry.models is not None and entry.scope is not TokenType.inference:
             yield f"keys[{number}].models is only for scope: {TokenType.inference}"
+        if entry.limits is not None and entry.scope is not TokenType.inference:
+            yield f"keys[{number}].limits is only for scope: {TokenType.inference}"

@@ -72,6 +72,7 @@ class StepTemplate(NamedTuple):
             content_type=step.content_type or self.request.content_type,
             sequence=sequence,
             only_ask=only_ask,
+            limits=None if only_ask else self.request.limits,
         )
         parts, model = self.serving.submit(self.model, inference), self.model
         common = (_DIALECT, model, model.name, sequence, parts, self.version)

@@ -70,8 +70,9 @@ class SessionDoor(Door):
 
         Raises DoorError: the content type or the priority is unusable, or the client's key is not for the model.
         """
+        limits = None
         if self.context.tokens is not None:
-            self.context.tokens.check_model(_authorization(request, *_KEY_PREFIXES), model.name)
+            limits = self.context.tokens.check_model(_authorization(request, *_KEY_PREFIXES), model.name)
         content_type = request.headers.get("Content-Type") or request.parameter("content_type")
         if content_type and not (content_type.isascii() and content_type.isprintable()):
             raise bad_request(
@@ -85,6 +86,7 @@ class SessionDoor(Door):
             by_default=version is None,
             priority=priority_of(request),
             via="websocket",
+            limits=limits,
         )
         return StepTemplate(self.serving, self.settings, self._headers, model, version, common)
 

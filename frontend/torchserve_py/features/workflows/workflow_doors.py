@@ -113,12 +113,13 @@ class WorkflowInferenceDoor(Door):
             return json_answer(
                 document(f"RESTful API for: {workflow.name}", [(path, "POST", operation)], version="1.0.0")
             )
+        limits = None
         if self.context.tokens is not None:
-            self.context.tokens.check_model(request.headers.get("Authorization"), workflow.name)
+            limits = self.context.tokens.check_model(request.headers.get("Authorization"), workflow.name)
         content_type = content_type_of(request)
 
         def submit(body: bytes) -> HttpExchange:
-            inference = InferenceRequest(request.raw_headers, body, content_type)
+            inference = InferenceRequest(request.raw_headers, body, content_type, limits=limits)
             parts = self._workflows.submit(workflow, inference)
             responses = self.context.responses
             return HttpExchange(_DIALECT, None, workflow.name, inference.sequence, parts, None, request, responses)
