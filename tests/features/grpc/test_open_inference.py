@@ -178,7 +178,7 @@ async def test_the_deadline_of_a_call_is_how_long_its_client_waits(start):
     await stub(serving).ModelInfer(infer_request(), timeout=5)
     await stub(serving).ModelInfer(infer_request())
     waits, for_ever = [call.answer_in for call in serving.registry.model.calls]
-    assert 0 < waits <= 5
+    assert 0 < waits < 5.1, "gRPC rounds a time limit up"
     assert for_ever is None
 
 
