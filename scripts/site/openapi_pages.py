@@ -26,6 +26,8 @@ PAGES = {
     "metrics": ("The metrics listener", "metrics", "OPTIONS", "/"),
     "open-inference": ("The Open Inference Protocol", "inference", "GET", "/v2/docs/dataplane.json"),
 }
+#: How the paths begin that stand first on their page.
+FIRST = "/predictions/"
 #: Seconds that the server has to start.
 PATIENCE = 120.0
 
@@ -98,7 +100,7 @@ def page(title: str, name: str, document: Json) -> Iterator[str]:
     """Yield the lines of a page."""
     yield f"# {title}\n"
     yield f"Made of the server's [OpenAPI document]({name}.json). A `?` stands behind what may be absent.\n"
-    for path, methods in document["paths"].items():
+    for path, methods in sorted(document["paths"].items(), key=_order):
         for method, operation in methods.items():
             yield f"## `{method.upper()} {path}`\n"
             yield from _operation(operation)
@@ -107,6 +109,11 @@ def page(title: str, name: str, document: Json) -> Iterator[str]:
         yield "## Schemas\n"
     for schema_name, schema in schemas.items():
         yield f"### `{schema_name}`\n\n```text\n{shape(schema, depth=0)}\n```\n"
+
+
+def _order(operations: tuple[str, Json]) -> bool:
+    """Return what sorts predictions, which most readers look for, before all else."""
+    return not operations[0].startswith(FIRST)
 
 
 def _operation(operation: Json) -> Iterator[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import requests
 from tests.e2e.running_server import DEADLINE, ROOT, eventually
+from tests.e2e.terminal import Terminal
 
 COMMAND = [sys.executable, "-m", "torchserve_py.cli"]
 
@@ -32,23 +33,33 @@ class ServeCommand:
         folder: Where the user is.
         arguments: What stands behind ``serve``.
         variables: Of its environment, besides those of this process.
+        terminal: Whether it prints to a terminal.
     """
 
     def __init__(
-        self, folder: Path, *arguments: str, port: int = 0, variables: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *arguments: str,
+        port: int = 0,
+        variables: Mapping[str, str] | None = None,
+        terminal: bool = False,
     ) -> None:
         self.folder = folder
         self.temp = Path(tempfile.mkdtemp(prefix="tse2e-"))
         self.output = self.temp / "output"
         self.base = ""
-        with self.output.open("wb") as output:
+        self.output.touch()
+        end = Terminal(self.output).end if terminal else os.open(self.output, os.O_WRONLY)
+        try:
             self.process = subprocess.Popen(
                 [*COMMAND, "serve", *arguments, "--port", str(port)],
                 cwd=folder,
                 env=environment(self.temp, variables),
-                stdout=output,
+                stdout=end,
                 stderr=subprocess.STDOUT,
             )
+        finally:
+            os.close(end)  # the command has its own
 
     def __enter__(self) -> ServeCommand:
         return self

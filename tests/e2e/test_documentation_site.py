@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from tests.e2e import documents
 from tests.e2e.browser import Browser, chromium
 from tests.e2e.running_server import DEADLINE, ROOT, eventually
 
@@ -22,6 +23,8 @@ from torchserve_py.settings.server_settings import sources
 
 #: Attributes by which a browser fetches something while it shows a page.
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
+#: The languages of commands with what they print: ``console``, and ``shell-session``, which is not run.
+TRANSCRIPTS = ("console", "shell")
 #: Words that people look for without knowing ours, and a page that they should find.
 SEARCHED = {"authentication": "Keys", "swagger": "The first minute", "timeout": "Limits and timeouts"}
 
@@ -85,11 +88,11 @@ def test_a_page_fetches_nothing_from_another_host(site: Path) -> None:
 
 
 def test_every_document_is_a_page_that_the_search_finds(site: Path) -> None:
-    documents = {str(path.relative_to(ROOT / "docs").with_suffix(".html")) for path in ROOT.glob("docs/**/*.md")}
-    assert documents <= {name for name, _ in pages(site)}
+    written = {str(path.relative_to(ROOT / "docs").with_suffix(".html")) for path in ROOT.glob("docs/**/*.md")}
+    assert written <= {name for name, _ in pages(site)}
     index = json.loads((site / "search" / "search_index.json").read_text())
     found = {entry["location"].partition("#")[0] for entry in index["docs"]}
-    assert documents - {"index.html"} <= found
+    assert written - {"index.html"} <= found
     text = " ".join(entry["text"] for entry in index["docs"])
     assert all(setting in text for setting in sources())
     opened = (site / "search" / "search_index.js").read_text()  # for a site that is opened from a folder
@@ -101,8 +104,53 @@ def test_the_reference_has_every_operation_of_the_server(site: Path, name: str) 
     document = json.loads((site / "api" / f"{name}.json").read_text())
     operations = [f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods]
     shown = re.findall(r"<h2 [^>]*><code>([^<]+)</code>", (site / "api" / f"{name}.html").read_text())
-    assert shown == operations
+    assert sorted(shown) == sorted(operations)
     assert len(shown) > 2
+
+
+def test_the_reference_of_the_inference_api_begins_with_predictions(site: Path) -> None:
+    shown = re.findall(r"<h2 [^>]*><code>([^<]+)</code>", (site / "api" / "inference.html").read_text())
+    assert [each.partition(" ")[2] for each in shown].index("/predictions/{model_name}") == 0
+
+
+class Elements(HTMLParser):
+    """The elements of a page, each with its attributes."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+    def values(self, tag: str, attribute: str) -> list[str]:
+        return [attributes[attribute] for each, attributes in self.found if each == tag and attribute in attributes]
+
+
+def test_the_home_page_shows_code_the_console_and_the_chart_and_leads_on(site: Path) -> None:
+    home = Elements(site / "index.html")
+    first, *_ = documents.blocks(ROOT / "docs" / "index.md")
+    assert first.language == "python"
+    assert len(first.text.splitlines()) == 7, "a model has six lines below the name of its file"
+    assert {"console-models.png", "benchmarks.svg"} <= set(home.values("img", "src"))
+    links = [each for each in home.values("a", "href") if not re.match(r"\w+:", each)]
+    assert "first-minute.html" in links
+    for address in [*links, *home.values("img", "src")]:
+        name, _, anchor = address.partition("#")
+        target = site / (name or "index.html")
+        target = target / "index.html" if target.is_dir() else target
+        assert target.is_file(), address
+        if anchor:
+            assert anchor in [attributes.get("id") for _, attributes in Elements(target).found], address
+
+
+def test_transcripts_are_copied_as_commands(site: Path) -> None:
+    for document in sorted(ROOT.glob("docs/**/*.md")):
+        transcripts = [block.text for block in documents.blocks(document) if block.language in TRANSCRIPTS]
+        expected = ["\n".join(each.text for each in documents.commands(text)) for text in transcripts]
+        page = site / document.relative_to(ROOT / "docs").with_suffix(".html")
+        assert Elements(page).values("code", "data-copy") == expected, document.name
 
 
 def test_files_of_the_repository_that_pages_link_to_are_pages(site: Path) -> None:
@@ -135,3 +183,19 @@ def test_search_works_from_a_server_and_from_a_folder(published: Path) -> None:
                 box.send_keys(word)
                 eventually(partial(_is_listed, browser, page), f"{address} finds {page} for {word}")
         server.shutdown()
+
+
+def test_the_buttons_beside_code_copy_it(site: Path) -> None:
+    with chromium() as browser:
+        browser.get(f"file://{site}/index.html")
+        browser.execute_script("addEventListener('copy', event => { window.copied = event.target.value })")
+        buttons = eventually(
+            lambda: browser.find_elements("css selector", "button[data-clipboard-target]"), "there are buttons"
+        )
+        copied = []
+        for button in buttons:
+            browser.execute_script("scrollTo(0, arguments[0].getBoundingClientRect().top - 300)", button)
+            button.click()
+            copied.append(browser.execute_script("return window.copied"))
+    code, transcript = documents.blocks(ROOT / "docs" / "index.md")
+    assert copied == [code.text.rstrip(), "\n".join(each.text for each in documents.commands(transcript.text))]

@@ -1,10 +1,12 @@
-"""With ``log_format=json``, what models of every contract log is one JSON object that names its request."""
+"""With ``log_format=json``, each line is a JSON object, and what models of every contract log names its request."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.e2e.running_server import RunningServer, eventually, model_folder
+from tests.e2e.serve_command import ServeCommand
 
 MLSERVER_MODEL = """
 from mlserver import MLModel
@@ -88,3 +90,58 @@ def test_no_text_of_a_model_or_a_client_breaks_logs_or_metrics(tmp_path: Path) -
         text = server.log()
         assert not [each for each in text if each != "\n" and not each.isprintable()]
         assert "Traceback" not in text
+
+
+RAISING = """
+def handle(data, context):
+    return data and [row["body"][100] for row in data]
+"""
+SERVED = """
+from ts import serve
+
+
+@serve
+def raising(text: str) -> str:
+    return text[100]
+"""
+
+
+def failure_in(printed: str, request_id: str) -> dict[str, Any]:
+    """Return the record with the traceback about a request; every line must be an object."""
+    records = [json.loads(line) for line in printed.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= record.keys() for record in records)
+    return next(each for each in records if each.get("request_id") == request_id and "exception" in each)
+
+
+def check_failure(record: dict[str, Any], file: str) -> None:
+    assert (record["model"], record["model_version"]) == ("raising", "1.0")
+    first, *_, last = record["exception"].splitlines()
+    assert (first, last) == ("Traceback (most recent call last):", "IndexError: string index out of range")
+    assert file in record["exception"]
+
+
+def test_standard_output_is_json_with_the_traceback_of_a_handler(tmp_path: Path) -> None:
+    with RunningServer({"raising": model_folder(tmp_path, "raising", RAISING)}, {"log_format": "json"}) as server:
+        server.wait_ready()
+        answer = server.predict("raising", "hello")
+        assert answer.status_code == 503
+        server.terminate()
+        started = "Model server started.\n"
+        assert server.log().count(started) == 1, "the one line that launchers wait for"
+        check_failure(failure_in(server.log().replace(started, ""), answer.headers["x-request-id"]), "handler.py")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_serve_command_prints_json_and_nothing_else(tmp_path: Path, terminal: bool) -> None:
+    (tmp_path / "raising.py").write_text(SERVED)
+    (tmp_path / "config.properties").write_text("no_such_key=1\n")
+    variables = {"TS_LOG_FORMAT": "json"}
+    with ServeCommand(tmp_path, "raising.py", variables=variables, terminal=terminal) as command:
+        command.wait_until_serving()
+        answer = command.predict("raising", "hello")
+        assert answer.status_code == 500
+        assert command.ended() == 0
+        check_failure(failure_in(command.printed(), answer.headers["x-request-id"]), "raising.py")
+        records = [json.loads(line) for line in command.printed().splitlines()]
+        assert any(each["level"] == "WARN" and "no_such_key" in each["message"] for each in records)
+        assert any(each["logger"] == "ACCESS_LOG" and each["status"] == 500 for each in records)

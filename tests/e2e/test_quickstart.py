@@ -11,7 +11,7 @@ import psutil
 import pytest
 import requests
 from tests.e2e.gate import WAITING, Gate
-from tests.e2e.running_server import RunningServer, eventually, model_folder
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 from tests.e2e.workplace import Workplace
 
 ARCHIVE = """torch-model-archiver --model-name stateful --version 1.0 --handler handlers/stateful/stateful_handler.py \\
@@ -84,6 +84,17 @@ def test_a_second_start_says_what_is_running(workplace: Workplace) -> None:
     assert f"process {server.pid}" in second
     assert server.is_running()
     assert workplace.pid_file.read_text() == str(server.pid)
+
+
+def test_a_server_in_the_background_writes_no_metrics_over_a_terminal(workplace: Workplace) -> None:
+    assert workplace.run(START_EMPTY, terminal=True)[0] == 0
+    terminal, metrics = workplace.output, workplace.directory / "logs" / "ts_metrics.log"
+    eventually(lambda: "Model server started." in terminal.read_text(), "the server has started")
+    requests.get(f"{workplace.inference}/no_such_path", timeout=DEADLINE)
+    eventually(lambda: "Requests4XX" in metrics.read_text(), "the metric is in its file")
+    requests.get(f"{workplace.inference}/last", timeout=DEADLINE)
+    eventually(lambda: "/last" in terminal.read_text(), "the terminal has what was logged after it")
+    assert "METRICS" not in terminal.read_text()
 
 
 def test_start_and_stop_twice(workplace: Workplace) -> None:
@@ -184,11 +195,9 @@ def test_a_port_in_use_is_told_and_leaves_no_process(workplace: Workplace, foreg
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", workplace.ports[1]))
         taken.listen()
-        code, _ = workplace.run(f"{START} {'--foreground' if foreground else ''}")
-        assert code == (1 if foreground else 0)
-        output = workplace.output
-        eventually(lambda: workplace.server is None, "the server has given up")
-    printed = output.read_text()
+        code, printed = workplace.run(f"{START} {'--foreground' if foreground else ''}")
+    assert code == 1
+    assert workplace.server is None
     assert f"management_address: cannot listen at http://127.0.0.1:{workplace.ports[1]}" in printed
     assert "the address is in use" in printed
     assert "Model server started." not in printed

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -71,6 +72,10 @@ class Model:
 """
 
 
+#: For a shell that is to find this checkout.
+IMPORTED = shlex.quote(environment(Path())["PYTHONPATH"])
+
+
 def write_models(folder: Path) -> list[str]:
     """Write one model of each kind, and return their paths."""
     for name, text in (("shout.py", SHOUT), ("add.py", ADD), ("count.py", COUNT), ("size.py", SIZE)):
@@ -121,6 +126,20 @@ def test_each_kind_of_model_answers_the_curl_that_is_printed_for_it(tmp_path: Pa
         assert [each for each in workers if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
         assert list(command.temp.glob("torchserve-py-*")) == []
         assert list(command.temp.glob("ts-server-*")) == []
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_curl_works_as_printed_where_a_key_is_needed(tmp_path: Path, terminal: bool) -> None:
+    (tmp_path / "shout.py").write_text(SHOUT)
+    with ServeCommand(tmp_path, "shout.py", "--host", "0.0.0.0", terminal=terminal) as command:
+        command.wait_until_serving()
+        (curl,) = command.curls()
+        assert ("$KEY" in curl) != terminal, "a key is shown to a person, and not to what keeps the output"
+        proposed = re.search(r"\((KEY=\$\(.+\)) in that folder\)", command.printed())
+        assert proposed is not None
+        installed = f'torchserve-py() {{ {shlex.join(COMMAND)} "$@"; }}; export PYTHONPATH={IMPORTED}'
+        before = "" if terminal else f"{installed}; cd {shlex.quote(str(tmp_path))}; {proposed[1]}; "
+        assert run_curl(before + curl) == "HELLO"
 
 
 def test_an_address_of_the_network_needs_a_token_and_opens_no_management(tmp_path: Path) -> None:

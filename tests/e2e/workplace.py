@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT
+from tests.e2e.terminal import Terminal
 from tests.ports import free_ports
 
 #: The ports that the documentation speaks of: inference, management, metrics; gRPC inference, gRPC management.
@@ -78,7 +79,7 @@ class Workplace:
             text = text.replace(f"_port={documented}", f"_port={own}")
         return text
 
-    def run(self, command: str, *, strict: bool = False) -> tuple[int, str]:
+    def run(self, command: str, *, strict: bool = False, terminal: bool = False) -> tuple[int, str]:
         """Run shell commands and return the exit code and what was printed until they ended.
 
         A server that they start goes on printing to `output`.
@@ -86,9 +87,12 @@ class Workplace:
         Args:
             command: One or more lines of shell; the documented ports become this workplace's.
             strict: Whether curl fails when it gets an HTTP error.
+            terminal: Whether they print to a terminal.
         """
         self._runs += 1
-        with self.output.open("wb") as output:
+        self.output.touch()
+        output = Terminal(self.output).end if terminal else os.open(self.output, os.O_WRONLY)
+        try:
             shell = subprocess.Popen(
                 ["bash", "-c", self.localize(command)],
                 cwd=self.directory,
@@ -97,7 +101,9 @@ class Workplace:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-            code = shell.wait(DEADLINE)
+        finally:
+            os.close(output)  # the commands have their own
+        code = shell.wait(DEADLINE)
         return code, self.output.read_text(errors="replace")
 
     def begin(self, command: str) -> None:

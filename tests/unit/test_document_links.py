@@ -55,6 +55,27 @@ def test_the_navigation_of_the_site_has_every_page() -> None:
     assert len(set(named)) == len(named)
 
 
+def test_the_navigation_of_the_site_has_the_groups_that_readers_need() -> None:
+    _, _, navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
+    groups = re.findall(r"^  - ([^:]+):(.*)$", navigation, re.MULTILINE)
+    assert [name for name, _ in groups] == ["Home", "Learn", "Write", "Call", "Operate", "Migrate", "Reference"]
+    assert [page for _, page in groups if page] == [" index.md"], "all but the first have pages below them"
+
+
+def test_the_reference_of_the_api_begins_with_predictions() -> None:
+    first, *_ = re.findall(r"^## (.+)$", (ROOT / "docs" / "rest-api.md").read_text(), re.MULTILINE)
+    assert first == "Predictions"
+
+
+def test_what_is_to_be_copied_has_no_prompt() -> None:
+    for document in documents():
+        for language, text in re.findall(
+            r"^```(\w*)[^\n]*\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL
+        ):
+            if language not in ("console", "shell"):  # whose prompts are left out by the button that copies
+                assert not re.search(r"^\$ ", text, re.MULTILINE), f"{document.name}: {text}"
+
+
 def test_the_rooms_of_the_architecture_have_the_files_that_it_names() -> None:
     table = (ROOT / "docs" / "architecture.md").read_text().partition("## Rooms")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w./…]+)/`.* \| (.*)\|$", table, re.MULTILINE)

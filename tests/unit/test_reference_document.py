@@ -1,4 +1,4 @@
-"""docs/reference-python.md has every argument of `serve`, and what `Client` and its sessions can do."""
+"""docs/reference-python.md has every argument of `serve`, what `Client` and its sessions can do, and `context`."""
 
 import inspect
 import re
@@ -8,6 +8,7 @@ import pytest
 
 from torchserve_py.client import Answer, AsyncClient, AsyncSession, Client, async_client
 from ts import serve_decorator
+from ts.context import Context
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference-python.md").read_text()
 
@@ -36,3 +37,11 @@ def test_it_has_what_a_client_can_do(kind: type) -> None:
 def test_it_has_the_arguments_of_the_client() -> None:
     arguments = {*inspect.signature(Client).parameters, *inspect.signature(AsyncClient.session).parameters} - {"self"}
     assert {*arguments, *async_client.Options.__annotations__} - names_of_the_client() == set()
+
+
+def test_it_has_an_entry_for_everything_that_a_context_has() -> None:
+    context = Context("model", "folder", None, 1, None, "1.0")
+    first_cells = re.findall(r"^\| (`[^|]+) \|", section("`context`"), re.MULTILINE)
+    codes = [code.removeprefix("context.") for cell in first_cells for code in re.findall(r"`([^`]+)`", cell)]
+    documented = [found[0] for code in codes if (found := re.match(r"\w+", code))]
+    assert sorted(documented) == sorted(name for name in dir(context) if not name.startswith("_"))

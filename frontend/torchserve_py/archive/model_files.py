@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,14 @@ _WEIGHT_SUFFIXES = (".pt", ".pth")
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """What a handler's file says about how it is to be served: its name, and keys of `model-config.yaml`."""
+    """What a handler's file says about how it is to be served: its name, and keys of `model-config.yaml`.
+
+    ``unread``: further keys of that file that have no effect, and what else reads them.
+    """
 
     name: str
     config: Mapping[str, Any]
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

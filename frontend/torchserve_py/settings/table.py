@@ -253,7 +253,7 @@ class Settings(ClosedSchema):
         "what `ts_metrics.log` has: TorchServe's lines for each request, or a line a second for what has changed",
     )
     access_log: Switch = setting(True, "log each request")
-    log_format: Annotated[Literal["text", "json"], choice("text", "json")] = setting(
+    log_format: Annotated[Literal["text", "json"], choice("text", "json"), Source(env_always=True)] = setting(
         "text", "how the log files and standard output are written: TorchServe's lines, or a JSON object for each"
     )
     enable_envvars_config: SwitchWithoutVariable = setting(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -38,6 +39,16 @@ while True:
 """
 
 
+#: Ports of which there is always one, since a start looks whether its addresses are free.
+FREE = """
+inference_address=http://127.0.0.1:0
+management_address=http://127.0.0.1:0
+metrics_address=http://127.0.0.1:0
+grpc_inference_port=0
+grpc_management_port=0
+"""
+
+
 def wait_for(condition):
     deadline = time.monotonic() + DEADLINE
     while not condition():
@@ -51,6 +62,7 @@ def home(tmp_path, monkeypatch):
     (tmp_path / "store").mkdir()
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "fake_server.py").write_text(FAKE_SERVER)
+    (tmp_path / "config.properties").write_text(FREE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "modules"), *filter(None, sys.path)]))
     yield tmp_path
@@ -141,6 +153,22 @@ def test_grpc_with_tls_needs_a_certificate(home, capsys):
         "Invalid configuration: private_key_file: enable_grpc_ssl needs certificate_file and private_key_file",
     ]
     assert not (home / "pid").exists()
+
+
+@pytest.mark.parametrize("setting", ["management_address=http://127.0.0.1:{}", "grpc_inference_port={}"])
+def test_an_address_that_is_taken_is_told_and_nothing_starts(home, capsys, setting):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (home / "config.properties").write_text(FREE + setting.format(port))
+        assert launch(home, "--start", "--model-store", "store") == 1
+    (told,) = capsys.readouterr().out.splitlines()
+    assert told.startswith(f"{setting.partition('=')[0]}: cannot listen at ")
+    assert str(port) in told
+    assert "in use" in told
+    assert not (home / "pid").exists()
+    assert not fake_servers()
 
 
 def test_a_pid_file_that_cannot_be_written_leaves_no_server(home, capsys):
@@ -250,7 +278,7 @@ def test_stop_gives_up_after_the_drain_limit_of_the_server_and_a_margin(home, ca
     monkeypatch.setenv("FAKE", "stubborn")
     monkeypatch.setattr("torchserve_py.features.daemon.server_launcher._STOP_MARGIN", 0)
     monkeypatch.setattr("torchserve_py.features.daemon.server_launcher._TELL_OF_WAITING_AFTER", 0.0)
-    (home / "config.properties").write_text("drain_timeout=1")
+    (home / "config.properties").write_text(f"{FREE}drain_timeout=1")
     server = start(home)
     (home / "elsewhere").mkdir()
     monkeypatch.chdir(home / "elsewhere")

@@ -128,3 +128,12 @@ def test_keys_and_no_token_authorization_contradict_each_other(tmp_path: Path) -
     assert done.returncode == 1
     assert "environment variable TS_INFERENCE_KEYS gives keys, but flag --disable-token-auth" in done.stdout
     assert "sesame" not in done.stdout
+
+
+def test_a_given_key_is_not_shown_on_a_terminal_either(folder: Path) -> None:
+    variables = {"TS_INFERENCE_KEYS": "web:sesame"}
+    with ServeCommand(folder, "memory.py", variables=variables, terminal=True) as command:
+        command.wait_until_serving()
+        (curl,) = command.curls()
+        assert run_curl(f"export KEY=sesame; {curl}") == "hello 1"
+        assert "sesame" not in command.printed()

@@ -21,7 +21,7 @@ def restored_loggers() -> Iterator[None]:
     """After the test the loggers are what they were before; what tests before it have left is written elsewhere."""
     access_log.flush()
     loggers = [logging.getLogger(name) for name in LOGGERS]
-    before = [(logger, logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     kinds = [(kind, set(kind)) for kind in (TAKES_BATCHES, TEXT_ONLY)]
     yield
     for kind, names in kinds:

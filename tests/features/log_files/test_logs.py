@@ -1,8 +1,11 @@
 """Which lines go to which file, and what an operator's own configuration changes."""
 
+import errno
 import json
 import logging
+import os
 import re
+import sys
 import threading
 from pathlib import Path
 
@@ -130,6 +133,24 @@ def test_metrics_have_files_of_their_own_and_are_on_standard_output(
         "main MODEL_METRICS - three",
     ]
     assert lines(tmp_path / "logs" / "ts_log.log") == []
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_metrics_are_shown_on_a_terminal_of_the_servers_own_session_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_own: bool
+) -> None:
+    def owner(descriptor: int) -> int:
+        if is_own:
+            return os.getpgrp()
+        raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1)
+    monkeypatch.setattr(os, "tcgetpgrp", owner)
+    configure(tmp_path)
+    write("TS_METRICS", "one")
+    assert lines(tmp_path / "metrics" / "ts_metrics.log")[0].endswith(" - one")
+    assert ("TS_METRICS - one" in capfd.readouterr().out) == is_own
 
 
 def test_the_prometheus_mode_does_without_a_place_for_metric_logs(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from torchserve_py.archive.contract import HANDLERS
 from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.archive.model_files import open_model, outline
-from torchserve_py.features.served_functions.function_source import read_source
+from torchserve_py.features.computing.computing_keys import ComputingKeys
+from torchserve_py.features.served_functions.function_source import UNREAD, read_source
 from torchserve_py.plans.contracts import configuration_of
 from torchserve_py.serving.errors import InvalidModel
 
@@ -110,3 +112,19 @@ def test_a_handler_file_without_decorator_is_a_model_too(tmp_path: Path) -> None
     (tmp_path / "mine.py").write_text("def handle(data, context):\n    return data\n")
     files = open_model(tmp_path / "mine.py", tmp_path)
     assert (files.name, files.manifest.handler, files.source) == ("mine", "mine.py", None)
+
+
+@pytest.mark.parametrize("text", ["@serve\ndef shout(text): ...", "serve(load())", "model = serve(load())"])
+def test_a_key_that_only_handlers_read_is_told_with_who_reads_it(text: str, tmp_path: Path) -> None:
+    file = source(tmp_path, text)
+    (tmp_path / "model-config.yaml").write_text(
+        "autocast: bfloat16\nchannelsLast: false\ndeepspeed: {config: x}\nmine: 1\n"
+    )
+    assert configuration_of(open_model(file, tmp_path)).config.warnings == (
+        "autocast has no effect here: it is read by BaseHandler only",
+        "deepspeed has no effect here: it is read by handlers of TorchServe's interface only",
+    )
+
+
+def test_what_handlers_read_is_known() -> None:
+    assert {*HANDLERS.own_keys, *ComputingKeys.key_names()} - {"handler"} == set(UNREAD)

@@ -126,3 +126,19 @@ def test_parts_of_a_message_are_its_text_and_others_are_refused_where_messages_a
 
 def test_the_models_are_listed(client: OpenAI) -> None:
     assert [each.id for each in client.models.list()] == ["chat", "complete", "embed", "slow"]
+
+
+def test_responses_of_a_function(client: OpenAI) -> None:
+    whole = client.responses.create(model="chat", input="hello you", temperature=0)
+    assert (whole.status, whole.model, whole.output_text) == ("completed", "chat", "HELLO YOU cold")
+    events = list(client.responses.create(model="chat", input=[{"role": "user", "content": "hello you"}], stream=True))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert deltas == ["HELLO ", "YOU "]
+    last = events[-1]
+    assert last.type == "response.completed"
+    assert last.response.output_text == "HELLO YOU "
+
+
+def test_a_function_without_messages_answers_no_responses(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="does not answer"):
+        client.responses.create(model="embed", input="hello you")

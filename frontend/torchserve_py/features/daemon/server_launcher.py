@@ -63,9 +63,9 @@ class Launcher:
         running = self._running()
         if running is not None:
             return self._tell_of(running)
-        errors = Resolution(flags, os.environ, Path.cwd()).errors
-        if errors:
-            print("\n".join(errors))
+        resolution = Resolution(flags, os.environ, Path.cwd())
+        if resolution.errors:
+            print("\n".join(resolution.errors))
             return 1
         sys.stdout.flush()
         try:
@@ -76,6 +76,9 @@ class Launcher:
                 if flags.foreground:  # who watches, signals or kills this process has the server
                     self._pid_file.write(os.getpid())
                     become(self.module, self.argv)  # releases the lock; its file is removed with the pid file
+                if problems := _problems_of_opening(resolution):  # with the lock: two starts that try get in their way
+                    print("\n".join(problems))
+                    return 1
                 self._launch()
         except OSError as error:
             print(f"The pid file {self.pid_path} cannot be written: {error.strerror}. The server is not started.")
@@ -145,6 +148,15 @@ class Launcher:
         environ: Mapping[str, str] = server.environ()
         effective = Resolution(own_flags, environ, Path(server.cwd())).effective
         return sum(int(effective[name].value) for name in ("drain_delay", "drain_timeout") if name in effective)
+
+
+def _problems_of_opening(resolution: Resolution) -> list[str]:
+    """Return why a server could not open its addresses; nobody would be there to read it from the server's own log."""
+    import asyncio  # which, as the next one, only a start in the background needs
+
+    from torchserve_py.doors.openings import problems_of_opening
+
+    return asyncio.run(problems_of_opening(resolution.settings()))
 
 
 def _wait_until_gone(server: psutil.Process, limit: float) -> bool:

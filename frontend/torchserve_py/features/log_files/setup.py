@@ -4,6 +4,7 @@ The operator may replace this by a configuration of Python's logging (`--log-con
 """
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -33,10 +34,10 @@ _BARE_LINE = "%(asctime)s - %(message)s"
 def configure_logging(settings: Settings) -> None:
     """Send every logger to standard output and ``ts_log.log``, and models, accesses and metrics to files of their own.
 
-    All files exist from then on. Metrics are on standard output, but not in ``ts_log.log``. The operator's
-    configuration replaces all of this except the files of the metric logs; a metric log's file is left out only if that
-    configuration names its logger. Raises LogConfigError: the operator's configuration is wrong; OSError: a log file
-    cannot be written.
+    All files exist from then on. Metrics are on standard output, unless it is the terminal of a shell that goes on
+    meanwhile, but not in ``ts_log.log``. The operator's configuration replaces all of this except the files of the
+    metric logs; a metric log's file is left out only if that configuration names its logger. Raises LogConfigError: the
+    operator's configuration is wrong; OSError: a log file cannot be written.
     """
     settings.log_location.mkdir(parents=True, exist_ok=True)
     TAKES_BATCHES.clear()
@@ -52,12 +53,24 @@ def configure_logging(settings: Settings) -> None:
         settings.metrics_location.mkdir(parents=True, exist_ok=True)
         for name, file in _METRIC_FILES.items():
             if name not in named:
+                shown = [] if _has_the_terminal_of_a_shell() else consoles
                 metrics_file = _file(settings.metrics_location / file, LineFormatter(_BARE_LINE))
-                _take_batches(name, [metrics_file, *consoles])
+                _take_batches(name, [metrics_file, *shown])
     except OSError as error:
         if settings.metrics_mode != "prometheus":
             raise
         logger.warning("There are no metric logs, which the mode prometheus would leave empty anyhow: %s", error)
+
+
+def _has_the_terminal_of_a_shell() -> bool:
+    """Whether standard output is a terminal that is not the one of this process's session, as after `--start`."""
+    if not sys.stdout.isatty():
+        return False
+    try:
+        os.tcgetpgrp(sys.stdout.fileno())
+    except OSError:
+        return True
+    return False
 
 
 def apply_log_config(path: Path) -> frozenset[str]:

@@ -16,6 +16,7 @@ from torchserve_py.features.keys.generated_keys import read_key
 from torchserve_py.features.keys.keys_settings import KeysSettings
 from torchserve_py.features.quickstart.introduction import VARIABLE, introduction
 from torchserve_py.features.quickstart.served_path import ServedPath, Stamps
+from torchserve_py.features.quickstart.terminal_log import say
 from torchserve_py.server import Server, Unservable
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import RegisterRequest, ServedModel, Serving
@@ -37,6 +38,7 @@ class Attendant:
         self._has_tokens = not settings.disable_token_authorization
         self._was_given_keys = settings.of(KeysSettings).has_keys
         self._has_console = settings.of(ConsoleSettings).enable_console
+        self._log_format = settings.log_format if settings.log_config is None else "text"
         self._base = ""
         #: The model at each path, by location; absent while it cannot be loaded.
         self._served: dict[str, ServedModel] = {}
@@ -54,7 +56,10 @@ class Attendant:
         self._loaded = {each.spec.location: await self._stamps(each) for each in self._paths}
         self._seen = self._loaded.copy()
         bar: tqdm[Any] = tqdm(
-            total=len(self._paths), bar_format="{desc} {elapsed}", leave=False, disable=not sys.stderr.isatty()
+            total=len(self._paths),
+            bar_format="{desc} {elapsed}",
+            leave=False,
+            disable=not sys.stderr.isatty() or self._log_format == "json",
         )
         with bar:
             for served in self._paths:
@@ -70,7 +75,7 @@ class Attendant:
                 await asyncio.sleep(_WATCH_INTERVAL)
             await asyncio.Event().wait()
         except asyncio.CancelledError:  # a signal
-            _say("", "Ending, once accepted requests are answered. Ctrl-C again ends at once.")
+            self._say("", "Ending, once accepted requests are answered. Ctrl-C again ends at once.")
             raise
 
     # Loading
@@ -89,7 +94,7 @@ class Attendant:
                     raise Unservable(f"{served.path} cannot be loaded{why}")
                 if model is not None:
                     await serving.unload(model.name, model.version)
-                _say(f"{served.path} cannot be loaded{why}. It is tried again when its files change.")
+                self._say(f"{served.path} cannot be loaded{why}. It is tried again when its files change.")
                 return
             if status is not None and status.ready:
                 self._served[location] = model
@@ -125,21 +130,24 @@ class Attendant:
         except (ArchiveError, ModelError) as error:
             goes_on = "" if before is None else " The previous version is still serving."
             why = f"has changed and cannot be loaded: {error}" if served.path.exists() else "is gone"
-            _say(f"{served.path} {why}.{goes_on}")
+            self._say(f"{served.path} {why}.{goes_on}")
             return
         self._served[served.spec.location] = model
-        _say(f"{model.name} is reloaded in {time.monotonic() - started:.1f} s: {served.path.name} has changed.")
+        self._say(f"{model.name} is reloaded in {time.monotonic() - started:.1f} s: {served.path.name} has changed.")
         if before is None or before.name != model.name:
             self._introduce(served, serving)
 
     # What the user reads
+
+    def _say(self, *lines: str) -> None:
+        say(*lines, log_format=self._log_format)
 
     def _introduce(self, served: ServedPath, serving: Serving) -> None:
         model = self._served.get(served.spec.location)
         if model is not None:
             folder = served.path if served.path.is_dir() else served.path.parent
             lines = introduction(model, serving.declared(model), folder, self._base, self._key())
-            _say("", *lines)
+            self._say("", *lines)
 
     def _key(self) -> str | None:
         """Return the inference key for the curl of a person; a log gets the name of a variable instead."""
@@ -161,8 +169,8 @@ class Attendant:
         called = "" if grpc is None else f" (gRPC {_url(grpc).partition('//')[2]})"
         watched = " Changes of files are loaded." if self._watch else ""
         if self._has_console:
-            _say("", f"In the browser: {_url(server.addresses['management_address'])}/console")
-        _say(f"Serving at {self._base}{called}{self._where_keys_are()}.{watched} Ctrl-C ends it.")
+            self._say("", f"In the browser: {_url(server.addresses['management_address'])}/console")
+        self._say(f"Serving at {self._base}{called}{self._where_keys_are()}.{watched} Ctrl-C ends it.")
 
 
 def _url(address: Address) -> str:
@@ -171,9 +179,3 @@ def _url(address: Address) -> str:
         return str(address)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104 - nothing is bound
     return f"{address.scheme}://{f'[{host}]' if ':' in host else host}:{address.port}"
-
-
-def _say(*lines: str) -> None:
-    for line in lines:
-        tqdm.write(line, file=sys.stdout)
-    sys.stdout.flush()

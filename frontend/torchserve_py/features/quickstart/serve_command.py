@@ -5,6 +5,7 @@ address for all of HTTP, one worker for each model, no token on loopback, and a 
 """
 
 import argparse
+import logging
 import os
 import shutil
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchserve_py.server_process import become, hold_end_signals
+
+logger = logging.getLogger(__name__)
 
 #: How long Ctrl-C waits for open requests and sequences.
 _DRAIN_SECONDS: Final = 3
@@ -76,10 +79,7 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
 
     try:
         paths = [ServedPath.of(path, store) for path in arguments.paths]
-        settings = _settings(arguments, store, tuple(path.spec for path in paths))
-        for path in paths:
-            if path.runs_code:
-                print(f"{path.path} is unpickled, which runs code that is in it: serve only files that you trust.")
+        settings, warnings = _settings(arguments, store, tuple(path.spec for path in paths))
     except (NoModel, SettingsError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -94,6 +94,13 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
         return 1
     if settings.log_config is None:
         show_less(settings.log_format)
+    for warning in warnings:
+        logger.warning(warning)
+    for path in paths:
+        if path.runs_code:
+            logger.warning(
+                "%s is unpickled, which runs code that is in it: serve only files that you trust.", path.path
+            )
     if settings.inference_address.is_loopback:  # workers inherit it: answers tell what a function has raised
         os.environ["TS_DEVELOPMENT"] = "1"
     if arguments.watch:  # what is compiled may be older than a change of the same second that leaves the size as it is
@@ -101,7 +108,8 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
     return run(settings, Attendant(paths, settings, watch=arguments.watch).attend)
 
 
-def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]) -> Any:
+def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]) -> tuple[Any, list[str]]:
+    """Return the settings, and what the user should know of them. Raises SettingsError: they are wrong."""
     from torchserve_py.features.keys.keys_settings import KEY_SETTINGS
     from torchserve_py.settings.addresses import Address
     from torchserve_py.settings.flags import parse_flags
@@ -134,7 +142,7 @@ def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]
         if name in effective and effective[name].origin == DEFAULT_ORIGIN:  # a feature may be absent
             effective[name] = Effective(value, "serve")
     effective["load_models"] = Effective(specs, "serve")
-    return resolution.settings()
+    return resolution.settings(), resolution.warnings
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""What `torchserve-py serve` shows of the logs: what models print, requests, what goes wrong. The files have all."""
+"""What `torchserve-py serve` shows: what it says itself, and of the logs what models print, requests, what goes wrong.
+
+The log files have all.
+"""
 
 import logging
 import sys
@@ -33,6 +36,21 @@ class _Terminal(logging.Handler):
             tqdm.write(self.format(record), file=sys.stdout)
         except Exception:
             self.handleError(record)
+
+
+def say(*lines: str, log_format: str) -> None:
+    """Tell the user something; where the log is JSON, each line that is not empty is a record of it."""
+    if log_format == "json":
+        level = logging.INFO
+        records = (
+            {"name": __name__, "levelno": level, "levelname": logging.getLevelName(level), "msg": line}
+            for line in lines
+            if line
+        )
+        lines = tuple(map(JsonFormatter().format, map(logging.makeLogRecord, records)))
+    for line in lines:
+        tqdm.write(line, file=sys.stdout)
+    sys.stdout.flush()
 
 
 def show_less(log_format: str) -> None:

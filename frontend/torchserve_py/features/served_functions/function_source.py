@@ -1,4 +1,4 @@
-"""What a Python file that is decorated with `ts.serve` says about how it is to be served, read without running it."""
+"""What a Python file that uses `ts.serve` says about how it is to be served, read without running it."""
 
 import ast
 from collections.abc import Iterator
@@ -16,11 +16,16 @@ _PACKAGE: Final = "ts"
 _DELAY: Final = 10
 _MAX_SEQUENCES: Final = 1000
 _MAX_IDLE: Final = 600_000
+#: Keys of `model-config.yaml` that mean nothing for a function, and what reads them.
+UNREAD: Final = {
+    **dict.fromkeys(("autocast", "dtype", "channelsLast", "pt2"), "BaseHandler"),
+    **dict.fromkeys(("dali", "deepspeed", "pippy", "micro_batching"), "handlers of TorchServe's interface"),
+}
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_source(file: Path) -> ModelSource | None:
-    """Return what the file decorates; None if it decorates nothing, or is no Python: its worker will tell where.
+    """Return what the file gives to the decorator; None if that is nothing, or it is no Python: its worker will tell.
 
     Raises InvalidArchive: the decorator is used in a way that cannot work; the message has the file and the line.
     OSError: the file cannot be read.
@@ -41,12 +46,13 @@ def read_source(file: Path) -> ModelSource | None:
         if ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator) in names
     ]
     if not found:
-        return None
+        is_object = any(_gives_an_object(node, names) for node in tree.body)
+        return ModelSource(file.stem, {}, UNREAD) if is_object else None
     node, decorator = found[-1]
     if len(found) > 1:
         names_found = ", ".join(each.name for each, _ in found)
         raise _refusal(file, node, f"a file has one model, and {names_found} are decorated with {_DECORATOR}")
-    return ModelSource(node.name, _config(file, node, _options(file, decorator)))
+    return ModelSource(node.name, _config(file, node, _options(file, decorator)), UNREAD)
 
 
 def _names_of_decorator(tree: ast.Module) -> Iterator[str]:
@@ -56,6 +62,12 @@ def _names_of_decorator(tree: ast.Module) -> Iterator[str]:
             yield from (each.asname or each.name for each in node.names if each.name == _DECORATOR)
         elif isinstance(node, ast.Import):
             yield from (f"{each.asname or each.name}.{_DECORATOR}" for each in node.names if each.name == _PACKAGE)
+
+
+def _gives_an_object(node: ast.stmt, names: set[str]) -> bool:
+    """Whether a statement is ``serve(thing)`` or assigns that."""
+    call = node.value if isinstance(node, ast.Expr | ast.Assign) else None
+    return isinstance(call, ast.Call) and bool(call.args) and ast.unparse(call.func) in names
 
 
 def _options(file: Path, decorator: ast.expr) -> Options:

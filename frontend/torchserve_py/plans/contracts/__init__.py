@@ -63,9 +63,11 @@ def configuration_of(files: ModelFiles, store: Path | None = None) -> Configured
 
 def _model_config(files: ModelFiles) -> ModelConfig:
     """Return what `model-config.yaml` says, and where it says nothing, what the handler's file says."""
-    file = files.config_file
-    if files.source is None:
+    file, source = files.config_file, files.source
+    if source is None:
         return read_model_config(file, files.contract) if file else ModelConfig()
     mapping = read_mapping(file) if file else YamlMapping({}, {})
-    values = {**files.source.config, **mapping.values}
-    return parse_model_config(replace(mapping, values=values), file.name if file else files.source.name)
+    values = {**source.config, **mapping.values}
+    config = parse_model_config(replace(mapping, values=values), file.name if file else source.name)
+    unread = [each for each in source.unread.items() if values.get(each[0])]
+    return config.completed(f"{name} has no effect here: it is read by {reader} only" for name, reader in unread)
