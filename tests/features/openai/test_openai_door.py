@@ -156,6 +156,8 @@ async def test_a_request_to_a_model_with_sequences_belongs_to_one(start: Start) 
     made_up, other, named = (call.sequence_id for call in model.calls)
     assert made_up != other
     assert (named, model.calls[2].header_dict["ts_request_sequence_id"]) == ("ada", "ada")
+    # Nobody could continue those without a name, and they would take the place of others until they are idle for long.
+    assert [call.ends_sequence for call in model.calls] == [True, True, False]
 
 
 async def test_trusses_have_the_same_paths(start: Start) -> None:

@@ -20,8 +20,9 @@ from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation
 from torchserve_py.doors.requests import inference_of, model_in, split_path
 from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE, Answer
 from torchserve_py.doors.routing import AfterBody, Door, DoorContext, PathValues, Route
-from torchserve_py.doors.sequences import SequenceHeaders
+from torchserve_py.doors.sequences import SequenceHeaders, claim_of
 from torchserve_py.features.openai.openai_keys import ANY_NAME, names_of
+from torchserve_py.jobs.inference_request import SequenceRequest
 from torchserve_py.jobs.parts import Part
 from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.request import Request
@@ -89,9 +90,16 @@ class OpenAIDoor(Door):
         headers = (("url_path", "/".join(split_path(request.target))), ("explain", "False"))
         inference = inference_of(request, body, headers)
         if model.is_stateful:
-            inference.sequence = self.sequences.of(request.headers)
+            inference.sequence = self._sequence(request)
             inference.headers = (*inference.headers, *inference.sequence.headers)
         return self.context.submit(request, DIALECT, model, inference)
+
+    def _sequence(self, request: Request) -> SequenceRequest:
+        """Return the sequence of a request. One that names none ends with its answer, which does not name it either."""
+        sequence = self.sequences.of(request.headers)
+        if sequence.id == request.headers.get(self.sequences.id_name):
+            return sequence
+        return self.sequences.of_values("", None, True, claim_of(request.headers))
 
     def named(self, name: str) -> ServedModel:
         """Return the model that a request names. Raises DoorError: none of this interface has the name."""

@@ -36,6 +36,10 @@ _COMPLETIONS: Final = "v1/chat/completions"
 _MOST_LISTED: Final = 100
 #: Causes that say that a sequence is over: for OpenAI's clients what they ask for is not there.
 _GONE: Final = frozenset({"sequence_unknown", "sequence_ended", "sequence_expired", "sequence_lost", "version_gone"})
+_WHAT_KEEPS: Final = (
+    "Its model-config.yaml needs three lines for that, for example sequenceBatching: true, sequenceMaxIdleMSec: 600000"
+    " (milliseconds until a conversation without requests ends) and maxNumSequence: 1000 (conversations at a time)."
+)
 _LISTING: Final = (
     Parameter("limit", "How many items", "integer", default=20, least=1, most=_MOST_LISTED),
     Parameter("after", "The item before the first one"),
@@ -180,7 +184,7 @@ class ResponsesDoor(OpenAIDoor):
 
     def _check_keeps(self, model: ServedModel, param: str) -> None:
         if not model.is_stateful:
-            message = f"The model {model.name!r} keeps no conversations: sequenceBatching is not set for it."
+            message = f"The model {model.name!r} keeps no conversations. {_WHAT_KEEPS}"
             raise _wrong(message, param, "unsupported_parameter")
 
     def _submit_call(
