@@ -104,6 +104,7 @@ def send(page: ConsolePage, words: str) -> None:
 def test_the_key_is_asked_for_and_kept_for_the_tab(page: ConsolePage) -> None:
     page.browser.get(page.url)
     page.see("h1", "Management key")
+    page.see(".key", "TS_MANAGEMENT_KEYS or keys_file")
     page.write("input[name=key]", "wrong")
     page.type(Keys.ENTER)
     page.see(".key [role=alert]", "did not accept")

@@ -145,7 +145,8 @@ def test_the_curl_works_as_printed_where_a_key_is_needed(tmp_path: Path, termina
 def test_an_address_of_the_network_needs_a_token_and_opens_no_management(tmp_path: Path) -> None:
     (tmp_path / "shout.py").write_text(SHOUT)
     with ServeCommand(tmp_path, "shout.py", "--host", "0.0.0.0") as command:
-        command.wait_until_serving()
+        printed = command.wait_until_serving().printed()
+        assert f"Serving at {command.base}, and at all other addresses of this machine" in printed
         assert command.predict("shout", "hello").status_code == 400
         (curl,) = command.curls()
         stored = json.loads((tmp_path / "key_file.json").read_text())["inference"]
@@ -158,6 +159,22 @@ def test_an_address_of_the_network_needs_a_token_and_opens_no_management(tmp_pat
         assert run_curl(f"export KEY={key}; {curl}") == "HELLO"
         assert key not in command.printed()
         assert requests.get(f"{command.base}/models", timeout=DEADLINE).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"TS_INFERENCE_KEYS": "sesame"}, "/console (there is no management key that it would accept: set TS_MANA"),
+        ({"TS_INFERENCE_KEYS": "sesame", "TS_MANAGEMENT_KEYS": "boss"}, "/console\n"),
+        ({"TS_INFERENCE_KEY": "sesame"}, "TS_INFERENCE_KEY has no effect; did you mean TS_INFERENCE_KEYS?"),
+    ],
+)
+def test_the_terminal_tells_of_keys_that_are_missing(tmp_path: Path, variables: dict[str, str], told: str) -> None:
+    (tmp_path / "shout.py").write_text(SHOUT)
+    with ServeCommand(tmp_path, "shout.py", variables=variables) as command:
+        command.wait_until_serving()
+        assert told in command.printed()
+        assert "sesame" not in command.printed()
 
 
 @pytest.mark.parametrize(

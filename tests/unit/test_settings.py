@@ -326,6 +326,28 @@ def test_an_unknown_key_names_the_closest_known_one(home):
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("TS_INFERENCE_KEY", "TS_INFERENCE_KEYS"),
+        ("TS_KEY_FILE", "TS_KEYS_FILE"),
+        ("TS_inference_keys", "TS_INFERENCE_KEYS"),
+        ("TS_CONFIGFILE", "TS_CONFIG_FILE"),
+    ],
+)
+def test_a_misspelt_variable_names_the_closest_known_one_and_keeps_its_value_to_itself(home, given, meant):
+    resolution = configure(home, environ={given: "secret-key"})
+    assert resolution.warnings == [f"environment variable {given} has no effect; did you mean {meant}?"]
+
+
+def test_variables_of_the_server_itself_and_of_other_programs_are_no_misspellings(home):
+    own = ("TS_WORKER_CLAIMS", "TS_REQUEST_SEQUENCE_ID", "TS_WORKER_TOKEN", "TS_DEVELOPMENT", "TS_CONFIG_FILE")
+    (home / "other.properties").touch()
+    others = ("TS_INFERENCE_PORT", "TS_SERVICE_HOST", "TSLINT", "LOGS_LOCATION", "TS_")
+    environ = dict.fromkeys((*own, *others), "other.properties")
+    assert configure(home, environ=environ).warnings == []
+
+
 def test_protection_that_this_server_does_not_have_is_an_error(home, monkeypatch):
     there = {name: each for name, each in sources().items() if name not in ("worker_user", "inference_keys")}
     monkeypatch.setattr("torchserve_py.settings.resolution.sources", lambda: there)

@@ -33,6 +33,10 @@ _PROTECTION: Final = {
     **dict.fromkeys(("inference_keys", "management_keys", "keys_file"), "keys"),
 }
 _REFERENCE = re.compile(r"\$\$(\w+)\$\$")
+_PREFIX: Final = "TS_"
+_CONFIG_FILE: Final = "TS_CONFIG_FILE"
+#: How much alike a variable and that of a setting must be: more than keys, since others have such variables, too.
+_MISSPELT: Final = 0.85
 
 
 class SettingsError(Exception):
@@ -73,6 +77,7 @@ class Resolution:
         self._env_enabled = self._file_switch("enable_envvars_config")
         self._read_values()
         self._check_environment()
+        self._check_misspelt_variables()
         self.warnings += [warning for section in settings_sections() for warning in section.settle(self.effective)]
         self.errors += contradictions(self.effective)
         self.warnings += doubts(self.effective)
@@ -88,7 +93,7 @@ class Resolution:
     # The file
 
     def _read_file(self) -> None:
-        named = self._environ.get("TS_CONFIG_FILE") or self._flags.ts_config
+        named = self._environ.get(_CONFIG_FILE) or self._flags.ts_config
         if not named and not self._flags.no_config_snapshots and (found := config_file(self._environ, self._cwd)):
             named, warning = found
             self.warnings.append(warning)
@@ -185,6 +190,18 @@ class Resolution:
         ]
         if without_effect:
             self.warnings.append(f"No effect without {switch}=true in config.properties: {', '.join(without_effect)}")
+
+    def _check_misspelt_variables(self) -> None:
+        """Warn of variables that are most likely meant for a setting, such as keys without which the server is open."""
+        known = {source.env.removeprefix(_PREFIX) for source in sources().values() if source.env is not None}
+        known.add(_CONFIG_FILE.removeprefix(_PREFIX))
+        given = {name for name in self._environ if name.upper().startswith(_PREFIX)}
+        for name in sorted(name for name in given if name[len(_PREFIX) :] not in known):
+            from difflib import get_close_matches
+
+            if closest := get_close_matches(name[len(_PREFIX) :].upper(), sorted(known), n=1, cutoff=_MISSPELT):
+                meant = f"{_PREFIX}{closest[0]}"
+                self.warnings.append(f"environment variable {name} has no effect; did you mean {meant}?")
 
     def _is_env_heeded(self, name: str) -> bool:
         if name == "allowed_urls" and not self._file_switch("use_env_allowed_urls"):

@@ -26,6 +26,10 @@ from torchserve_py.settings.table import Settings
 _INTERVAL: Final = 0.1
 #: How often files are looked at, and how long they must rest after a change before they are read (seconds).
 _WATCH_INTERVAL: Final = 0.3
+#: The hosts that stand for all addresses of a machine, and how a client on it reaches them.
+_ALL_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound
+_EVERYWHERE: Final = ", and at all other addresses of this machine"
+_NO_MANAGEMENT_KEY: Final = "there is no management key that it would accept: set TS_MANAGEMENT_KEYS or keys_file"
 
 
 class Attendant:
@@ -36,7 +40,9 @@ class Attendant:
         self._watch = watch
         self._workers = settings.default_workers_per_model
         self._has_tokens = not settings.disable_token_authorization
-        self._was_given_keys = settings.of(KeysSettings).has_keys
+        keys = settings.of(KeysSettings)
+        self._was_given_keys = keys.has_keys
+        self._has_management_key = not keys.has_keys or bool(keys.management_keys or keys.keys_file)
         self._has_console = settings.of(ConsoleSettings).enable_console
         self._log_format = settings.log_format if settings.log_config is None else "text"
         self._base = ""
@@ -169,13 +175,15 @@ class Attendant:
         called = "" if grpc is None else f" (gRPC {_url(grpc).partition('//')[2]})"
         watched = " Changes of files are loaded." if self._watch else ""
         if self._has_console:
-            self._say("", f"In the browser: {_url(server.addresses['management_address'])}/console")
-        self._say(f"Serving at {self._base}{called}{self._where_keys_are()}.{watched} Ctrl-C ends it.")
+            shut = "" if self._has_management_key else f" ({_NO_MANAGEMENT_KEY})"
+            self._say("", f"In the browser: {_url(server.addresses['management_address'])}/console{shut}")
+        everywhere = _EVERYWHERE if server.addresses["inference_address"].host in _ALL_HOSTS else ""
+        self._say(f"Serving at {self._base}{everywhere}{called}{self._where_keys_are()}.{watched} Ctrl-C ends it.")
 
 
 def _url(address: Address) -> str:
     """Return the URL of a listener for a client on this machine."""
     if address.is_unix:
         return str(address)
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104 - nothing is bound
+    host = _ALL_HOSTS.get(address.host, address.host)
     return f"{address.scheme}://{f'[{host}]' if ':' in host else host}:{address.port}"
