@@ -186,7 +186,10 @@ def test_the_terminal_tells_of_keys_that_are_missing(tmp_path: Path, variables: 
             "shout.py:4: serve has no",
         ),
         ("import nowhere_to_be_found\n", "is neither beside the model nor installed for "),
-        ("x = 1\n", "LoadError: Expected only one class in custom service code or a function entry point []: shout.py"),
+        (
+            "x = 1\n",
+            "LoadError: shout.py has no model: it has no class, and no function 'handle'. Write @serve (from ts",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_loaded_ends_the_command_and_tells_where(tmp_path: Path, text: str, told: str) -> None:

@@ -160,11 +160,11 @@ def _entry_point(
         return function, lambda context: function(None, context), None
     classes = list_classes_from_module(module)
     if len(classes) != 1:
-        names = [cls.__name__ for cls in classes]
+        has = f"has the classes {', '.join(each.__name__ for each in classes)}" if classes else "has no class"
         raise LoadError(
-            f"Expected only one class in custom service code or a function entry point {names}:"
-            f" {module.__name__}.py has no function {function_name!r}, and {len(classes)} classes instead of one;"
-            " decorate a function or a class with ts.serve, or write one class with initialize and handle"
+            f"{module.__name__}.py has no model: it {has}, and no function {function_name!r}. Write @serve"
+            " (from ts import serve) above a function or class that answers requests,"
+            " or write one class with initialize and handle"
         )
     instance: Any = classes[0]()
     if not hasattr(instance, "handle"):
