@@ -171,8 +171,8 @@ class RanksOffer(NamedTuple):
     """What starts a worker that is several processes, its ranks. One plugin has such an offer at most.
 
     Attributes:
-        module: The name of a module with ``launcher(keys)``, which returns the `workers.launch.RankLauncher` of a
-            model with these `PluginKeys`, and ``processes(keys)``: how many processes they ask for; None if they do
+        module: The name of a module with ``launcher(keys)``, which returns the `workers.launch_command.RankLauncher` of
+            a model with these `PluginKeys`, and ``processes(keys)``: how many processes they ask for; None if they do
             not ask for several, 0 if ``parallelLevel`` is to say how many.
         key: The key of ``model-config.yaml`` by which a model asks for it.
         count_key: The key in it that says the same as ``parallelLevel``.

@@ -35,7 +35,7 @@ FOLDER: Final = Path("/dev/shm" if Path("/dev/shm").is_dir() else "/tmp")
 #: Seconds.
 LEASE: Final = 10.0
 #: What opens the stores that outlive their workers.
-_MODULES: Final = {"file": "ts.features.sqlite.plugin", "redis": "ts.features.redis.plugin"}
+_MODULES: Final = {"file": "ts.features.sqlite.open_sqlite", "redis": "ts.features.redis.open_redis"}
 #: How many worlds wait for a collection of all garbage: they take a megabyte each.
 WORLDS_AT_ONCE: Final = 50
 #: How long it is remembered that a sequence is over (seconds): longer than anything comes late.

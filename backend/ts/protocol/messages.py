@@ -1,8 +1,8 @@
 """Messages: every kind that crosses the socket between the frontend and a worker, and the shape of each.
 
-A worker opens two connections. ``jobs`` carries the work and is read by the thread (or event loop) that runs the
-handler: no lock, no thread hop. ``heartbeat`` is answered by a thread of its own, so that a stopped or hung process is
-noticed while a long inference is not mistaken for one.
+A worker opens two connections. ``jobs`` carries the work and is usually read by the thread (or event loop) that runs
+the handler. ``heartbeat`` has a thread of its own, so that a stopped or hung process is noticed while a long inference
+is not mistaken for one; `PING`, `PONG` and `WANTED` go over it, everything else over ``jobs``.
 
 Two rules keep both ends simple:
 

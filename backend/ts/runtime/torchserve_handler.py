@@ -69,10 +69,10 @@ class TorchServeHandler:
         """Run the oldest batch, without rows that were cancelled in the queue; without a batch, update the store."""
         if self._frames:
             sent, histories = self._next_batch()
-            rows = self.read_rows(sent, histories)
+            rows = self.begin_rows(sent, histories)
             if not self.run_batch(rows, sent):
                 undone = [each for each in sent if any(row.job_id == each.job_id for row in rows)]
-                self.run_batch(self.read_rows(undone, histories))
+                self.run_batch(self.begin_rows(undone, histories))
         else:
             self.update_store()
 
@@ -143,8 +143,11 @@ class TorchServeHandler:
             declared["sequence_states"] = {"store": (context.cache_settings or {})["store"], "stepsWrite": written}
         return {**self._service.declared, **declared}
 
-    def read_rows(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:
-        """Return the rows to run; answer those that were cancelled, cannot be parsed, or were applied before."""
+    def begin_rows(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:
+        """Decode rows and begin their steps, for which a store may be asked; return the rows to run.
+
+        Those that were cancelled, cannot be decoded, or were applied before are answered.
+        """
         rows: list[Row] = []
         refused: list[ResultRow] = []
         cancelled = self._connection.cancelled

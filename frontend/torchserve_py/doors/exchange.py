@@ -37,7 +37,9 @@ class Dialect:
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
         """Return the failure for a job that ended without (the rest of) an answer."""
         failure = failure_of_job(cause, exchange.name, exchange.version, exchange.parts.sequence_id, exchange.model)
-        return failure._replace(more_headers=(exchange.step_name,)) if cause is Cause.outcome_unknown else failure
+        if cause is not Cause.outcome_unknown:
+            return failure
+        return failure._replace(more_headers=(exchange.request_id_header,))
 
 
 class HttpDialect(Dialect, ABC):
@@ -52,7 +54,7 @@ class HttpDialect(Dialect, ABC):
         """Return the answer to a failure; without ``exchange``, to a request that has not become a job."""
 
     def refusal(self, error: Exception) -> Failure:
-        """Return the failure for an exception that was raised before the request became a job."""
+        """Return the failure for an exception that ended a request, before it became a job or after."""
         return failure_of(error)
 
     def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
@@ -100,7 +102,7 @@ class Exchange(ABC):
     version: str | None
 
     @property
-    def step_name(self) -> tuple[str, str]:
+    def request_id_header(self) -> tuple[str, str]:
         """The header with the id by which the client can ask what has become of the step."""
         return REQUEST_ID, dict(self.sequence.headers if self.sequence else ()).get(REQUEST_ID, self.parts.job_id)
 
@@ -215,7 +217,7 @@ class HttpExchange(CallExchange):
         try:
             head = self.dialect.opening(self, first)
             if self.parts.sequence_id is not None:  # the stream may break off
-                head = head._replace(headers=(*head.headers, self.step_name))
+                head = head._replace(headers=(*head.headers, self.request_id_header))
             self.responses.start_stream(self.request, head, self.parts.job_id)
             if self.request.stage is STREAMING:  # else nothing but the head was asked for
                 await self.relay(first)

@@ -173,7 +173,7 @@ class Parts:
     """
 
     __slots__ = (
-        *("_buffer", "_failure", "_reader", "_then", "_waiter"),
+        *("_buffer", "_failure", "_reader", "_on_first", "_waiter"),
         *("buffered_bytes", "ended", "inputs", "job_id", "sequence_id", "trace_id"),
     )
 
@@ -192,7 +192,7 @@ class Parts:
         self.buffered_bytes = 0
         self._failure: Cause | None = None
         self._waiter: asyncio.Future[Part] | None = None
-        self._then: Callable[[Part | Cause], None] | None = None
+        self._on_first: Callable[[Part | Cause], None] | None = None
 
     def when_first(self, then: Callable[[Part | Cause], None]) -> None:
         """Call ``then`` with the first part, or with the cause of a failure without parts, as soon as it is known.
@@ -205,7 +205,7 @@ class Parts:
         elif self._failure is not None:
             then(self._failure)
         else:
-            self._then = then
+            self._on_first = then
 
     def next(self) -> Awaitable[Part]:
         """The next part, to be awaited at once. (No coroutine: this is on the path of every request.)
@@ -258,16 +258,16 @@ class Parts:
 
     def cancel(self) -> None:
         """Give up: the reader is gone. Does nothing once the job has ended."""
-        self._then = None
+        self._on_first = None
         if not self.ended:
             self._reader.gave_up(self)
 
     def deliver(self, part: Part) -> None:
         """Hand over the next part; called by the dispatcher."""
         self.ended = not part.more
-        if self._then is not None:
-            then, self._then = self._then, None
-            then(part)
+        if self._on_first is not None:  # for a call of HTTP or gRPC, `CallExchange._answer_with`
+            on_first, self._on_first = self._on_first, None
+            on_first(part)
             return
         # A waiter that were kept would hold a failure, whose traceback holds the frames of the reader, and these this.
         waiter, self._waiter = self._waiter, None
@@ -283,9 +283,9 @@ class Parts:
         """End the job without an answer; parts that have arrived can still be read. Called by the dispatcher."""
         self.ended = True
         self._failure = cause
-        if self._then is not None:
-            then, self._then = self._then, None
-            then(cause)
+        if self._on_first is not None:
+            on_first, self._on_first = self._on_first, None
+            on_first(cause)
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(JobFailed(cause))

@@ -1,6 +1,6 @@
 """The access log: one line for each request and gRPC call, in TorchServe's format, on the logger ``ACCESS_LOG``.
 
-A server calls `note` when it has written an answer; a thread formats and writes the line later (`line_logs`).
+A server calls `note` when it has written an answer; soon after, the event loop formats the line (`line_logs`).
 """
 
 import re

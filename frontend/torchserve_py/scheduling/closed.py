@@ -1,4 +1,4 @@
-"""What is remembered of sequences that are not open: those whose state is gone, and those whose state is stored.
+"""What is remembered of sequences that are not open, so that late jobs are refused: why each is over or where it is.
 
 What is over, is over for all versions of a model: they share one `Over`.
 """

@@ -20,7 +20,7 @@ class HasDeadline(Protocol):
 
 
 class Deadlines:
-    """A heap of entries, one at most that counts per thing, no later than due; `thing.timer` is its number or 0.
+    """A heap of entries: at most one valid entry for a thing, no later than due; `thing.timer` is its number or 0.
 
     An entry names its thing by that number: the collector does not look at tuples that hold nothing but numbers.
     A deadline that moves later leaves its entry where it is: when the entry comes to the top, the thing is asked again.

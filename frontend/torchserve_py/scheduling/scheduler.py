@@ -1,8 +1,8 @@
 """When the jobs of a model version run, and on which of its workers.
 
 One synchronous object. Events come in with the time, effects go out as values; there is no I/O, no clock and no task.
-Each event first does what was due before it, then its own work, then sends what may be sent. `modes` lists the choices
-that a policy makes.
+Each event first does what was due before it, then its own work, then sends what may be sent. `assignment.compose` makes
+the parts that a policy asks for.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -84,7 +84,7 @@ class Scheduler:
     def parts(self, arrived: Iterable[tuple[str, bool]], now: float) -> Effects:
         """Parts of answers have come from a worker: pairs of job id and whether more follow.
 
-        The last part frees the job's place on the worker. If an answer also ends the sequence, call `end_sequence`
+        The last part frees the job's place on the worker. If an answer also ends the sequence, call `close_sequence`
         first: this call may send the sequence's next job.
         """
         if self.deadlines.heap:

@@ -167,7 +167,7 @@ class Serving(Protocol):
         """Return a version of a model, the default version when ``version`` is None."""
 
     def get_latest(self, name: str, version: str | None = None) -> ServedModel:
-        """Return a version of a model; when ``version`` is None the latest one, see `models.served.Versions.latest`."""
+        """Return a version of a model; when ``version`` is None, see `models.served_models.Versions.latest`."""
 
     def models(self) -> Sequence[ServedModel]:
         """Return the default version of every model, sorted by name: the same object until that changes."""

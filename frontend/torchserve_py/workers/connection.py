@@ -39,6 +39,8 @@ _INT: Final = struct.Struct("i")
 class Connection(asyncio.BufferedProtocol):
     """Receives straight into the frame buffer and calls ``on_message`` for every message, ``on_close`` once at the end.
 
+    Both are the listener's until a worker has said hello, then the `Worker`'s.
+
     It calls ``on_open`` before the first message, with TLS after the handshake; if that fails it calls nothing. A peer
     that sends what is no message loses the connection; ``on_close`` then gets the error.
     """

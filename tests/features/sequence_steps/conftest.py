@@ -36,7 +36,7 @@ def cache_settings(kind: str, tmp_path: Path, request: pytest.FixtureRequest) ->
     def settle(**changes: Any) -> dict[str, Any]:
         return {
             "store": kind,
-            "module": {"file": "ts.features.sqlite.plugin", "redis": "ts.features.redis.plugin"}.get(kind, ""),
+            "module": {"file": "ts.features.sqlite.open_sqlite", "redis": "ts.features.redis.open_redis"}.get(kind, ""),
             "durable": kind != "memory",
             "capacity": 100,
             "path": str(tmp_path / "sequences.db"),

@@ -253,7 +253,7 @@ class Worker:
     def __init__(self, world: World, handler: Path) -> None:
         cache = {
             "store": "file",
-            "module": "ts.features.sqlite.plugin",
+            "module": "ts.features.sqlite.open_sqlite",
             "durable": True,
             "capacity": 2,
             "path": str(world.path),

@@ -216,8 +216,10 @@ def test_an_entry_that_is_damaged_or_lost_costs_its_sequence_alone(
 @pytest.fixture
 def maintenance(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Maintenance]:
     place = str(tmp_path / "sequences.db") if kind == "file" else request.getfixturevalue("redis_server").url
-    plugin = importlib.import_module(f"ts.features.{'sqlite' if kind == 'file' else 'redis'}.plugin")
-    maintenance = plugin.open_maintenance(place, create=True)
+    opening = importlib.import_module(
+        {"file": "ts.features.sqlite.open_sqlite", "redis": "ts.features.redis.open_redis"}[kind]
+    )
+    maintenance = opening.open_maintenance(place, create=True)
     yield maintenance
     maintenance.close()
 

@@ -90,7 +90,7 @@ class AsyncHandler(AsyncRuntime):
 
     async def run_job(self, wire_row: InferRow, inputs: FurtherInputs, histories: Histories = NO_HISTORIES) -> None:
         if self._service.steps is None:
-            for row in self._handler.read_rows([wire_row]):
+            for row in self._handler.begin_rows([wire_row]):
                 await self._call(row)
             return
         headers = RequestProcessor(None, wire_row.headers, ()).get_headers_by_name()
@@ -99,7 +99,7 @@ class AsyncHandler(AsyncRuntime):
             turn = self._turns.setdefault(sequence_id, turn)
         async with turn:
             try:
-                for row in self._handler.read_rows([wire_row], histories):
+                for row in self._handler.begin_rows([wire_row], histories):
                     await self._call(row)
             except BaseException:
                 self._undo(wire_row.job_id)

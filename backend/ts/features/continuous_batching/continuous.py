@@ -42,7 +42,7 @@ class ContinuousHandler(TorchServeHandler):
         # Drop cancelled rows, and roll back their sequences, before another request of the same sequence joins: the new
         # request must not use the state that the cancelled one left.
         self._live = self.drop_cancelled(self._live)
-        for row in self.read_rows(frame.rows, frame.histories):
+        for row in self.begin_rows(frame.rows, frame.histories):
             is_describe = row.processor.get_request_property("describe") == "True"
             (self._describe if is_describe else self._live).append(row)
 

@@ -1,4 +1,4 @@
-"""Whether a Redis keeps what is written to it."""
+"""Checks when a store opens that its Redis keeps what is written: that it evicts nothing, and writes to its disk."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""The ear of the Redis store: which sequences other servers ask this one to let go, and which versions are served.
+"""Hears which sequences other servers ask this one to let go, and tells and asks which versions of a model are served.
 
 Each worker tells Redis, in a sorted set per model, until when it is to be believed that its version of the model is
 served. A broken connection only delays what the watch hears and tells; the store has connections of its own.

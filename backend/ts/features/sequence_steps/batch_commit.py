@@ -52,7 +52,7 @@ class BatchCommit:
             self.answers[step.index] = error_answer(step.row.job_id, status, cause, message)
 
     def write(self, store: Store) -> None:
-        """Write the changes to the store, and make the answers true."""
+        """Write the changes to the store; replace the answers to steps that were not written by errors."""
         if not self.commits:
             return
         began = time.monotonic()

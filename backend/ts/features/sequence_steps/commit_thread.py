@@ -1,7 +1,7 @@
 """The thread that commits a batch and sends its answers while the handler runs the next one.
 
 One commit is under way at a time, and until it is done the store is that thread's: whatever else uses the store gets it
-from `StoredSteps.free_store`, which waits. `CommitOverlap` finds out by measuring whether the thread pays.
+from `StoredSteps.store_when_idle`, which waits. `CommitOverlap` finds out by measuring whether the thread pays.
 """
 
 import threading

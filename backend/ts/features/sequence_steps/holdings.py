@@ -320,7 +320,7 @@ _INTERVAL = 0.1
 
 
 class Departures:
-    """The departures that have yet to be written to a store.
+    """Leases of sequences that have ended, and leases that are given back, until a store has been told.
 
     Args:
         store: Returns the store, once no commit is under way.

@@ -34,7 +34,7 @@ def look_up(store: Store, step: Step, rules: Rules, otherwise: ResultRow | None 
     """Return the kept answer to a step if it was applied, whoever holds its sequence.
 
     Args:
-        otherwise: The answer if the store does not have it that the step was applied; None means ``outcome_unknown``,
+        otherwise: The answer if the store does not show that the step was applied; None means ``outcome_unknown``,
             since without the lease it cannot be told whether another worker applies it now.
     """
     try:

@@ -108,9 +108,9 @@ class StoredSteps(Steps):
         self._overlap = CommitOverlap()
         #: The commit that the thread makes.
         self._under_way: BatchCommit | None = None
-        self._holdings = Holdings(cache, self.free_store, settings, self._end_live, context.metrics)
+        self._holdings = Holdings(cache, self.store_when_idle, settings, self._end_live, context.metrics)
 
-    def free_store(self) -> Store:
+    def store_when_idle(self) -> Store:
         """Return the store, once no commit is under way."""
         self.wait_for_commit()
         return self._store
@@ -134,7 +134,7 @@ class StoredSteps(Steps):
         if refused is not None and not refused.needs_state:
             # The refusal says that the step was not applied, but an earlier delivery may have been: look it up.
             if step.history.was_sent:
-                return look_up(self.free_store(), step, self._rules)
+                return look_up(self.store_when_idle(), step, self._rules)
             return refusal_answer(job_id, refused)
         lease, running = self._holdings.leases[sequence_id], 0
         record = lease.record
@@ -144,7 +144,7 @@ class StoredSteps(Steps):
             running = self._running(sequence_id, record)
         verdict = judge(step.claim, record, running, self._rules)
         if isinstance(verdict, Repeat):
-            return repeated(self.free_store(), step, record, verdict.number)
+            return repeated(self.store_when_idle(), step, record, verdict.number)
         if step.history.asks_after and not (isinstance(verdict, Refuse) and self._may_count(step, lease, verdict)):
             if sequence_id not in self._live_of:
                 # The step was not applied, so it has not ended the sequence, even if the server assumes that it has.

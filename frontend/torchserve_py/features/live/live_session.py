@@ -30,27 +30,24 @@ _TOKEN_BYTES: Final = 24
 class LiveSession(StepSession):
     """A session, from the upgrade to the close.
 
-    ``adopted`` is called when the session has taken over a sequence, with the id of its previous one.
+    ``on_adopted`` is called when the session has taken over a sequence, with the id of its previous one.
     """
 
     def __init__(
-        self, socket: WebSocket, template: StepTemplate, form: Form, adopted: Callable[[LiveSession, str], None]
+        self, socket: WebSocket, template: StepTemplate, form: Form, on_adopted: Callable[[LiveSession, str], None]
     ) -> None:
         super().__init__(socket, template, is_text=form.is_text)
         self._form = form
-        self._adopted = adopted
+        self._on_adopted = on_adopted
         self._resume_token = ""
         self._adopt(secrets.token_urlsafe(_TOKEN_BYTES))
 
-    def _adopt(self, token: str) -> None:
-        """Take over the sequence that belongs to a resume token, which its id and token do not tell."""
-        before = self.sequence_id
-        self._resume_token, self.sequence_id = (
-            token,
-            f"{LIVE_ID_PREFIX}{hashlib.sha256(token.encode()).hexdigest()[:40]}",
-        )
-        self.token = hashlib.sha256(f"steps of {token}".encode()).hexdigest()[:40]
-        self._adopted(self, before)
+    def _adopt(self, resume_token: str) -> None:
+        """Take over the sequence that belongs to a resume token; its id and token do not tell the resume token."""
+        before, self._resume_token = self.sequence_id, resume_token
+        self.sequence_id = f"{LIVE_ID_PREFIX}{hashlib.sha256(resume_token.encode()).hexdigest()[:40]}"
+        self.token = hashlib.sha256(f"steps of {resume_token}".encode()).hexdigest()[:40]
+        self._on_adopted(self, before)
 
     async def greet(self) -> None:
         token = self._resume_token if self.template.model.is_durable else None

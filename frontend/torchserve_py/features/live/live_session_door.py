@@ -32,7 +32,7 @@ CLOSE_SECONDS: Final = 5.0
 _Owners = dict[tuple[str, str], LiveSession]
 
 
-def _owners(context: DoorContext) -> _Owners:
+def _no_owners(context: DoorContext) -> _Owners:
     return {}
 
 
@@ -41,7 +41,7 @@ class LiveSessionDoor(SessionDoor):
 
     def __init__(self, context: DoorContext) -> None:
         super().__init__(context)
-        self._owners = context.shared(_owners)
+        self._owners = context.shared(_no_owners)
         # While the server drains, sequences that no other server can continue go on.
         context.on_drain.append(lambda: self.close_sessions(lambda session: session.template.model.is_durable))
 
@@ -61,12 +61,12 @@ class LiveSessionDoor(SessionDoor):
         model = self.serving.get(values["model_name"], version)
         form = FORMS[first_known(offered, tuple(FORMS))]
 
-        def adopted(session: LiveSession, before: str) -> None:
+        def on_adopted(session: LiveSession, before: str) -> None:
             request.log_fields = {**request.log_fields, "sequence_id": session.sequence_id}
-            self._adopted(session, before)
+            self._note_owner(session, before)
 
         headers = [(SUBPROTOCOL, form.name)] if offered else []
-        return self.serve(request, model, partial(LiveSession, form=form, adopted=adopted), version, headers)
+        return self.serve(request, model, partial(LiveSession, form=form, on_adopted=on_adopted), version, headers)
 
     def refuse(self, request: Request, failure: Failure) -> Coroutine[Any, Any, AlreadySent] | None:
         """Tell the page that opens a session, if one does, why it is refused."""
@@ -87,7 +87,7 @@ class LiveSessionDoor(SessionDoor):
 
     # Which session owns a sequence.
 
-    def _adopted(self, session: LiveSession, before: str) -> None:
+    def _note_owner(self, session: LiveSession, before: str) -> None:
         """Note which sequence a session owns; close the session that owned it before, whose client must have left."""
         self._disown(session, before)
         key = session.template.model.name, session.sequence_id

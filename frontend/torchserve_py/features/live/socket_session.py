@@ -80,7 +80,10 @@ class SocketSession(ABC):
         """Take a message of the client. Raises SessionOver: the message is none of this API, or ends the session."""
 
     async def run(self) -> None:
-        """Serve the session until the client leaves or the server closes it."""
+        """Serve the session until the client leaves or the server closes it.
+
+        If the connection is lost, `HttpCall.left` cancels this, unless `_receive` has noticed it first.
+        """
         await self.greet()
         self._check()
         tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(each) for each in (self._receive(), self._answer())]

@@ -21,5 +21,7 @@ def _problems(cache: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 PLUGIN = Plugin(
-    name="redis", needs=("sequence_steps",), stores={"redis": StoreOffer("ts.features.redis.plugin", _KEYS, _problems)}
+    name="redis",
+    needs=("sequence_steps",),
+    stores={"redis": StoreOffer("ts.features.redis.open_redis", _KEYS, _problems)},
 )

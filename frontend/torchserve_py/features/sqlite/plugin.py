@@ -5,5 +5,5 @@ from torchserve_py.plugin_api import Plugin, StoreOffer
 _KEYS = ("path", "fsync", "lease", "stateVersion", "maxStateSize", "rememberIds")
 
 PLUGIN = Plugin(
-    name="sqlite", needs=("sequence_steps",), stores={"file": StoreOffer("ts.features.sqlite.plugin", _KEYS)}
+    name="sqlite", needs=("sequence_steps",), stores={"file": StoreOffer("ts.features.sqlite.open_sqlite", _KEYS)}
 )

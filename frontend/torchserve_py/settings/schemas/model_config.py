@@ -14,7 +14,7 @@ from torchserve_py.settings.schemas.values import (
 
 
 def _are_gpus(value: object) -> bool:
-    """Whether the GPUs exist is known only where the model is run: see `effective.resolve`."""
+    """Whether the GPUs exist is known only where the model is run: see `plans.precedence`."""
     return isinstance(value, list) and value != [] and all(type(each) is int and 0 <= each <= MAX_INT for each in value)
 
 

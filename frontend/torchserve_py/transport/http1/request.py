@@ -215,7 +215,7 @@ class Request(ABC):
         if not self.is_complete or self.body_error is not None or self.body_size > limit:
             return None
         self._limit = limit
-        return self._take_body()
+        return self._pop_body()
 
     def when_read(self, limit: int, then: Callable[[bytes | Exception], None]) -> None:
         """Call ``then`` once with the complete body of up to ``limit`` bytes, or with what `read` raises.
@@ -440,9 +440,9 @@ class Request(ABC):
         """Give the body, or its error, to the application's callback."""
         then, self._then = self._then, None
         if then is not None:
-            then(self.body_error or self._take_body())
+            then(self.body_error or self._pop_body())
 
-    def _take_body(self) -> bytes:
+    def _pop_body(self) -> bytes:
         body, self._whole = self._whole if self._body is None else self._body.take(), b""
         return body
 

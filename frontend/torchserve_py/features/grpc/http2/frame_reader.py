@@ -14,7 +14,7 @@ MAX_FRAME_SIZE: Final = 65_536
 #: Header blocks of up to so many bytes are usual. A larger block costs as much allowance as a frame for each …
 _USUAL_HEADERS: Final = 8192
 #: … of so many bytes.
-_HEADERS_PER_PATIENCE: Final = 64
+_HEADERS_PER_UNIT: Final = 64
 
 #: The frames that calls are made of.
 _OF_CALLS: Final = frozenset(
@@ -41,7 +41,7 @@ class FrameReader:
             frames.GOAWAY: _on_goaway,
         }
         self._take_headers = handlers[frames.HEADERS]
-        self._patience = allowance
+        self._allowance = allowance
         self._rest = b""
         self._has_preface = False
         self._block: bytearray | None = None  # of headers that go on in CONTINUATION frames …
@@ -101,7 +101,7 @@ class FrameReader:
         if self._block is not None and kind != frames.CONTINUATION:
             raise ConnectionFailed(ErrorCode.PROTOCOL_ERROR, "headers that are not continued")
         if kind not in _OF_CALLS or (not payload and kind != frames.DATA):
-            self._patience.spend(max(1, len(payload) // frames.SETTING_SIZE) if kind == frames.SETTINGS else 1)
+            self._allowance.spend(max(1, len(payload) // frames.SETTING_SIZE) if kind == frames.SETTINGS else 1)
         handler = self._handlers.get(kind)
         if handler is not None:  # RFC 9113 (5.5): unknown frames are ignored
             handler(flags, stream_id, payload)
@@ -133,7 +133,7 @@ class FrameReader:
 
     def _hand_over(self, flags: int, stream_id: int, block: bytes) -> None:
         if len(block) > _USUAL_HEADERS:
-            self._patience.spend((len(block) - _USUAL_HEADERS) // _HEADERS_PER_PATIENCE)
+            self._allowance.spend((len(block) - _USUAL_HEADERS) // _HEADERS_PER_UNIT)
         self._take_headers(flags, stream_id, block)
 
 

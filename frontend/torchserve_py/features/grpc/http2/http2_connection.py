@@ -447,7 +447,7 @@ class Sender:
         self.transport: asyncio.Transport | None = None
         self._connection: Http2Connection = weakref.proxy(connection)  # which refers to this
         self._calls = connection.calls
-        self._patience = connection.allowance
+        self._allowance = connection.allowance
         self._loop = asyncio.get_running_loop()
         self._turns = running_turns()
         self._window = frames.DEFAULT_WINDOW
@@ -589,12 +589,12 @@ class Sender:
         Raises ConnectionFailed: the window of a stream would be too large, or such frames were too many.
         """
         if size + self._most_credit > frames.MAX_WINDOW:
-            self._patience.spend(len(self._calls) // _CALLS_PER_FRAME)
+            self._allowance.spend(len(self._calls) // _CALLS_PER_FRAME)
             self._most_credit = max((call.stream.credit for call in self._calls.values()), default=0)
             if size + self._most_credit > frames.MAX_WINDOW:
                 raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "a window of more than 2^31-1 bytes")
         self._initial_window = size
-        self._patience.spend(len(self._parked) // _CALLS_PER_FRAME)
+        self._allowance.spend(len(self._parked) // _CALLS_PER_FRAME)
         for call in [each for each in self._parked if size + each.stream.credit > 0]:
             del self._parked[call]
             self._waiting[call] = None
@@ -607,7 +607,7 @@ class Sender:
         if self._free_changes:
             self._free_changes -= 1
         else:
-            self._patience.spend()
+            self._allowance.spend()
 
 
 class Stalls:
