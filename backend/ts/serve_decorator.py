@@ -21,6 +21,9 @@ LOG: Final = "log"
 REBUILD: Final = "rebuild"
 #: The method of a decorated class that answers requests.
 METHOD: Final = "predict"
+#: The variable of the environment that `torchserve-py serve` sets where only this machine reaches the server: answers
+#: tell what the code of models has raised.
+DEVELOPMENT_VARIABLE: Final = "TS_DEVELOPMENT"
 
 T = TypeVar("T")
 _Store = Literal["memory", "file"]

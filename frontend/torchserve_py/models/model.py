@@ -76,6 +76,8 @@ class Model:
             is_durable=config.stateful and config.states.durable,
             loaded_at_startup=plan.at_startup,
             lacks_memory=lambda: any(supervisor.lacks_memory for supervisor in pool.supervisors),
+            load_failure=lambda: pool.load_failure,
+            open_sequences=lambda: dispatcher.scheduler.open_sequences,
             is_function=plan.is_function,
         )
         self._usage = usage

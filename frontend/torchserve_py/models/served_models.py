@@ -197,8 +197,7 @@ class ServedModels:
         return self._of(model).is_loaded
 
     def fails_to_load(self, model: ServedModel) -> bool:
-        supervisors = self._of(model).pool.supervisors
-        return bool(supervisors) and all(supervisor.failure for supervisor in supervisors)
+        return bool(self._of(model).pool.load_failure)
 
     def status(self, model: ServedModel) -> ModelStatus:
         return self._of(model).status()

@@ -142,6 +142,12 @@ def _without_effect(config: ModelConfig, contract: Contract) -> Iterator[str]:
             f"sequenceMaxIdleMSec is {idle}: a sequence ends {idle} ms after its last answer, so the next request of"
             f" most clients comes too late and {afterwards}; 60000 would be a minute"
         )
+    if config.sequence_batching and config.max_num_sequence is None and not config.async_communication:
+        room = config.batch_size or 1
+        yield (
+            f"maxNumSequence is not set: only {room} sequence{'s' * (room > 1)} can be open at a time for each worker,"
+            " and a request that begins one more gets 503; 1000 would allow a thousand"
+        )
     if config.concurrency_target and contract.batches and not config.async_communication:
         yield "concurrencyTarget has no effect because asyncCommunication is not true"
     if config.max_batch_delay_ms and not contract.batches:

@@ -72,6 +72,10 @@ class ServedModel:
     loaded_at_startup: bool
     #: Returns whether workers do not start because memory runs out.
     lacks_memory: Callable[[], bool] = lambda: False
+    #: Returns why none of its workers could load it at the last attempt; empty if one could, or there was no attempt.
+    load_failure: Callable[[], str] = lambda: ""
+    #: Returns how many sequences are open.
+    open_sequences: Callable[[], int] = lambda: 0
     is_function: bool = False  # whether it runs a function of a workflow's handler; TorchServe's list leaves these out
 
 

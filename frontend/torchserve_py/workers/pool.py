@@ -75,6 +75,12 @@ class WorkerPool:
         return self.on_demand and not self.min_workers and self.max_workers > 0 and not self.counts.failing
 
     @property
+    def load_failure(self) -> str:
+        """Why the first worker could not load the model at its last attempt; empty unless no worker could."""
+        failures = [supervisor.failure for supervisor in self.supervisors]
+        return failures[0] if failures and all(failures) else ""
+
+    @property
     def healthy(self) -> bool:
         """Whether enough workers are up, starting, or being replaced: TorchServe's idea of health."""
         return len(self._trying) >= self.min_workers

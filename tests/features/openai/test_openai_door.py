@@ -160,6 +160,17 @@ async def test_a_request_to_a_model_with_sequences_belongs_to_one(start: Start) 
     assert [call.ends_sequence for call in model.calls] == [True, True, False]
 
 
+async def test_who_finds_no_room_for_a_sequence_is_told_the_limit(start: Start) -> None:
+    model = model_of(stateful=True)
+    model.known_sequences = {"ada"}
+    model.behave = lambda call: call.parts.fail(Cause.sequence_capacity)
+    async with client_of(await start(FakeServing([model]))) as client:
+        with pytest.raises(openai.InternalServerError) as refused:
+            await client.completions.create(model="llm", prompt="")
+    assert refused.value.code == "sequence_capacity"
+    assert "2 sequences are open, as many as maxNumSequence allows" in refused.value.message
+
+
 async def test_trusses_have_the_same_paths(start: Start) -> None:
     truss = FakeModel("shouting")
     truss.contract = "truss"

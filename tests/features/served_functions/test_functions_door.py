@@ -10,6 +10,7 @@ from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
 from torchserve_py.doors.routing import ANY_METHOD, Route
 from torchserve_py.features.served_functions.own_path import TAKEN, own_path
 from torchserve_py.plugins import plugins
+from torchserve_py.scheduling.effects import Cause
 
 DOCS = "The page /docs shows the models and their paths."
 
@@ -113,6 +114,40 @@ async def test_a_function_that_fails_is_a_problem(
     answer = await (await start(FakeServing([model]))).request("POST", "/shout", data=b"hello")
     assert (answer.status, answer.headers["ts-error-cause"], problem(answer)["detail"]) == told
     assert problem(answer)["type"] == f"urn:torchserve-py:{told[1]}"
+
+
+@pytest.mark.parametrize(
+    ("is_local", "told"), [(True, ": RuntimeError: weights.pt not found"), (False, "; the log says why.")]
+)
+async def test_a_model_that_cannot_be_loaded_is_told_with_the_reason_where_only_this_machine_asks(
+    start: Start, monkeypatch: pytest.MonkeyPatch, is_local: bool, told: str
+) -> None:
+    if is_local:
+        monkeypatch.setenv("TS_DEVELOPMENT", "1")
+    model = function()
+    model.load_failure = "RuntimeError: weights.pt not found"
+    model.behave = lambda call: call.parts.fail(Cause.no_worker)
+    serving = await start(FakeServing([model]))
+    answer = await serving.request("POST", "/shout", data=b"hello")
+    assert (answer.status, answer.headers["ts-error-cause"]) == (503, "no_worker")
+    assert problem(answer)["detail"] == f"The model 'shout' cannot be loaded{told}"
+    torchserve = await serving.request("POST", "/predictions/shout", data=b"hello")
+    assert torchserve.json()["message"].startswith('Model "shout" has no worker to serve inference request.')
+    model.load_failure = ""  # the workers may not have been started yet
+    answer = await serving.request("POST", "/shout", data=b"hello")
+    assert problem(answer)["detail"].startswith('Model "shout" has no worker')
+
+
+async def test_who_finds_no_room_for_a_sequence_is_told_the_limit(start: Start) -> None:
+    model = FakeModel("count", stateful=True)
+    model.behave = lambda call: call.parts.fail(Cause.sequence_capacity)
+    serving = await start(FakeServing([model]))
+    answer = await serving.request("POST", "/count", data=b"1")
+    assert (answer.status, answer.headers["ts-error-cause"]) == (503, "sequence_capacity")
+    text = "1 sequence is open, as many as maxNumSequence allows; raise it in model-config.yaml."
+    assert problem(answer)["detail"] == text
+    torchserve = await serving.request("POST", "/predictions/count", data=b"1")
+    assert torchserve.json()["message"].startswith('Model "count" has no worker')
 
 
 async def test_what_does_not_fit_the_signature_is_listed_at_the_servers_own_path_only(start: Start) -> None:

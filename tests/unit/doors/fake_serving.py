@@ -148,6 +148,9 @@ class FakeModel:
         self.is_durable = False
         self.lacks_memory = False
         self._tells_memory = lambda: self.lacks_memory
+        self.load_failure = ""
+        self._tells_load_failure = lambda: self.load_failure
+        self._counts_sequences = lambda: len(self.known_sequences)
         self.loaded_at_startup = False
         self.contract = "torchserve"
         self.workers = [worker_status()]
@@ -179,6 +182,8 @@ class FakeModel:
             is_durable=self.is_durable,
             loaded_at_startup=self.loaded_at_startup,
             lacks_memory=self._tells_memory,
+            load_failure=self._tells_load_failure,
+            open_sequences=self._counts_sequences,
         )
         if self._served is None or astuple(self._served) != astuple(value):
             self._served = value

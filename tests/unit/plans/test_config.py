@@ -305,7 +305,12 @@ def test_a_refused_value_is_not_reported_again_as_a_contradiction(tmp_path: Path
         ("deviceId: [0]", "deviceId is not a key that the server reads; did you mean deviceIds?"),
         ("maxNumSequence: 4", "maxNumSequence has no effect because sequenceBatching is not true"),
         (
-            "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nuseJobTicket: true",
+            "sequenceBatching: true\nsequenceMaxIdleMSec: 60000",
+            "maxNumSequence is not set: only 1 sequence can be open at a time for each worker, and a request that "
+            "begins one more gets 503; 1000 would allow a thousand",
+        ),
+        (
+            "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 2\nuseJobTicket: true",
             "useJobTicket is ignored for a model with sequenceBatching",
         ),
         (

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, closing, contextmanager, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from ts.context import Context
 from ts.features.served_functions.call_values import CallValues
@@ -22,12 +22,9 @@ from ts.jobs.errors import (
     users_traceback,
 )
 from ts.row_states import RowStates
-from ts.serve_decorator import LOG, METHOD, REBUILD, STATE, Options
+from ts.serve_decorator import DEVELOPMENT_VARIABLE, LOG, METHOD, REBUILD, STATE, Options
 
 logger = logging.getLogger(__name__)
-
-#: Set by `torchserve-py serve` where only this machine reaches it.
-DEVELOPMENT_VARIABLE: Final = "TS_DEVELOPMENT"
 
 
 class ServedFunction:

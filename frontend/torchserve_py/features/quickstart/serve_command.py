@@ -102,7 +102,9 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
                 "%s is unpickled, which runs code that is in it: serve only files that you trust.", path.path
             )
     if settings.inference_address.is_loopback:  # workers inherit it: answers tell what a function has raised
-        os.environ["TS_DEVELOPMENT"] = "1"
+        from ts.serve_decorator import DEVELOPMENT_VARIABLE
+
+        os.environ[DEVELOPMENT_VARIABLE] = "1"
     if arguments.watch:  # what is compiled may be older than a change of the same second that leaves the size as it is
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     return run(settings, Attendant(paths, settings, watch=arguments.watch).attend)
