@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
+from PIL import Image
 from tests.e2e.running_server import DEADLINE, HANDLERS
 from tests.e2e.serve_command import COMMAND, ServeCommand, environment, run_curl
 
@@ -40,6 +41,35 @@ from ts import serve
 @serve
 def size(image: bytes) -> int:
     return len(image)
+"""
+CHAT = """\
+from collections.abc import Iterator
+
+from ts import serve
+
+
+@serve(openai=True)
+def chat(messages: list[dict[str, str]], temperature: float = 1.0) -> Iterator[str]:
+    for word in messages[-1]["content"].split():
+        yield word.upper()
+"""
+EMBED = """\
+from ts import serve
+
+
+@serve(openai=True)
+def embed(input: list[str]) -> list[list[float]]:
+    return [[float(len(text))] for text in input]
+"""
+TURN = """\
+from PIL import Image
+
+from ts import serve
+
+
+@serve
+def turn(picture: Image.Image, degrees: int = 90) -> str:
+    return f"{picture.size} {degrees}"
 """
 COUNT = """\
 import asyncio
@@ -140,6 +170,23 @@ def test_the_curl_works_as_printed_where_a_key_is_needed(tmp_path: Path, termina
         installed = f'torchserve-py() {{ {shlex.join(COMMAND)} "$@"; }}; export PYTHONPATH={IMPORTED}'
         before = "" if terminal else f"{installed}; cd {shlex.quote(str(tmp_path))}; {proposed[1]}; "
         assert run_curl(before + curl) == "HELLO"
+
+
+def test_the_curls_of_functions_for_openais_clients_and_with_an_image_work(tmp_path: Path) -> None:
+    for name, text in (("chat", CHAT), ("embed", EMBED), ("turn", TURN)):
+        (tmp_path / f"{name}.py").write_text(text)
+    with ServeCommand(tmp_path, "chat.py", "embed.py", "turn.py") as command:
+        printed = command.wait_until_serving().printed()
+        chat, embed, turn = command.curls()
+        answer = json.loads(run_curl(chat))
+        assert (answer["object"], answer["choices"][0]["message"]["content"]) == ("chat.completion", "HELLO")
+        assert json.loads(run_curl(embed))["data"][0]["embedding"] == [5.0]
+        assert run_curl(turn) == "(1, 1) 90"
+        takes = "{picture: image, degrees: integer} (application/json), or a form, such as -F picture=@FILE"
+        assert f"turn  takes {takes}\n" in printed
+        Image.new("RGB", (3, 2)).save(tmp_path / "cat.png")
+        form = f"curl {command.base}/turn -F picture=@{tmp_path}/cat.png -F degrees=45"
+        assert run_curl(form) == "(3, 2) 45"
 
 
 def test_an_address_of_the_network_needs_a_token_and_opens_no_management(tmp_path: Path) -> None:

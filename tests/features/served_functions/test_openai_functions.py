@@ -5,7 +5,9 @@ from pathlib import Path
 
 import openai
 import pytest
+import requests
 from openai import OpenAI
+from tests.e2e.running_server import DEADLINE
 from tests.e2e.serve_command import ServeCommand
 
 CHAT = """\
@@ -38,6 +40,14 @@ def embed(input: list[str] | str) -> list[list[float]]:
     texts = [input] if isinstance(input, str) else input
     return [[float(len(text)), 0.5] for text in texts]
 """
+EMBED_ALL = """\
+from ts import serve
+
+
+@serve(openai=True)
+def embed_all(input: list[str]) -> list[list[float]]:
+    return [[float(len(text))] for text in input]
+"""
 ASYNC = """\
 import asyncio
 
@@ -56,7 +66,7 @@ HELLO = [{"role": "user", "content": "hello you"}]
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     folder: Path = tmp_path_factory.mktemp("models")
-    sources = {"chat": CHAT, "complete": COMPLETE, "embed": EMBED, "slow": ASYNC}
+    sources = {"chat": CHAT, "complete": COMPLETE, "embed": EMBED, "embed_all": EMBED_ALL, "slow": ASYNC}
     for name, source in sources.items():
         (folder / f"{name}.py").write_text(source)
     with ServeCommand(folder, *(f"{name}.py" for name in sources)) as command:
@@ -102,6 +112,12 @@ def test_embeddings_in_both_encodings(client: OpenAI) -> None:
     assert client.embeddings.create(model="embed", input="four").data[0].embedding == [4.0, 0.5]
 
 
+@pytest.mark.parametrize("given", ["abc", ["abc"]])
+def test_a_function_that_takes_a_list_of_texts_embeds_a_single_one(client: OpenAI, given: str | list[str]) -> None:
+    answer = client.embeddings.create(model="embed_all", input=given)
+    assert [each.embedding for each in answer.data] == [[3.0]]
+
+
 def test_what_a_function_does_not_answer_is_told(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="does not answer embeddings: it answers chat/completions"):
         client.embeddings.create(model="chat", input="x")
@@ -125,7 +141,16 @@ def test_parts_of_a_message_are_its_text_and_others_are_refused_where_messages_a
 
 
 def test_the_models_are_listed(client: OpenAI) -> None:
-    assert [each.id for each in client.models.list()] == ["chat", "complete", "embed", "slow"]
+    assert [each.id for each in client.models.list()] == ["chat", "complete", "embed", "embed_all", "slow"]
+
+
+@pytest.mark.parametrize("name", ["chat", "slow", "embed_all"])
+def test_the_example_of_the_document_is_answered(client: OpenAI, name: str) -> None:
+    base = str(client.base_url).removesuffix("/v1/")
+    paths = requests.get(f"{base}/openapi.json", timeout=DEADLINE).json()["paths"]
+    example = paths[f"/{name}"]["post"]["requestBody"]["content"]["application/json"]["example"]
+    answer = requests.post(f"{base}/{name}", json=example, timeout=DEADLINE)
+    assert (answer.status_code, bool(answer.content)) == (200, True)
 
 
 def test_responses_of_a_function(client: OpenAI) -> None:

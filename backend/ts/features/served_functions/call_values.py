@@ -10,6 +10,7 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, create_model
@@ -40,12 +41,21 @@ class CallValues:
         batched: Whether each parameter, and the result, is a list with a value for each request.
         logs: Whether a parameter ``log`` is that of the request's sequence, not a value of the request.
         example: A request's value, or a dict with a value for each of several parameters; None if there is none.
+        likely: Values of parameters for the example that is made where none is given, by name; they need not fit.
 
     Raises:
         LoadError: The function's parameters cannot be filled from a request, or not from the example.
     """
 
-    def __init__(self, function: Callable[..., Any], *, batched: bool, logs: bool = False, example: Any = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        batched: bool,
+        logs: bool = False,
+        example: Any = None,
+        likely: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         name = getattr(function, "__name__", "predict")
         try:
             signature = inspect.signature(function, eval_str=True)
@@ -86,7 +96,7 @@ class CallValues:
             result = next(iter(typing.get_args(result)), Any)
         self._result = _type_of(result, batched, f"{name}: the result")
         self._takes = _JSON if self._single is None else _media_type_of(types[self._single])
-        self._example = self._checked_example(name, example)
+        self._example = self._checked_example(name, example, likely)
 
     # Requests
 
@@ -221,18 +231,27 @@ class CallValues:
         only: dict[str, Any] = request.get("properties", {}).get(self._single, {})
         return only | definitions
 
-    def _checked_example(self, name: str, given: Any) -> Any:
+    def _checked_example(self, name: str, given: Any, likely: Mapping[str, Any]) -> Any:
         """Return the given example, else one that the schema accepts. Raises LoadError: the given one is wrong."""
-        example = example_of(self._request) if given is None else given
-        single = {self._single: example} if self._single is not None else example
+        if given is None:
+            made = example_of(self._request)
+            better = likely.get(self._single, made) if self._single is not None else _with_likely(made, likely)
+            return next((each for each in (better, made) if not self._problems(each)), NO_EXAMPLE)
+        if problems := self._problems(given):
+            raise LoadError(f"the example of {name} is not a request that it takes: {problems}")
+        return given
+
+    def _problems(self, example: Any) -> str:
+        """Return what is wrong with an example; empty if nothing is."""
         try:
-            self._model.model_validate(single)
+            self._model.model_validate({self._single: example} if self._single is not None else example)
         except ValidationError as error:
-            if given is None:
-                return NO_EXAMPLE
-            told = words(error.errors(include_url=False))
-            raise LoadError(f"the example of {name} is not a request that it takes: {told}") from None
-        return example
+            return words(error.errors(include_url=False))
+        return ""
+
+
+def _with_likely(example: Any, likely: Mapping[str, Any]) -> Any:
+    return {name: likely.get(name, value) for name, value in example.items()} if isinstance(example, dict) else example
 
 
 def _type_of(annotation: Any, batched: bool, what: str) -> Any:

@@ -18,12 +18,19 @@ from ts.features.served_functions.invalid_values import InvalidValue
 
 #: The parameter that holds what is asked, by the path of the request.
 _ASKED: Final = {"v1/chat/completions": "messages", "v1/completions": "prompt", "v1/embeddings": "input"}
+#: Values of such parameters that functions which have them accept.
+LIKELY: Final = {"messages": [{"role": "user", "content": "hello"}]}
 _EVENTS: Final = "text/event-stream; charset=utf-8"
 _JSON: Final = "application/json"
 _DONE: Final = "data: [DONE]\n\n"
 #: The type of messages that are texts.
 _TEXTS: Final = list[dict[str, str]]
 _NO_USAGE: Final = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+def answered_path(parameters: Mapping[str, Any]) -> str | None:
+    """Return OpenAI's path that a function with these parameters answers; None if there is none."""
+    return next((path for path, name in _ASKED.items() if name in parameters), None)
 
 
 class OpenAICall:
@@ -39,6 +46,8 @@ class OpenAICall:
         self.arguments = {name: body[name] for name in parameters if name in body}
         if self._is_chat and parameters["messages"] == _TEXTS and isinstance(body["messages"], list):
             self.arguments["messages"] = [_in_text(*each) for each in enumerate(body["messages"])]
+        if self._is_embedding and isinstance(body["input"], str) and parameters["input"] == list[str]:
+            self.arguments["input"] = [body["input"]]
         #: Whether the client wants the answer as it comes.
         self.streams = bool(body.get("stream")) and not self._is_embedding
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ts.context import Context
 from ts.features.served_functions.call_values import CallValues
 from ts.features.served_functions.invalid_values import InvalidValue
-from ts.features.served_functions.openai_functions import OpenAICall
+from ts.features.served_functions.openai_functions import LIKELY, OpenAICall, answered_path
 from ts.features.served_functions.served_objects import served_object
 from ts.jobs.errors import (
     BAD_REQUEST,
@@ -45,7 +45,13 @@ class ServedFunction:
         self._batched = options.batch_size is not None
         self._openai = bool(options.openai)
         self._rebuild: Callable[..., Any] | None = getattr(self._instance, REBUILD, None)
-        self._values = CallValues(self._call, batched=self._batched, logs=self._rebuild is not None, example=example)
+        self._values = CallValues(
+            self._call,
+            batched=self._batched,
+            logs=self._rebuild is not None,
+            example=example,
+            likely=LIKELY if self._openai else {},
+        )
         self._description = inspect.getdoc(self._call) or inspect.getdoc(target) or ""
         is_async = inspect.iscoroutinefunction(self._call) or inspect.isasyncgenfunction(self._call)
         #: What the worker calls for each batch.
@@ -61,6 +67,8 @@ class ServedFunction:
         """What the model declares, as in `ts.protocol.messages.Loaded`: its function, and tensors if it has some."""
         values = self._values
         function = values.declared | {"description": self._description}
+        if self._openai and (path := answered_path(values.types)) is not None:
+            function["openai"] = path
         tensors: dict[str, Any] = {"inputs": values.inputs, "outputs": values.outputs}
         tensors |= {} if self._object is None else self._object.tensors
         return {"function": function} | {name: each for name, each in tensors.items() if each}

@@ -87,7 +87,7 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
     """Return what a model takes in words, the path of its requests, and curl's options for a body."""
     if (function := declared.get("function")) is not None:
         schema = function["request"]
-        path, media_type = own_path(model.name), function["takes"]
+        path, media_type, names = own_path(model.name), function["takes"], function["parameters"]
         sample = None if media_type in (_TEXT, _JSON) else _sample(folder)
         if sample is not None:
             own_type = _MEDIA_TYPES.get(sample.suffix, media_type)
@@ -95,9 +95,15 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
         if media_type == _BYTES:
             return f"bytes ({media_type})", path, _body(media_type, _BODY)
         example = function.get("example")
-        if media_type == _TEXT and isinstance(example, str):
+        if media_type == _TEXT and isinstance(example, str) and "openai" not in function:
             return f"{_in_words(schema)} ({media_type})", path, _body(media_type, example)
-        words = f"{_in_words(schema)} ({media_type})" if media_type == _JSON else f"a file ({media_type})"
+        words = f"{_in_words(schema)} ({media_type})"
+        members = {names[0]: schema} if len(names) == 1 else schema.get("properties", {})
+        if files := [each for each, member in members.items() if _file_kind(member)]:
+            words += f", or a form, such as -F {files[0]}=@FILE"
+        if function.get("openai") and example is not None:
+            path = f"/{function['openai']}"
+            example = {"model": model.name, **(example if len(names) > 1 else {names[0]: example})}
         return words, path, _body(_JSON, json.dumps(example))
     manner = _MANNERS[model.contract.name]
     path = manner.path.format(model.name)
@@ -121,9 +127,17 @@ def _in_words(schema: Mapping[str, Any]) -> str:
         schema = definition(schema, schema)
     members = schema.get("properties")
     if not members:
-        return str(schema.get("type") or "any JSON")
-    types = {name: each.get("type") or definition(schema, each).get("type", "any") for name, each in members.items()}
+        return _file_kind(schema) or str(schema.get("type") or "any JSON")
+    types = {
+        name: _file_kind(each) or each.get("type") or definition(schema, each).get("type", "any")
+        for name, each in members.items()
+    }
     return "{" + ", ".join(f"{name}: {kind}" for name, kind in types.items()) + "}"
+
+
+def _file_kind(schema: Mapping[str, Any]) -> str:
+    """Return what kind of file a value is, such as "image"; empty if it is none."""
+    return str(schema.get("contentMediaType", "")).partition("/")[0]
 
 
 def _sample(folder: Path) -> Path | None:
