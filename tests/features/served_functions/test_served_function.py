@@ -15,8 +15,8 @@ from ts import serve
 from ts.context import Context, RequestProcessor
 from ts.features.served_functions.call_values import CallValues
 from ts.features.served_functions.invalid_values import InvalidValue
-from ts.features.served_functions.served_function import ServedFunction
-from ts.jobs.errors import Failure, JobsCancelled, LoadError
+from ts.features.served_functions.served_function import DEVELOPMENT_VARIABLE, ServedFunction
+from ts.jobs.errors import Failure, JobsCancelled, LoadError, PredictionException
 from ts.sequence import SequenceCache
 from ts.serve_decorator import Options
 
@@ -38,6 +38,10 @@ class Question(BaseModel):
 
 def row(**values: Any) -> dict[str, Any]:
     return values
+
+
+def body(value: Any) -> dict[str, Any]:
+    return row(body=value)
 
 
 class Call:
@@ -182,6 +186,28 @@ def test_a_batch_is_one_call_without_the_rows_that_do_not_fit() -> None:
     assert call(row(body=1), row(body="x"), row(body=3)) == [2, b"", 6]
     assert calls == [[1, 3]]
     assert [index for index, _ in call.sent] == [1]
+
+
+def test_an_exception_among_the_results_of_a_batch_fails_its_own_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def inverse(value: list[int]) -> list[Any]:
+        bad = {0: PredictionException("zero has no inverse", 422), -1: ValueError("no debts"), -2: object()}
+        return [bad.get(each, each and 1 / each) for each in value]
+
+    call = Call(inverse, Options(batch_size=8))
+    assert call(*map(body, (2, 0, -1, -2, 4)))[::4] == [0.5, 0.25]
+    told = [None if each.error is None else tuple(each.error) for each in call.context.request_processor]
+    failed = (503, "Prediction failed")
+    assert told == [None, (422, "zero has no inverse"), failed, failed, None]
+    monkeypatch.setenv(DEVELOPMENT_VARIABLE, "true")
+    call(body(-1), body(1))
+    assert call.context.request_processor[0].error == (500, "ValueError: no debts")
+
+
+def test_numbers_that_json_does_not_have_are_null() -> None:
+    def give(what: str) -> Any:
+        return {"value": float("nan"), "array": np.array([1.0, np.inf])}
+
+    assert Call(give)(row(body="x")) == [{"value": None, "array": [1.0, None]}]
 
 
 @pytest.mark.parametrize("result", [[1], 1, (1, 2)])

@@ -28,6 +28,16 @@ def test_the_tensors_of_a_module_are_the_parameters_of_forward() -> None:
     assert doubled == [3.0]
 
 
+def test_whole_numbers_are_numbers_unless_something_is_looked_up_by_them() -> None:
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(3, 2).half()
+    (whole,) = Call(linear)(row(body=[1, 2, 3]))
+    assert whole == Call(linear)(row(body=[1.0, 2.0, 3.0]))[0]
+    words = torch.nn.Sequential(torch.nn.Embedding(5, 2), torch.nn.Linear(2, 1))
+    ((first, second),) = Call(words)(row(body=[4, 4]))
+    assert first == second
+
+
 def test_a_pipeline_takes_the_inputs_and_parameters_of_its_task(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]))
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}

@@ -162,7 +162,10 @@ class CallValues:
     # Responses
 
     def written(self, value: Any) -> tuple[Any, str]:
-        """Return a result as handlers do, and its media type. Raises ValueError: JSON cannot represent the result."""
+        """Return a result as handlers do, and its media type; numbers that JSON does not have (NaN) become null.
+
+        Raises ValueError: JSON cannot represent the result.
+        """
         if isinstance(value, str):
             return value, _TEXT
         if isinstance(value, bytes | bytearray):
@@ -170,7 +173,7 @@ class CallValues:
         if (file := value_types.written(value)) is not None:
             return file
         try:
-            return to_jsonable_python(value, fallback=_plain), _JSON
+            return to_jsonable_python(value, inf_nan_mode="null", fallback=_plain), _JSON
         except (PydanticSerializationError, TypeError) as error:
             raise ValueError(f"the result cannot be written as JSON: {error}") from error
 

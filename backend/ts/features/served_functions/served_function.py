@@ -134,6 +134,16 @@ def _told_in_development() -> Iterator[None]:
         raise Failure(500, f"{type(error).__name__}: {error}") from None
 
 
+def _told(error: Exception) -> tuple[str, int]:
+    """Log an exception of one row of a batch; return the message and the status that answer it."""
+    if isinstance(error, PredictionException):
+        return error.message, error.error_code
+    logger.warning("A result of a batch is an error.", exc_info=(type(error), error, users_traceback(error)))
+    if DEVELOPMENT_VARIABLE in os.environ:
+        return f"{type(error).__name__}: {error}", 500
+    return "Prediction failed", 503
+
+
 class _Call(NamedTuple):
     """One call of the function, for the rows with these indexes."""
 
@@ -247,9 +257,19 @@ class _Rows:
                 self.results[index] = asked.end()
 
     def keep(self, call: _Call, result: Any) -> None:
+        """Keep the results; of a batch, one that is an exception or cannot be written fails its own row only."""
         for index, value in call.of_rows(result):
             asked = self._asked.get(index)
-            self.results[index] = self._written(index, value, streams=False) if asked is None else asked.whole(value)
+            try:
+                if call.batched and isinstance(value, Exception):
+                    raise value
+                written = self._written(index, value, streams=False) if asked is None else asked.whole(value)
+            except Exception as error:
+                if not call.batched:
+                    raise
+                self._context.fail(index, *_told(error))
+            else:
+                self.results[index] = written
 
     def _written(self, index: int, value: Any, *, streams: bool) -> Any:
         if self._context.get_open_inference_request(index) is not None:  # the protocol has a form of its own

@@ -143,7 +143,10 @@ def _takes_numbers(estimator: Any, width: int) -> bool:
 
 
 def _module(module: Any) -> ServedObject:
-    """The tensors of a request are the parameters of ``forward``; whole numbers stay whole."""
+    """The tensors of a request are the parameters of ``forward``, in the type of the weights.
+
+    Whole numbers stay whole for a module that looks something up by them: one with an embedding.
+    """
     import torch
 
     module.eval()
@@ -152,15 +155,17 @@ def _module(module: Any) -> ServedObject:
     if not needed or any(each.default is _EMPTY and each.kind not in _NAMED for each in parameters.values()):
         raise LoadError(f"{type(module).__name__}.forward must name its tensors; it has {', '.join(parameters)}")
     place = {"device": torch.device("cpu")}
+    embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    looks_up = any(isinstance(each, embeddings) for each in module.modules())
+
+    def cast(tensor: Any, dtype: Any) -> Any:
+        is_number = tensor.is_floating_point() or not (looks_up or tensor.dtype is torch.bool)
+        return tensor.to(place["device"], dtype if is_number else None)
 
     def call(**tensors: Any) -> Any:
         dtype = next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
         with torch.inference_mode():
-            moved = {
-                name: each.to(place["device"], dtype if each.is_floating_point() else None)
-                for name, each in tensors.items()
-            }
-            return module(**moved)
+            return module(**{name: cast(each, dtype) for name, each in tensors.items()})
 
     def setup(device: str) -> None:
         place["device"] = torch.device(device)
