@@ -40,6 +40,11 @@ class ServedFunction:
             raise LoadError(f"The class {target.__name__} has no method {METHOD}, which answers requests.")
         self._call: Callable[..., Any] = target if self._instance is None else getattr(self._instance, METHOD)
         example = options.example
+        if self._object is not None and options.batch_size is not None:
+            raise LoadError(
+                f"batch_size is for functions and classes, which get lists, and {type(target).__name__} is served as it"
+                " is; write a function with @serve(batch_size=...) that makes one call of its lists"
+            )
         if self._object is not None:
             self._call, example = self._object.call, self._object.example if example is None else example
         self._batched = options.batch_size is not None
