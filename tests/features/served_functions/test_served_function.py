@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,15 @@ def test_several_parameters_come_from_an_object_a_form_or_tensors() -> None:
             " content-type: application/json",
         ),
         (row(a=b"\xff"), "a: Input should be a valid integer"),
+        (row(amount=b"1"), "unknown field amount; the fields are: a, b"),
+        (
+            row(**{"\ufffdPNG\r\n\x1a": b"", "x": b"y"}),
+            "the request is no form; a body that is no form needs the header",
+        ),
+        (
+            row(a="\x00\ufffd\x01"),
+            "a: Input should be a valid integer, unable to parse string as an integer, given 3 char",
+        ),
     ],
 )
 def test_a_request_that_does_not_fit_is_refused_with_the_name_of_the_value(given: dict[str, Any], told: str) -> None:
@@ -147,6 +156,25 @@ def test_a_request_that_does_not_fit_is_refused_with_the_name_of_the_value(given
     call = Call(add)
     assert call(given) == [b""]
     assert [(index, code) for index, (code, _) in call.sent] == [(0, 400)]
+
+
+def test_a_misspelt_field_of_a_form_is_told_with_the_one_that_was_meant() -> None:
+    def turn(image: bytes, degrees: int = 90) -> int:
+        return len(image) + degrees
+
+    def size(image: bytes) -> int:
+        return len(image)
+
+    told = (400, "unknown field img; did you mean image?")
+    for function, given in (
+        (turn, row(img=bytearray(b"\x89PNG"))),
+        (turn, row(img=bytearray(b"\x89PNG"), degrees="45")),
+        (size, row(img=bytearray(b"\x89PNG"))),
+    ):
+        call = Call(function)
+        call(given)
+        assert call.sent == [(0, told)]
+    assert Call(turn)(row(image=bytearray(b"\x89PNG"), degree="45")) == [94]
 
 
 def test_every_problem_of_a_request_is_listed_in_pydantics_terms() -> None:
@@ -354,12 +382,27 @@ def single(value: int) -> int:
     return value
 
 
+def out_of_reach(text: str, other: NoPredict) -> None:
+    """Has a parameter that no request can have."""
+
+
+def within_reach(text: str, sized: Sized, other: NoPredict = NoPredict()) -> int:  # noqa: B008
+    """Has a class that texts are of, and one that may be left out."""
+    return len(sized)
+
+
+@pytest.mark.filterwarnings("ignore:Default value")  # the schema leaves it out
+def test_a_class_that_requests_need_not_hold_is_accepted() -> None:
+    assert Call(within_reach)(row(body={"text": "a", "sized": "abc"})) == [3]
+
+
 @pytest.mark.parametrize(
     ("function", "options", "told"),
     [
         (lambda *values: values, Options(), "each parameter needs a name"),
         (NoPredict, Options(), "no method predict"),
         (unknown, Options(), "name 'Missing' is not defined"),
+        (out_of_reach, Options(), "out_of_reach: other is to be a NoPredict, which no request can hold; annotate str"),
         (single, Options(batch_size=2), "is to be a list, since batch_size was given"),
     ],
 )

@@ -8,8 +8,10 @@ files, everything else is JSON; results are written by the same rule. pydantic c
 import functools
 import inspect
 import json
+import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ts.features.served_functions import value_types
-from ts.features.served_functions.invalid_values import SHOWN, InvalidValue, invalid, shown, words
+from ts.features.served_functions.invalid_values import SHOWN, InvalidValue, invalid, is_text, shown, words
 from ts.features.served_functions.json_examples import NO_EXAMPLE, example_of
 from ts.features.served_functions.tensor_declarations import tensor_of
 from ts.jobs.errors import LoadError
@@ -31,6 +33,10 @@ _JSON: Final = "application/json"
 _JSON_LINES: Final = "application/x-ndjson"
 _SCALARS: Final = (int, float, bool, str)
 _RAW: Final = (bytes, bytearray)
+#: Values of each type that the values of requests have.
+_OF_REQUESTS: Final[tuple[Any, ...]] = ("", b"", bytearray(), 0, 0.0, True, None, [], {})
+#: The name of a field of a form; of what curl takes for a form, most bodies have other characters.
+_FIELD: Final = re.compile(r"[\w.\-\[\]]{1,60}")
 _OPEN: Final = ConfigDict(arbitrary_types_allowed=True)
 
 
@@ -82,6 +88,9 @@ class CallValues:
         self._single = next(iter(types)) if len(types) == 1 else None
         defaults = {key: ... if each.default is each.empty else each.default for key, each in parameters.items()}
         needed = [key for key, each in defaults.items() if each is ...]
+        for key in needed:
+            _check_reach(f"{name}: {key}", types[key])
+        self._needed = needed
         #: The one parameter that a request must have, if it is a text or a file: a body that is not JSON is its value.
         self._main = needed[0] if len(needed) == 1 and _media_type_of(types[needed[0]]) != _JSON else None
         self._optional = all(each is not ... for each in defaults.values())
@@ -139,6 +148,8 @@ class CallValues:
                 raise InvalidValue(
                     f"the body is to be a JSON object with the members {self._names}, {_given_instead(row)}"
                 )
+        else:
+            self._check_fields(row)
         return {name: _value(value, self._types[name]) for name, value in row.items() if name in self._types}
 
     @property
@@ -152,12 +163,23 @@ class CallValues:
 
     def _check_form(self, row: Mapping[str, Any]) -> None:
         """Refuse a form without any of the parameters, which is what a body without a content type is to curl."""
-        if row and "body" not in row:
-            fields = ", ".join(repr(str(name)[:SHOWN]) for name in row)
-            raise InvalidValue(
-                f"the request has {fields} in place of {self._names}; a body that is no form needs the header"
-                f" content-type: {self._takes}"
-            )
+        if not row or "body" in row:
+            return
+        names = [str(name) for name in row]
+        if all(map(_FIELD.fullmatch, names)) and not any(each in ("", b"") for each in row.values()):  # meant as one
+            raise InvalidValue(_unknown_field(names[0], self._types))
+        has = "is no form"
+        if all(map(is_text, names)):
+            has = f"has {', '.join(repr(name[:SHOWN]) for name in names)} in place of {self._names}"
+        raise InvalidValue(f"the request {has}; a body that is no form needs the header content-type: {self._takes}")
+
+    def _check_fields(self, row: Mapping[str, Any]) -> None:
+        """Refuse a form in which a parameter is missing and most likely misspelt."""
+        missing = [name for name in self._needed if name not in row]
+        for name in row if missing else ():
+            if name not in self._types and (meant := get_close_matches(name, missing, n=1)):
+                error = {"type": "missing", "loc": [meant[0]], "msg": "Field required"}
+                raise InvalidValue(_unknown_field(name, meant), [error])
 
     # Responses
 
@@ -251,6 +273,27 @@ class CallValues:
         except ValidationError as error:
             return words(error.errors(include_url=False))
         return ""
+
+
+def _check_reach(what: str, kind: Any) -> None:
+    """Refuse a class of which no request can hold a value. Raises LoadError."""
+    if value_types.value_type_of(kind) is not None or not isinstance(kind, type):
+        return
+    try:
+        schema = TypeAdapter(kind, config=_OPEN).core_schema
+    except PydanticUserError:  # it has a configuration of its own, or is told of below
+        return
+    if schema["type"] == "is-instance" and not any(isinstance(each, kind) for each in _OF_REQUESTS):
+        raise LoadError(
+            f"{what} is to be a {kind.__name__}, which no request can hold; annotate str, bytes, a number, a list, a"
+            " dict, a dataclass, a pydantic model, PIL.Image.Image, np.ndarray or torch.Tensor, or give it a default"
+        )
+
+
+def _unknown_field(name: str, known: Iterable[str]) -> str:
+    meant = get_close_matches(name, list(known), n=1)
+    hint = f"did you mean {meant[0]}?" if meant else f"the fields are: {', '.join(known)}"
+    return f"unknown field {name[:SHOWN]}; {hint}"
 
 
 def _with_likely(example: Any, likely: Mapping[str, Any]) -> Any:

@@ -38,10 +38,17 @@ def words(errors: Sequence[Any]) -> str:
     return "; ".join(map(_told, errors))
 
 
+def is_text(value: str) -> bool:
+    """Return whether a text can be shown: it has no characters of what is not text."""
+    return "\ufffd" not in value and "".join(value.split()).isprintable()
+
+
 def shown(value: Any) -> str:
     """Return the words about what was given instead: the beginning of a text, and nothing of what is not text."""
     if isinstance(value, bytes | bytearray | memoryview):
         return f"given {len(value)} bytes that are not text"
+    if isinstance(value, str) and not is_text(value):
+        return f"given {len(value)} characters that are not text"
     return f"given {str(value)[:SHOWN]!r}"
 
 
@@ -65,7 +72,7 @@ def _input(error: Any) -> dict[str, Any]:
     if error["type"] == "missing":  # it would be all that there is around the value
         return {}
     if given is None or isinstance(given, str):
-        return {"input": given and given[:SHOWN]}
+        return {"input": given and given[:SHOWN]} if given is None or is_text(given) else {}
     try:
         if isinstance(given, _OF_JSON) and len(to_json(given, inf_nan_mode="strings")) <= _SHORT:
             return {"input": given}
