@@ -36,12 +36,14 @@ _WEIGHT_SUFFIXES = (".pt", ".pth")
 class ModelSource:
     """What a handler's file says about how it is to be served: its name, and keys of `model-config.yaml`.
 
-    ``unread``: further keys of that file that have no effect, and what else reads them.
+    ``unread``: further keys of that file that have no effect, and what else reads them. ``fixed``: keys that can have
+    one value only, with that value, and why another one is of no use.
     """
 
     name: str
     config: Mapping[str, Any]
     unread: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

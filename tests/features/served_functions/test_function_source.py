@@ -9,6 +9,7 @@ from torchserve_py.archive.contract import HANDLERS
 from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.archive.model_files import open_model, outline
 from torchserve_py.features.computing.computing_keys import ComputingKeys
+from torchserve_py.features.openai.openai_keys import OpenAIKeys
 from torchserve_py.features.served_functions.function_source import UNREAD, read_source
 from torchserve_py.plans.contracts import configuration_of
 from torchserve_py.serving.errors import InvalidModel
@@ -124,6 +125,39 @@ def test_a_key_that_only_handlers_read_is_told_with_who_reads_it(text: str, tmp_
         "autocast has no effect here: it is read by BaseHandler only",
         "deepspeed has no effect here: it is read by handlers of TorchServe's interface only",
     )
+
+
+@pytest.mark.parametrize(
+    ("decorated", "text", "told"),
+    [
+        (
+            "@serve\ndef shout(text): ...",
+            "batchSize: 8",
+            "shout takes one request at a time; write batch_size in @serve",
+        ),
+        ("@serve(batch_size=8)\ndef shout(text): ...", "batchSize: 8", ""),
+        ("@serve\ndef shout(text): ...", "batchSize: 1", ""),
+        ("@serve\nclass Shout:\n    def predict(self, text): ...", "batchSize: 8", "predict takes one request"),
+        ("@serve\ndef shout(text): ...", "continuousBatching: true", "calls have no steps between which requests"),
+        ("serve(load())", "continuousBatching: true", "calls have no steps between which requests"),
+        ("@serve\ndef shout(text): ...", "openai: true", "shout takes none of messages, prompt and input"),
+        ("@serve\ndef shout(messages): ...", "openai: true", ""),
+        ("@serve(openai=True)\ndef shout(messages): ...", "openai: true", ""),
+    ],
+)
+def test_a_key_that_the_function_cannot_use_is_told_with_what_to_write(
+    decorated: str, text: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "model-config.yaml").write_text(text)
+    config = configuration_of(open_model(source(tmp_path, decorated), tmp_path)).config
+    if not told:
+        assert config.warnings == ()
+        return
+    (warning,) = config.warnings
+    assert warning.startswith(f"{text.replace(':', '')} has no effect here: {told}")
+    assert config.batch_size in (None, 1), "requests do not wait for others in vain"
+    assert not config.continuous_batching
+    assert not config.plugin_keys.of(OpenAIKeys).openai
 
 
 def test_what_handlers_read_is_known() -> None:

@@ -21,6 +21,10 @@ UNREAD: Final = {
     **dict.fromkeys(("autocast", "dtype", "channelsLast", "pt2"), "BaseHandler"),
     **dict.fromkeys(("dali", "deepspeed", "pippy", "micro_batching"), "handlers of TorchServe's interface"),
 }
+_NO_STEPS: Final = "calls have no steps between which requests could join; batch_size in @serve lets one get several"
+_FIXED: Final = {"continuousBatching": (False, _NO_STEPS)}
+#: The parameters that requests of OpenAI's clients have.
+_OF_OPENAI: Final = frozenset(("messages", "prompt", "input"))
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -47,12 +51,13 @@ def read_source(file: Path) -> ModelSource | None:
     ]
     if not found:
         is_object = any(_gives_an_object(node, names) for node in tree.body)
-        return ModelSource(file.stem, {}, UNREAD) if is_object else None
+        return ModelSource(file.stem, {}, UNREAD, _FIXED) if is_object else None
     node, decorator = found[-1]
     if len(found) > 1:
         names_found = ", ".join(each.name for each, _ in found)
         raise _refusal(file, node, f"a file has one model, and {names_found} are decorated with {_DECORATOR}")
-    return ModelSource(node.name, _config(file, node, _options(file, decorator)), UNREAD)
+    options, function = _options(file, decorator), _function(file, node)
+    return ModelSource(node.name, _config(file, function, options), UNREAD, _fixed(function, options))
 
 
 def _names_of_decorator(tree: ast.Module) -> Iterator[str]:
@@ -85,17 +90,35 @@ def _options(file: Path, decorator: ast.expr) -> Options:
     return Options(**given)
 
 
-def _config(file: Path, node: _Function | ast.ClassDef, options: Options) -> dict[str, Any]:
-    function = node
-    if isinstance(node, ast.ClassDef):
-        methods = [each for each in node.body if isinstance(each, _Function) and each.name == METHOD]
-        if not methods:
-            raise _refusal(file, node, f"the class {node.name} needs a method {METHOD}, which answers requests")
-        function = methods[-1]
-    assert isinstance(function, _Function)
+def _function(file: Path, node: _Function | ast.ClassDef) -> _Function:
+    if not isinstance(node, ast.ClassDef):
+        return node
+    methods = [each for each in node.body if isinstance(each, _Function) and each.name == METHOD]
+    if not methods:
+        raise _refusal(file, node, f"the class {node.name} needs a method {METHOD}, which answers requests")
+    return methods[-1]
+
+
+def _parameters(function: _Function) -> set[str]:
+    return {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+
+
+def _fixed(function: _Function, options: Options) -> dict[str, tuple[Any, str]]:
+    """Return the keys that can have one value only for a function, see `ModelSource`."""
+    fixed: dict[str, tuple[Any, str]] = dict(_FIXED)
+    name = function.name
+    if options.batch_size is None and not isinstance(function, ast.AsyncFunctionDef):
+        why = f"{name} takes one request at a time; write batch_size in @serve, then each parameter is a list"
+        fixed["batchSize"] = 1, why
+    if not options.openai and _OF_OPENAI.isdisjoint(_parameters(function)):
+        why = f"{name} takes none of messages, prompt and input; write openai=True in @serve and take one of them"
+        fixed["openai"] = False, why
+    return fixed
+
+
+def _config(file: Path, function: _Function, options: Options) -> dict[str, Any]:
     is_async = isinstance(function, ast.AsyncFunctionDef)
-    arguments = function.args
-    stateful = STATE in [each.arg for each in (*arguments.args, *arguments.kwonlyargs)]
+    stateful = STATE in _parameters(function)
     config: dict[str, Any] = {}
     if is_async:
         if options.batch_size is not None:

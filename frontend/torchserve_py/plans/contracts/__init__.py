@@ -67,7 +67,14 @@ def _model_config(files: ModelFiles) -> ModelConfig:
     if source is None:
         return read_model_config(file, files.contract) if file else ModelConfig()
     mapping = read_mapping(file) if file else YamlMapping({}, {})
-    values = {**source.config, **mapping.values}
+    given = {**source.config, **mapping.values}
+    overruled = {key: each for key, each in source.fixed.items() if given.get(key) not in (None, each[0])}
+    values = given | {key: value for key, (value, _) in overruled.items()}
     config = parse_model_config(replace(mapping, values=values), file.name if file else source.name)
     unread = [each for each in source.unread.items() if values.get(each[0])]
-    return config.completed(f"{name} has no effect here: it is read by {reader} only" for name, reader in unread)
+    return config.completed(
+        [
+            *(f"{name} has no effect here: it is read by {reader} only" for name, reader in unread),
+            *(f"{key} {str(given[key]).lower()} has no effect here: {why}" for key, (_, why) in overruled.items()),
+        ]
+    )
