@@ -140,6 +140,22 @@ def test_parts_of_a_message_are_its_text_and_others_are_refused_where_messages_a
             client.chat.completions.create(model="chat", messages=[{"role": "user", "content": [text, part]}])  # type: ignore[list-item,misc]
 
 
+@pytest.mark.parametrize(
+    "more", [{"n": 2}, {"tools": [{"type": "function"}]}, {"response_format": {"type": "json_object"}}]
+)
+def test_what_would_change_the_answer_is_refused_where_the_function_does_not_take_it(
+    client: OpenAI, more: dict[str, object]
+) -> None:
+    url, headers = f"{client.base_url}chat/completions", {"authorization": f"Bearer {client.api_key}"}
+    asked = {"model": "chat", "messages": [{"role": "user", "content": "a"}], **more}
+    refused = requests.post(url, json=asked, headers=headers, timeout=DEADLINE)
+    assert refused.status_code == 400
+    (name,) = more
+    assert f"{name} has no effect, since the model's function has no parameter {name}" in refused.text
+    usual = {**asked, "n": 1, "tools": [], "response_format": {"type": "text"}}
+    assert requests.post(url, json=usual, headers=headers, timeout=DEADLINE).status_code == 200
+
+
 def test_the_models_are_listed(client: OpenAI) -> None:
     assert [each.id for each in client.models.list()] == ["chat", "complete", "embed", "embed_all", "slow"]
 

@@ -25,7 +25,13 @@ _JSON: Final = "application/json"
 _DONE: Final = "data: [DONE]\n\n"
 #: The type of messages that are texts.
 _TEXTS: Final = list[dict[str, str]]
-_NO_USAGE: Final = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+#: Members that change what the answer is, for functions without such a parameter, and the values that change nothing.
+_WANTS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "n": (None, 1),
+    "tools": (None, []),
+    "functions": (None, []),
+    "response_format": (None, {"type": "text"}),
+}
 
 
 def answered_path(parameters: Mapping[str, Any]) -> str | None:
@@ -57,8 +63,8 @@ class OpenAICall:
 
         ``parameters`` are the function's, with their types.
 
-        Raises InvalidValue: the body is not a JSON object, the function does not answer this path, or does not take
-            a part of a message.
+        Raises InvalidValue: the body is not a JSON object, the function does not answer this path, does not take
+            a part of a message, or has no parameter for something that changes the answer, such as ``tools``.
         """
         asked = _ASKED.get(path or "")
         if asked is None or path is None:
@@ -76,6 +82,11 @@ class OpenAICall:
             raise InvalidValue(f"the model does not answer {path.removeprefix('v1/')}: {answered}")
         if asked not in body:
             raise InvalidValue(f"{asked}: Field required")
+        for name, unchanged in _WANTS.items():
+            if name in body and name not in parameters and body[name] not in unchanged:
+                raise InvalidValue(
+                    f"{name} has no effect, since the model's function has no parameter {name}; leave it out"
+                )
         return cls(path, body, parameters)
 
     @property
@@ -113,7 +124,7 @@ class OpenAICall:
         else:
             choice = {"text": "".join(map(str, self._parts))}
         choices = [{"index": 0, **choice, "finish_reason": "stop", "logprobs": None}]
-        return {**self._head(""), "choices": choices, "usage": _NO_USAGE}
+        return {**self._head(""), "choices": choices}
 
     @property
     def _is_chat(self) -> bool:
