@@ -1,5 +1,6 @@
 """What a client gets: answers, and the exceptions for everything else."""
 
+import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 T = TypeVar("T")
 #: The header with the cause of a failure.
 CAUSE: Final = "ts-error-cause"
+#: An array of numpy as a file (.npy).
+_ARRAY_FILE: Final = "application/x-npy"
 
 
 class Answer(NamedTuple):
@@ -28,17 +31,25 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
     def read(self, kind: type[T]) -> T:
-        """Return the body as a value of a type: ``numpy.ndarray``, a model of pydantic, a dataclass, ``list[float]``, …
+        """Return the body as a value of a type: ``numpy.ndarray``, ``torch.Tensor``, ``PIL.Image.Image``, a model of
+        pydantic, a dataclass, ``list[float]``, …
 
-        All but bytes, texts and arrays need pydantic. Raises ValueError: the body does not fit the type.
+        Those from a model of pydantic on need pydantic. Raises ValueError: the body does not fit the type.
         """
         if kind is bytes:
             return self.body  # type: ignore[return-value]
         if kind is str and not self.headers.get("content-type", "").startswith("application/json"):
             return self.text  # type: ignore[return-value]
-        numpy = sys.modules.get("numpy")  # imported if the type is its own
+        # A library is imported if the type is its own.
+        numpy, torch, image = sys.modules.get("numpy"), sys.modules.get("torch"), sys.modules.get("PIL.Image")
         if numpy is not None and kind is numpy.ndarray:
+            if self.headers.get("content-type", "") == _ARRAY_FILE:
+                return numpy.load(io.BytesIO(self.body), allow_pickle=False)  # type: ignore[no-any-return]
             return numpy.asarray(self.json())  # type: ignore[no-any-return]
+        if torch is not None and kind is torch.Tensor:
+            return torch.as_tensor(self.json())  # type: ignore[no-any-return]
+        if image is not None and kind is image.Image:
+            return image.open(io.BytesIO(self.body))  # type: ignore[no-any-return]
         from pydantic import TypeAdapter
 
         return TypeAdapter(kind).validate_json(self.body)

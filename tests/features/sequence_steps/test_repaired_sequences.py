@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.features.sequence_steps.stepping import TOTAL, Make, answered, step
 
-from ts.features.redis import plugin as redis_plugin
-from ts.features.sqlite import plugin as sqlite_plugin
+from ts.features.redis import open_redis
+from ts.features.sqlite import open_sqlite
 
 redis = pytest.importorskip("redis")
 
@@ -25,7 +25,7 @@ def repair_without_head(place: str, model: str, sequence_id: str) -> None:
     else:
         with sqlite3.connect(place) as operator:
             assert operator.execute("UPDATE sequences SET head = x'00'").rowcount == 1
-    maintenance = (redis_plugin if place.startswith("redis:") else sqlite_plugin).open_maintenance(place, create=False)
+    maintenance = (open_redis if place.startswith("redis:") else open_sqlite).open_maintenance(place, create=False)
     # To its end: other tests' sequences may be damaged as well.
     repaired = {(each.model, each.sequence_id) for each in maintenance.repair()}
     maintenance.close()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Callable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pydantic import BaseModel, Field
 
 from ts import serve
@@ -55,11 +57,14 @@ class Call:
         self.outcome = self.handler.initialize(self.context)
         self.sent: list[tuple[int, Any]] = []
         self.details: Any = None
+        self.headers: dict[str, str] = {}
 
     def __call__(self, *rows: dict[str, Any], sequences: tuple[str, ...] = ()) -> list[Any]:
         names = [*sequences, *[""] * (len(rows) - len(sequences))]
         self.context.request_ids = {index: str(index) for index in range(len(rows))}
-        self.context.request_processor = [RequestProcessor({"ts_request_sequence_id": name}) for name in names]
+        self.context.request_processor = [
+            RequestProcessor({"ts_request_sequence_id": name, **self.headers}) for name in names
+        ]
         self.context.send_part = self._send
         results = self.handler.entry_point(list(rows), self.context)
         return asyncio.run(results) if asyncio.iscoroutine(results) else results
@@ -229,6 +234,18 @@ def test_an_exception_among_the_results_of_a_batch_fails_its_own_row(monkeypatch
     monkeypatch.setenv(DEVELOPMENT_VARIABLE, "true")
     call(body(-1), body(1))
     assert call.context.request_processor[0].error == (500, "ValueError: no debts")
+
+
+@pytest.mark.parametrize(
+    "given", [np.array([[1.5, 2.5]], np.float32), torch.tensor([[1.5, 2.5]], dtype=torch.bfloat16)]
+)
+def test_who_accepts_a_file_gets_an_array_as_one(given: Any) -> None:
+    call = Call(lambda what: given)
+    call.headers = {"Accept": "application/x-npy"}
+    ((written,), (processor,)) = call(body("x")), call.context.request_processor
+    back = np.load(io.BytesIO(written), allow_pickle=False)
+    assert (back.dtype, back.tolist()) == (np.float32, [[1.5, 2.5]])
+    assert processor.get_response_header("content-type") == "application/x-npy"
 
 
 def test_numbers_that_json_does_not_have_are_null() -> None:

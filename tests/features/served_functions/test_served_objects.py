@@ -18,6 +18,8 @@ from tests.e2e.serve_command import ServeCommand
 from tests.features.served_functions.test_served_function import Call, row
 from tests.unit.ts.torch_handler.test_model_formats import ONNX
 
+from ts.features.served_functions.call_values import CallValues
+from ts.features.served_functions.invalid_values import InvalidValue
 from ts.features.served_functions.served_objects import served_object
 from ts.jobs.errors import LoadError
 
@@ -48,6 +50,15 @@ def ask(command: ServeCommand, path: str, body: Any) -> Any:
     answer = requests.post(f"{command.base}{path}", json=body, timeout=DEADLINE)
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+def test_rows_that_an_estimator_cannot_take_are_the_clients_mistake() -> None:
+    values = CallValues(served_object(LinearRegression().fit(NUMBERS, NUMBERS[:, 0])).call, batched=False)
+    assert values.read({"body": [[3, 4]]}) == {"rows": [[3.0, 4.0]]}
+    assert values.read({"body": np.array([[3, 4]])}) == {"rows": [[3.0, 4.0]]}
+    for wrong, told in (([[1, 2, 3]], "at most 2 items"), ([1, 2], "valid list"), ([[1, "a"]], "valid number")):
+        with pytest.raises(InvalidValue, match=told):
+            values.read({"body": wrong})
 
 
 def test_files_of_models_are_served_as_they_are(tmp_path: Path) -> None:

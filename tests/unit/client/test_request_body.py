@@ -1,11 +1,14 @@
 """What a caller hands in becomes the body of a request, and what comes out becomes a value."""
 
+import base64
 import json
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 from pydantic import BaseModel
 
 from torchserve_py.client import Answer, RequestFailed, StepFailed
@@ -88,6 +91,26 @@ def test_answers_come_out_as_the_type_that_is_asked_for() -> None:
 def test_a_failure_says_the_servers_message(body: bytes, message: str) -> None:
     failed = RequestFailed.of(404, "model_not_found", body)
     assert (str(failed), failed.message, failed.status, failed.cause) == (message, message, 404, "model_not_found")
+
+
+def test_an_image_is_a_png_file_and_within_json_a_text() -> None:
+    image = Image.new("RGB", (3, 2), (10, 20, 30))
+    sent, kind = body_of(image)
+    assert kind == "image/png"
+    got = Answer(200, {}, sent).read(Image.Image)
+    assert (got.size, got.getpixel((2, 1))) == ((3, 2), (10, 20, 30))
+    within, kind = body_of({"image": image})
+    assert (kind, base64.b64decode(json.loads(within)["image"])) == ("application/json", sent)
+    assert body_of(Image.new("CMYK", (1, 1)))[0].startswith(b"\x89PNG")
+
+
+def test_bytes_within_json_are_refused_with_a_way_out() -> None:
+    with pytest.raises(TypeError, match="send them alone, or as a text in base64"):
+        body_of({"image": b"..."})
+
+
+def test_a_tensor_comes_out() -> None:
+    assert torch.equal(Answer(200, {}, b"[[1.5, 2]]").read(torch.Tensor), torch.tensor([[1.5, 2.0]]))
 
 
 def test_a_failure_has_the_problems_that_its_details_list() -> None:

@@ -12,6 +12,7 @@ from ts.features.served_functions.call_values import CallValues
 from ts.features.served_functions.invalid_values import InvalidValue
 from ts.features.served_functions.openai_functions import LIKELY, OpenAICall, answered_path
 from ts.features.served_functions.served_objects import served_object
+from ts.features.served_functions.value_types import ARRAY_FILE, array_file
 from ts.jobs.errors import (
     BAD_REQUEST,
     Failure,
@@ -279,9 +280,16 @@ class _Rows:
     def _written(self, index: int, value: Any, *, streams: bool) -> Any:
         if self._context.get_open_inference_request(index) is not None:  # the protocol has a form of its own
             return value if self._values.holds_arrays(value) else self._values.written(value)[0]
-        written, media_type = self._values.written_part(value) if streams else self._values.written(value)
+        if hasattr(value, "tolist") and not streams and self._accepts(index, ARRAY_FILE):
+            written, media_type = array_file(value), ARRAY_FILE
+        else:
+            written, media_type = self._values.written_part(value) if streams else self._values.written(value)
         self._context.set_response_content_type(index, media_type)
         return written
+
+    def _accepts(self, index: int, media_type: str) -> bool:
+        accepted = self._context.get_request_header(index, "accept")
+        return isinstance(accepted, str) and media_type in accepted.lower()
 
     def store(self, call: _Call) -> None:
         """Keep the states of the sequences that a call has advanced."""

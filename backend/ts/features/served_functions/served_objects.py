@@ -9,7 +9,9 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import GenericAlias
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import Field
 
 from ts.jobs.errors import LoadError
 from ts.utils.sound import Audio
@@ -123,11 +125,15 @@ def _estimator(estimator: Any) -> ServedObject:
     about = f"Predict with {kind}: a list of rows gives a list of predictions."
     if names:
         about += f"\n\nThe columns are {', '.join(names)}."
-    function = _with_signature(call, kind, about, {"rows": list[Any]})
     if width is None:  # a pipeline that begins with a vectorizer of texts
-        return ServedObject(function, example=["hello"])
-    tensor = {"name": "rows", "datatype": datatype, "shape": [_ANY_SIZE, int(width)]}
-    tensors = {"inputs": [tensor]} if _takes_numbers(estimator, width) else {}
+        return ServedObject(_with_signature(call, kind, about, {"rows": list[Any]}), example=["hello"])
+    row: Any = Any  # of numbers and texts, or an object
+    tensors: dict[str, list[dict[str, Any]]] = {}
+    if _takes_numbers(estimator, width):
+        tensors = {"inputs": [{"name": "rows", "datatype": datatype, "shape": [_ANY_SIZE, int(width)]}]}
+        if not names:
+            row = Annotated[list[float], Field(min_length=int(width), max_length=int(width))]
+    function = _with_signature(call, kind, about, {"rows": GenericAlias(list, (row,))})
     return ServedObject(function, example=[[0.5] * int(width)] if tensors else None, tensors=tensors)
 
 

@@ -24,6 +24,10 @@ _BYTES: Final = "application/octet-stream"
 #: How an array of any number of dimensions looks in JSON.
 _NUMBERS: Final = {"type": "array", "items": {}, "description": "numbers, nested as the dimensions are"}
 _NPY: Final = b"\x93NUMPY"
+#: The media type of such a file.
+ARRAY_FILE: Final = "application/x-npy"
+#: Bytes of a number of which numpy does not have every type, such as bfloat16.
+_HALF: Final = 2
 #: An image of one pixel, and a hundredth of a second of silence: examples that every reader of such files accepts.
 _PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
 
@@ -82,6 +86,18 @@ def checked(annotation: Any) -> Any:
 def is_array_file(given: Any) -> bool:
     """Return whether a body is a file with an array (.npy)."""
     return isinstance(given, bytes | bytearray) and given.startswith(_NPY)
+
+
+def array_file(value: Any) -> bytes:
+    """Return a file with an array or a tensor, in numpy's own format (.npy)."""
+    import numpy as np
+
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if value.dtype.itemsize == _HALF and value.is_floating_point() else value
+    out = io.BytesIO()
+    np.save(out, np.asarray(value), allow_pickle=False)
+    return out.getvalue()
 
 
 def written(value: Any) -> tuple[bytes, str] | None:
