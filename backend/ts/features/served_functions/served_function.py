@@ -281,9 +281,9 @@ class _Rows:
         if self._context.get_open_inference_request(index) is not None:  # the protocol has a form of its own
             return value if self._values.holds_arrays(value) else self._values.written(value)[0]
         if hasattr(value, "tolist") and not streams and self._accepts(index, ARRAY_FILE):
-            written, media_type = array_file(value), ARRAY_FILE
-        else:
-            written, media_type = self._values.written_part(value) if streams else self._values.written(value)
+            self._context.set_response_content_type(index, ARRAY_FILE)
+            return array_file(value)
+        written, media_type = self._values.written_part(value) if streams else self._values.written(value)
         self._context.set_response_content_type(index, media_type)
         return written
 
