@@ -373,6 +373,14 @@ def test_code_that_is_none_is_left_to_the_worker(home, capsys):
     assert run(home, capsys, "", "--models", "mine")[0] == 0
 
 
+def test_a_handler_that_is_no_python_is_told_with_its_line(home, capsys):
+    add_model(home, "m")
+    (home / "store" / "m" / "handler.py").write_text("import os\ndef handle(data, context)\n    return data\n")
+    code, sections = run(home, capsys)
+    assert code == 1
+    assert any("handler.py cannot be loaded: line 2: expected ':'" in line for line in sections["Models"])
+
+
 @pytest.mark.parametrize(("more", "afterwards"), [("", "gets 410"), ("onExpiredSequence: restart", "begins a new one")])
 def test_the_idle_limit_of_torchserves_stateful_example_is_told(home, capsys, more, afterwards):
     config = f"minWorkers: 2\nmaxWorkers: 2\nsequenceMaxIdleMSec: 10\nsequenceBatching: true\n{more}"

@@ -20,6 +20,17 @@ def open_inference_line(source: str) -> int | None:
     return min((key.lineno for key in _keys(tree) if key.value in _MEMBERS), default=None)
 
 
+def syntax_problem(source: bytes) -> str | None:
+    """Return why a source is no Python, and in which line; None if it is."""
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}"
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _keys(tree: ast.AST) -> Iterator[ast.Constant]:
     """Yield the constants by which something is read: ``value["key"]`` and ``value.get("key")``."""
     for node in ast.walk(tree):

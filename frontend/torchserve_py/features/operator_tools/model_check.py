@@ -18,7 +18,7 @@ from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles, files_in, outline
 from torchserve_py.features.open_inference.open_inference_keys import gets_body
-from torchserve_py.features.operator_tools.handler_source import open_inference_line
+from torchserve_py.features.operator_tools.handler_source import open_inference_line, syntax_problem
 from torchserve_py.models.startup_models import StartupModel, remedy, startup_models
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig
@@ -35,6 +35,8 @@ from torchserve_py.workers.launch_command import worker_package_root
 #: What a built-in handler needs apart from PyTorch, and the extra of this package that installs it.
 _IMAGE_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "densenet_handler")
 _SHOWN_REQUIREMENTS = 5
+#: Bytes of a handler's file that is looked at.
+_MOST_READ = 1 << 20
 _VLLM_HANDLER = "vllm_handler"
 
 
@@ -120,7 +122,8 @@ class _Check:
                 workers += f", {plan.config.min_workers} to {plan.config.max_workers} as the load asks for"
             self._out.facts.append(workers if self._at_startup else "valid configuration")
             if contract.handlers:
-                self._check_handler(plan.handler, names, has_requirements=plan.requirements_file is not None)
+                has_requirements = plan.requirements_file is not None
+                self._check_handler(plan.handler, files.model_dir, names, has_requirements=has_requirements)
                 if self._settings.service_envelope is None and not gets_body(plan.config.plugin_keys, self._settings):
                     self._check_rows(plan.handler, files.model_dir)
             else:
@@ -158,12 +161,16 @@ class _Check:
         self._out.notes += _deviations(configured.config, plan.config, self._settings)
         return plan
 
-    def _check_handler(self, handler: str, names: frozenset[str], *, has_requirements: bool) -> None:
+    def _check_handler(self, handler: str, folder: Path, names: frozenset[str], *, has_requirements: bool) -> None:
         path = handler.partition(":")[0].removesuffix(".py")
         name = path.rpartition("/")[2]
-        places = {f"{path}.py", f"{name}.py", f"{path}/__init__.py", f"{name}/__init__.py"}
-        if places & names:
+        places = (f"{path}.py", f"{name}.py", f"{path}/__init__.py", f"{name}/__init__.py")
+        if found := [place for place in places if place in names]:
             self._out.facts.append(f"handler {handler}")
+            source = (folder / found[0]).read_bytes()
+            is_whole = len(source) < _MOST_READ  # of larger files an outline has only the beginning
+            if is_whole and (problem := syntax_problem(source)) is not None:
+                self._out.problems.append(f"{found[0]} cannot be loaded: {problem}")
         elif (worker_package_root() / "ts" / "torch_handler" / f"{name}.py").is_file():
             self._out.facts.append(f"built-in handler {name}")
             self._check_packages(name)
