@@ -11,7 +11,7 @@ from torchserve_py.plans.contracts import configuration_of
 
 ROOT = Path(__file__).parents[2]
 STARTER = ROOT / "frontend" / "torchserve_py" / "features" / "quickstart" / "starter"
-FILES = ["Dockerfile", "handler.py", "model-config.yaml", "test_handler.py"]
+FILES = ["Dockerfile", "Dockerfile.dockerignore", "handler.py", "model-config.yaml", "test_handler.py"]
 
 
 def test_a_first_model_is_written_with_a_configuration_without_warnings(

@@ -100,6 +100,10 @@ class HttpCall(Request):
         self._exchange: HttpExchange | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def route(self) -> str:
+        return "" if self._route is None else self._route.path
+
     def begin(self) -> None:
         application = self._application
         self._matches = iter(application.find(self.target.partition("?")[0]))
@@ -262,8 +266,7 @@ class HttpCall(Request):
         """Count the request, and note it in the access log, unless that was done."""
         if self.stage is OVER:
             return
-        route = self._route
-        path = "" if route is None else route.path
+        route, path = self._route, self.route
         method = self.method if self.method in ANY_METHOD else _OTHER
         self._application.requests[method, path, status] += 1
         if self._application.is_logged and (route is None or not route.is_quiet or 400 <= status < 500):

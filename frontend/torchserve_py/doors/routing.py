@@ -161,7 +161,7 @@ class DoorContext:
         """
         if self.tokens is not None:
             inference.limits = self.tokens.check_model(request.headers.get("Authorization"), model.name)
-        inference.request_line = request.method, request.target
+        inference.request_line = request.method, request.target, request.route
         parts = self.serving.submit(model, inference)
         return HttpExchange(dialect, model, model.name, inference.sequence, parts, version, request, self.responses)
 

@@ -54,8 +54,8 @@ class InferenceRequest:
     via: Via = "http"
     #: The limits of the client's key, if it has some.
     limits: Limits | None = None
-    #: Method and target of a request that has come over HTTP.
-    request_line: tuple[str, str] | None = None
+    #: Method, target and route of a request that has come over HTTP.
+    request_line: tuple[str, str, str] | None = None
     #: Whether the request must not run, but asks for the kept answer to an earlier one with its request id. Only for a
     #: model whose sequences are stored.
     only_ask: bool = False

@@ -65,7 +65,7 @@ def stopping(tmp_path: Path) -> Any:
         second = serving.begin("mine", "second")
         eventually(lambda: serving.ask("mine") == ["first", "second"], "the second waits for the slot")
         serving.running.process.send_signal(signal.SIGTERM)
-        eventually(lambda: serving.client.get("/ready").status_code == 503, "it is draining")
+        eventually(lambda: serving.call("mine", "completions").status_code == 503, "new work is refused")
         return serving, first, second
 
     yield start

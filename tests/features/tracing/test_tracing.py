@@ -45,6 +45,7 @@ def test_a_request_is_traced_from_the_door_to_the_handler(tmp_path: Path) -> Non
         assert handler["attributes"]["batch.size"] == 1
         assert job["attributes"]["http.response.status_code"] == 200
         assert (job["attributes"]["http.request.method"], job["attributes"]["url.path"]) == ("POST", "/predictions/m")
+        assert job["attributes"]["http.route"] == "/predictions/{model_name}"
         assert job["attributes"]["network.protocol.name"] == "http"
         traces.write_text("")
         assert server.predict("m", "fail").status_code == 503

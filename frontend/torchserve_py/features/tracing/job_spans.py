@@ -60,8 +60,8 @@ class JobSpans:
         attributes: dict[str, str] = {"model.name": model, "model.version": version}
         attributes |= {"rpc.system": _GRPC} if request.via == _GRPC else {"network.protocol.name": request.via}
         if request.request_line is not None:
-            method, target = request.request_line
-            attributes |= {"http.request.method": method, "url.path": target.partition("?")[0]}
+            method, target, route = request.request_line
+            attributes |= {"http.request.method": method, "url.path": target.partition("?")[0], "http.route": route}
         if request.sequence is not None:
             attributes["sequence.id"] = request.sequence.id
         operation = next((_OPERATIONS.get(_text(value)) for name, value in headers if name == "url_path"), None)

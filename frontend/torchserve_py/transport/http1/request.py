@@ -182,6 +182,11 @@ class Request(ABC):
         self._unsent_head = b""
         self._query: list[tuple[str, str]] | None = None
 
+    @property
+    def route(self) -> str:
+        """The pattern of the path that replies, empty before one is found."""
+        return ""
+
     @abstractmethod
     def begin(self) -> None:
         """Answer the request, now or later; requests before it on the connection are finished."""
