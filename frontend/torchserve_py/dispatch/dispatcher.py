@@ -121,7 +121,10 @@ class Dispatcher(ReaderEvents):
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
         metrics = self.metrics
         (metrics.by_default if request.by_default else metrics.by_version).requests_total.value += 1
-        self._perform(self.scheduler.submit(job, now) if refusal is None else (Finish(job, refusal),), now)
+        if refusal is not None:
+            self._perform((Finish(job, refusal),), now)
+            return parts
+        self._perform(self.scheduler.submit(job, now), now)
         if not self._workers:
             self.on_waiting()
         return parts

@@ -236,6 +236,25 @@ def test_an_exception_among_the_results_of_a_batch_fails_its_own_row(monkeypatch
     assert call.context.request_processor[0].error == (500, "ValueError: no debts")
 
 
+@pytest.mark.parametrize(("code", "status"), [(413, 507), (200, 500), (1000, 500), ("many", 500)])
+def test_an_exception_with_a_code_that_is_no_error_fails_its_own_row_too(code: Any, status: int) -> None:
+    call = Call(lambda value: [PredictionException("no", code), 2], Options(batch_size=8))
+    assert call(body(1), body(2))[1] == 2
+    assert call.context.request_processor[0].error == (status, "no")
+
+
+@pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+@pytest.mark.parametrize("how", ["returned", "raised when a result is written"])
+def test_a_device_that_fails_is_not_the_failure_of_one_row(error: Exception, how: str) -> None:
+    class OnTheDevice:
+        def tolist(self) -> Any:
+            raise error
+
+    bad = error if how == "returned" else OnTheDevice()
+    with pytest.raises(type(error)):
+        Call(lambda value: [1, bad], Options(batch_size=8))(body(1), body(2))
+
+
 @pytest.mark.parametrize(
     "given", [np.array([[1.5, 2.5]], np.float32), torch.tensor([[1.5, 2.5]], dtype=torch.bfloat16)]
 )

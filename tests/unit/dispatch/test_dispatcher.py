@@ -46,6 +46,16 @@ async def test_without_workers_a_job_is_refused() -> None:
     assert await cause_of(shell.submit("x")) is Cause.no_worker
 
 
+async def test_a_request_that_is_refused_from_the_start_is_counted_and_starts_no_worker() -> None:
+    shell, started, ended = Shell(stateless(), workers=0), list[str](), list[object]()
+    shell.dispatcher.on_waiting = lambda: started.append("a worker")
+    parts = shell.dispatcher.submit(
+        InferenceRequest((), b""), lambda job_id, told, failed: ended.append(told), Cause.rate_limited
+    )
+    assert await cause_of(parts) is Cause.rate_limited
+    assert (started, ended) == ([], [Cause.rate_limited])
+
+
 async def test_a_full_queue_refuses() -> None:
     shell = Shell(stateless(queue_size=1))
     shell.submit("running")

@@ -23,6 +23,7 @@ from ts.jobs.errors import (
     users_traceback,
 )
 from ts.row_states import RowStates
+from ts.runtime.result_bodies import error_status
 from ts.serve_decorator import DEVELOPMENT_VARIABLE, LOG, METHOD, REBUILD, STATE, Options
 
 logger = logging.getLogger(__name__)
@@ -143,7 +144,8 @@ def _told_in_development() -> Iterator[None]:
 def _told(error: Exception) -> tuple[str, int]:
     """Log an exception of one row of a batch; return the message and the status that answer it."""
     if isinstance(error, PredictionException):
-        return error.message, error.error_code
+        status = error_status(error.error_code)
+        return error.message, status if status >= 400 else 500
     logger.warning("A result of a batch is an error.", exc_info=(type(error), error, users_traceback(error)))
     if DEVELOPMENT_VARIABLE in os.environ:
         return f"{type(error).__name__}: {error}", 500
@@ -271,7 +273,7 @@ class _Rows:
                     raise value
                 written = self._written(index, value, streams=False) if asked is None else asked.whole(value)
             except Exception as error:
-                if not call.batched:
+                if not call.batched or device_failure(error) is not None:  # with the device, all rows have failed
                     raise
                 self._context.fail(index, *_told(error))
             else:
