@@ -84,6 +84,8 @@ BUILT_IN: Final = (
     "tls",
     "daemon",
     "scaling",
+    "probes",
+    "prometheus",
 )
 
 

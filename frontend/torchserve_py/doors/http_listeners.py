@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from torchserve_py.doors.binding import bind, http_addresses
+from torchserve_py.doors.description_door import DescriptionDoor
 from torchserve_py.doors.failures import too_many_connections
 from torchserve_py.doors.http_call import Application
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import ANY_PATH, DoorContext, PathValues, Route
-from torchserve_py.doors.server_doors import DescriptionDoor, HealthDoor, MetricsDoor
 from torchserve_py.doors.token_authorization import Authorization, Guard
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.plugin_api import DoorOffer
@@ -34,12 +34,8 @@ from torchserve_py.transport.http1.request import Request
 
 logger = logging.getLogger(__name__)
 
-#: The kernel's own doors; those of features come before them.
-_DOORS: Final = (
-    DoorOffer("inference_address", HealthDoor),
-    DoorOffer("inference_address", InferenceDoor),
-    DoorOffer("metrics_address", MetricsDoor),
-)
+#: The kernel's own door; those of features come before it.
+_PREDICTIONS: Final = DoorOffer("inference_address", InferenceDoor)
 #: Time limit for answers that are being written when the doors close (seconds).
 _CLOSE_SECONDS: Final = 5.0
 
@@ -51,7 +47,7 @@ class Doors:
         #: Setting name (``inference_address``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
         self.context = context
-        self._offers = (*offers, *_DOORS)
+        self._offers = (*offers, _PREDICTIONS)
         self._servers: list[HttpServer] = []
         self._acceptors: list[Acceptor] = []
 

@@ -16,6 +16,8 @@ from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Instrum
 I_co = TypeVar("I_co", bound=Instrument, covariant=True)
 U = TypeVar("U", Counter, Gauge, Histogram)
 
+#: The media type of the format.
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_METRIC_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
 _NOT_IN_LABEL_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 

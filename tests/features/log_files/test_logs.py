@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from tests.features.log_files.log_files import TIME, configure, lines, restored_loggers, write
 
+from torchserve_py.features.log_files.formatters import LineFormatter
 from torchserve_py.features.log_files.handlers import InThread, LogFile
 from torchserve_py.features.log_files.log_thread import log_thread, wait_until_written
 from torchserve_py.features.log_files.setup import apply_log_config
-from torchserve_py.logs import LineFormatter, access_log
+from torchserve_py.logs import access_log
 from torchserve_py.logs.unfit_characters import fit
 from torchserve_py.settings.log_config import LogConfigError, read_log_config
 
@@ -171,7 +172,7 @@ def test_files_rotate(tmp_path: Path) -> None:
 
 CONFIG = {
     "version": 1,
-    "formatters": {"line": {"()": "torchserve_py.logs.LineFormatter"}},
+    "formatters": {"line": {"()": "torchserve_py.features.log_files.formatters.LineFormatter"}},
     "handlers": {"file": {"class": "logging.FileHandler", "formatter": "line"}},
     "root": {"level": "WARNING", "handlers": ["file"]},
 }

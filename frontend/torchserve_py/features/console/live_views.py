@@ -12,7 +12,6 @@ import orjson
 from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.responses import ALREADY_SENT, EVENTS_TYPE, AlreadySent, Answer, json_answer
 from torchserve_py.doors.routing import Door, DoorContext, PathValues, Route
-from torchserve_py.doors.server_doors import SHUTTING_DOWN, not_loaded
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.console.finished_jobs import FinishedJobs
 from torchserve_py.features.console.history import COLUMNS
@@ -21,6 +20,7 @@ from torchserve_py.features.console.server_state import Machine, settings_shown
 from torchserve_py.features.console.tracebacks import Tracebacks
 from torchserve_py.features.console.worker_tails import WorkerTails
 from torchserve_py.features.openai.openai_keys import answers_openai
+from torchserve_py.features.probes.probes_door import SHUTTING_DOWN, not_loaded
 from torchserve_py.features.served_functions.request_examples import declared_example
 from torchserve_py.metrics.catalog import BATCH_BOUNDS
 from torchserve_py.serving.errors import ModelError

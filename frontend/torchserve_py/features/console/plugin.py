@@ -24,5 +24,8 @@ def _settings() -> type[SettingsSection]:
 
 
 PLUGIN = Plugin(
-    name="console", needs=("live", "open_inference", "openai", "served_functions"), doors=_doors, settings=_settings
+    name="console",
+    needs=("live", "open_inference", "openai", "probes", "served_functions"),
+    doors=_doors,
+    settings=_settings,
 )

@@ -18,8 +18,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from torchserve_py.features.log_files.formatters import Formatted
 from torchserve_py.features.log_files.log_thread import log_thread, wait_until_written
-from torchserve_py.logs.formatters import Formatted
 from torchserve_py.logs.line_logs import Batch
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from torchserve_py.features.log_files.formatters import JsonFormatter, LineFormatter
 from torchserve_py.features.log_files.handlers import Console, InThread, LogFile
 from torchserve_py.logs import MODEL_LOGGER, access_log
-from torchserve_py.logs.formatters import JsonFormatter, LineFormatter
 from torchserve_py.logs.line_logs import TAKES_BATCHES, TEXT_ONLY
 from torchserve_py.metrics import metric_log
 from torchserve_py.settings.log_config import LogConfigError, is_log4j, read_log_config

@@ -9,9 +9,9 @@ from typing import Final
 
 from tqdm import tqdm
 
+from torchserve_py.features.log_files.formatters import JsonFormatter, LineFormatter
 from torchserve_py.features.log_files.handlers import Console, InThread
 from torchserve_py.logs import MODEL_LOGGER, access_log
-from torchserve_py.logs.formatters import JsonFormatter, LineFormatter
 
 _MODEL_LINES: Final = "%(message)s"
 _OTHER_LINES: Final = "%(level)s %(message)s"

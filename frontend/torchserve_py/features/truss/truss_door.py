@@ -16,7 +16,6 @@ from torchserve_py.doors.model_index import ModelIndex
 from torchserve_py.doors.requests import inference_of, model_in, request_line
 from torchserve_py.doors.responses import JSON_TYPE, Answer
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, Door, DoorContext, PathValues, Reply, Route
-from torchserve_py.doors.server_doors import METRICS_TYPE
 from torchserve_py.features.live.websocket import WebSocket
 from torchserve_py.features.sagemaker.bidirectional_stream import BIDIRECTIONAL_STREAM
 from torchserve_py.features.truss.endpoints import (
@@ -39,6 +38,7 @@ from torchserve_py.features.truss.truss_dialect import (
     truss_answer,
 )
 from torchserve_py.features.truss.websocket import WebSocketDialect
+from torchserve_py.metrics.families import METRICS_TYPE
 from torchserve_py.serving.errors import ModelNotFound
 from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.request import Request

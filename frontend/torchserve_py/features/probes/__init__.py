@@ -1,0 +1,1 @@
+"""Probes: whether the server serves, and whether it should get traffic."""
