@@ -265,10 +265,12 @@ class Plugin:
         ended: Is called at the end of the server's process, even if it could not start.
         around: Returns what holds from before the first worker is started until the last one has ended.
         launchers: By what the setting ``worker_launcher`` says.
-        handler_metrics: The name of a module whose ``handler_metrics(hostname, taken, plan, log)`` returns the
+        handler_metrics: The name of a module whose ``handler_metrics(hostname, taken, plan, lines)`` returns the
             `metrics.handler_metrics.HandlerMetrics` of the server: for handlers that cannot use the names ``taken``, by
-            a `MetricsPlan`, with a line for each value in ``log``, if it is not None. The first plugin that has one
-            counts.
+            a `MetricsPlan`, with each value for `MetricLines`. The first plugin that has one counts.
+        metric_lines: The name of a module whose ``metric_lines(hostname, plan)`` returns the
+            `metrics.metric_lines.MetricLines` that write metrics to logs, if the `MetricsPlan` asks for it. The first
+            plugin that has one counts.
         logging: The name of a module with ``configure_logging(settings)``, which sends each log to its place; it raises
             LogConfigError or OSError. The first plugin that has one counts.
         metrics_plan: Returns which metrics there are, or None if the settings list none. Raises MetricsConfigError.
@@ -322,6 +324,7 @@ class Plugin:
     around: Callable[[Settings], AbstractContextManager[None]] = _nothing_around
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     handler_metrics: str = ""
+    metric_lines: str = ""
     logging: str = ""
     metrics_plan: Callable[[Settings], MetricsPlan | None] = _nothing_of_the_kind
     observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind

@@ -34,7 +34,7 @@ ENTRY_POINTS: Final = "torchserve_py.plugins"
 #: What `Plugin` has the name of a module for, of which the first counts.
 ModuleOffer: TypeAlias = (
     Literal["archives", "autoscaler", "confinement", "forms", "guard", "handler_metrics", "logging"]
-    | Literal["packages", "sequence_states", "server_launcher", "steps", "tls"]
+    | Literal["metric_lines", "packages", "sequence_states", "server_launcher", "steps", "tls"]
 )
 #: The folders in `torchserve_py.features`. If doors of two have the same path, the first gets the request.
 BUILT_IN: Final = (
@@ -77,6 +77,7 @@ BUILT_IN: Final = (
     "snapshots",
     "confinement",
     "handler_metrics",
+    "metric_log",
     "model_packages",
     "debugging",
     "forking",

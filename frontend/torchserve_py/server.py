@@ -90,7 +90,7 @@ class Server:
         listed = metrics_plan(settings) or MetricsPlan()
         summary = settings.metric_log_lines == "summary"
         plan = replace(listed, mode=settings.metrics_mode, summary=summary)
-        self._metrics = ServerMetrics(plan=plan, handlers=module_of("handler_metrics"))
+        self._metrics = ServerMetrics(None, plan, module_of("metric_lines"), module_of("handler_metrics"))
         confinement = Confinement()
         if module := module_of("confinement"):
             needed = (settings.temp_dir, worker_package_root())

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from torchserve_py.metrics.families import ServerFamilies
 from torchserve_py.metrics.instruments import Counter, Gauge, Histogram
-from torchserve_py.metrics.metric_log import EventLines
+from torchserve_py.metrics.metric_lines import MetricLines
 from torchserve_py.scheduling.demand import Reason
 from torchserve_py.scheduling.effects import Cause, CloseReason
 
@@ -109,7 +109,7 @@ class Outcomes:
 class RequestCounters:
     """TorchServe's three counters of requests, for one value of the label `model_version`."""
 
-    def __init__(self, families: ServerFamilies, lines: EventLines, labels: Mapping[str, str]) -> None:
+    def __init__(self, families: ServerFamilies, lines: MetricLines, labels: Mapping[str, str]) -> None:
         self.requests_total = families.child(Counter, "ts_inference_requests_total", labels)
         self.inference_latency_microseconds = families.child(Counter, "ts_inference_latency_microseconds", labels)
         self.queue_latency_microseconds = families.child(Counter, "ts_queue_latency_microseconds", labels)
@@ -127,7 +127,7 @@ class ModelMetrics:
     def __init__(
         self,
         families: ServerFamilies,
-        lines: EventLines,
+        lines: MetricLines,
         name: str,
         version: str,
         hostname: str,

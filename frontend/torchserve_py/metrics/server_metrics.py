@@ -11,11 +11,11 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from torchserve_py.metrics.catalog import HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS, Declaration
+from torchserve_py.metrics.catalog import HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS
 from torchserve_py.metrics.families import Family, ServerFamilies, U, expose
 from torchserve_py.metrics.handler_metrics import HandlerMetrics
 from torchserve_py.metrics.instruments import Counter, Gauge, Instrument, Updatable
-from torchserve_py.metrics.metric_log import LINE_PER_EVENT, MODEL_LOGGER, SERVER_LOGGER, Changes, EventLines, MetricLog
+from torchserve_py.metrics.metric_lines import MetricLines
 from torchserve_py.metrics.metrics_plan import MetricsPlan
 from torchserve_py.metrics.model_metrics import FollowJobs, ModelMetrics, Outcomes
 
@@ -44,21 +44,23 @@ class ServerMetrics:
     """All series of the server; those without a model exist, at zero, from the start.
 
     `hostname`, the machine's if it is None, is the label of that name. `plan` says which metrics are shown and logged.
-    `handlers` is the name of a module that shows those of handlers, see `plugin_api.Plugin.handler_metrics`.
+    `lines` and `handlers` are the names of modules, see `plugin_api.Plugin.metric_lines` and `handler_metrics`.
     """
 
     def __init__(
         self,
         hostname: str | None = None,
         plan: MetricsPlan = MetricsPlan(),  # noqa: B008 - it is frozen
+        lines: str = "",
         handlers: str = "",
     ) -> None:
         self._hostname = hostname or socket.gethostname()
         self._plan = plan
         self._families = ServerFamilies(self._plan.server)
         of_host = {"Level": "Host", "Hostname": self._hostname}
-        server_log = MetricLog(SERVER_LOGGER)
-        self._lines = EventLines(server_log, self._hostname, _with_lines(plan))
+        self._lines = MetricLines()
+        if lines:
+            self._lines = importlib.import_module(lines).metric_lines(self._hostname, plan)
         #: By the first digit of the status.
         self._counted = {
             digit: (self._families.child(Counter, name, of_host), self._lines.form((["Host"], {name: "1.0"})))
@@ -81,16 +83,12 @@ class ServerMetrics:
         self._further: dict[str, ModelFamilies] = {}
         self._of_plugins: list[Family[Updatable]] = []
         self._warned: set[str] = set()
-        self._changes: Changes | None = None
-        self._logs = [server_log, MetricLog(MODEL_LOGGER)] if plan.mode != "prometheus" else []
-        if self._logs:
-            self._changes = Changes(server_log, self._hostname)
         #: What handlers report.
         self.handlers = HandlerMetrics()
         if handlers:
             taken = [name for family in self._families for name in family.taken_names]
             make = importlib.import_module(handlers).handler_metrics
-            self.handlers = make(self._hostname, taken, plan, self._logs[1] if self._logs else None)
+            self.handlers = make(self._hostname, taken, plan, self._lines)
 
     def model(self, name: str, version: str, further: str = "") -> ModelMetrics:
         """The instruments of a model version; `further` is the `ContractOffer.metrics` of its contract."""
@@ -157,7 +155,7 @@ class ServerMetrics:
                 labels = {"method": method, "route": route, "status": str(status), "hostname": self._hostname}
                 self._of_http[asked] = self._families.child(Counter, "ts_http_requests_total", labels)
             self._of_http[asked].value = count
-        self._lines.write()
+        self._lines.pass_on()
 
     def _fold_answers(self) -> None:
         """Like TorchServe, the server counts no redirections as answers."""
@@ -182,9 +180,8 @@ class ServerMetrics:
         due, self._due = self._due, []
         for fold in due:
             fold()
-        self._lines.write()
-        for log in self._logs:
-            log.flush()
+        self._lines.pass_on()
+        self._lines.flush()
 
     def record(self, name: str, dimensions: Sequence[str], value: float, hostname: str | None = None) -> None:
         """Record a value of a metric of the host. `dimensions` are values, in order, without the host's.
@@ -218,21 +215,10 @@ class ServerMetrics:
         return expose([*self._families, *self._of_plugins, *further, *self.handlers], names)
 
     def flush_logs(self) -> None:
-        """Has all that has happened written to the metric logs, where the mode asks for logs.
+        """Have all that has happened written to the metric logs, where the mode asks for logs.
 
         What has no lines for single events gets a line for what has changed since the last call.
         """
         self.fold()
-        if self._changes is not None:
-            named = _with_lines(self._plan).keys() | (LEGACY_NAMES if self._plan.mode == "legacy" else set())
-            self._changes.note(family for family in self._families if family.name not in named)
-        for log in self._logs:
-            log.flush()
-
-
-def _with_lines(plan: MetricsPlan) -> dict[str, Declaration]:
-    """Return the metrics of the server that have a line in the log for each event."""
-    if plan.mode == "prometheus" or plan.summary:
-        return {}
-    names = LINE_PER_EVENT - LEGACY_NAMES if plan.mode == "legacy" else LINE_PER_EVENT
-    return {name: each for name, each in plan.server.items() if name in names}
+        self._lines.note_changes(self._families)
+        self._lines.flush()

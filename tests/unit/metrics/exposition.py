@@ -11,7 +11,7 @@ HOST = "box"
 
 def server_metrics(plan: MetricsPlan | None = None) -> ServerMetrics:
     """The metrics of a server of this name."""
-    return ServerMetrics(HOST, plan or MetricsPlan(), module_of("handler_metrics"))
+    return ServerMetrics(HOST, plan or MetricsPlan(), module_of("metric_lines"), module_of("handler_metrics"))
 
 
 def exposed(metrics: ServerMetrics, names: set[str] | None = None) -> bytes:

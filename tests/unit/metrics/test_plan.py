@@ -11,8 +11,8 @@ import pytest
 from tests.unit.metrics.exposition import HOST, documented, exposed, scrape, server_metrics
 from tests.unit.metrics.records import AT, end_batch, end_job
 
+from torchserve_py.features.metric_log.metric_log import LINE_PER_EVENT
 from torchserve_py.metrics.catalog import LEGACY_NAMES, MODEL_METRICS, SERVER_METRICS, Declaration
-from torchserve_py.metrics.metric_log import LINE_PER_EVENT
 from torchserve_py.metrics.metrics_plan import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.effects import Cause

@@ -16,7 +16,7 @@ from torchserve_py.metrics.catalog import KINDS, MODEL_METRICS, PREDICTION_TIME,
 from torchserve_py.metrics.families import Family, instrument_maker, label_name, metric_name
 from torchserve_py.metrics.handler_metrics import HandlerMetrics, ShownMetric
 from torchserve_py.metrics.instruments import Counter, Gauge, Updatable
-from torchserve_py.metrics.metric_log import LineForm, MetricLog, line_form
+from torchserve_py.metrics.metric_lines import LineForm, MetricLines
 from torchserve_py.metrics.metrics_plan import MetricsConfigError, MetricsPlan
 from torchserve_py.metrics.model_metrics import RecordPrediction
 
@@ -40,21 +40,21 @@ class _Series(NamedTuple):
     instrument: Updatable
     family: Family[Updatable]
     labels: dict[str, str]
-    line_form: LineForm
+    line_form: LineForm | None
 
 
 class CustomMetrics(HandlerMetrics):
     """Series by type, name and dimensions, and which model each belongs to.
 
-    Handlers cannot use the names `taken`. `log`, if there is one, gets a line for every value. Raises
-    MetricsConfigError where the plan lists a metric under a name that is taken.
+    Handlers cannot use the names `taken`. `lines` gets every value. Raises MetricsConfigError where
+    the plan lists a metric under a name that is taken.
     """
 
-    def __init__(self, hostname: str, taken: Iterable[str], plan: MetricsPlan, log: MetricLog | None = None) -> None:
+    def __init__(self, hostname: str, taken: Iterable[str], plan: MetricsPlan, lines: MetricLines) -> None:
         self._hostname = hostname
         self._taken = frozenset(taken)
         self._plan = plan
-        self._log = log
+        self._lines = lines
         self._families: dict[str, Family[Updatable]] = {}
         for each in plan.model.values():
             try:
@@ -112,8 +112,8 @@ class CustomMetrics(HandlerMetrics):
     def _record_prediction(self, series: _Series, milliseconds: float, job_ids: Sequence[str], at: float) -> None:
         milliseconds = round(milliseconds, 3)
         series.instrument.update(milliseconds)
-        if self._log is not None:
-            self._log.note((series.line_form, {"value": milliseconds, "ids": ",".join(job_ids)}), at)
+        if series.line_form is not None:
+            self._lines.note_of_handler(series.line_form, {"value": milliseconds, "ids": ",".join(job_ids)}, at)
 
     def _record(self, known: dict[_Key, _Series], entry: Any) -> None:
         try:
@@ -129,9 +129,9 @@ class CustomMetrics(HandlerMetrics):
         if series is None:
             series = self._add(known, key, unit)
         series.instrument.update(value)
-        if self._log is not None:
+        if series.line_form is not None:
             ids = fit(request_ids) if isinstance(request_ids, str) else ""
-            self._log.note((series.line_form, {"value": float(value), "ids": ids}))
+            self._lines.note_of_handler(series.line_form, {"value": float(value), "ids": ids})
 
     def _kind(self, name: str, kind: str) -> str:
         declaration = self._plan.model.get(name)
@@ -149,7 +149,7 @@ class CustomMetrics(HandlerMetrics):
             raise _Refused("metrics_config does not list it; list it there, or set model_metrics_auto_detect=true")
         labels = {**_labels(dimensions, kind), "Hostname": self._hostname}
         family = self._family(metric_name(name), kind, unit)
-        form = line_form(name, unit, dimensions, self._hostname, request_ids=",requestID:%(ids)s")
+        form = self._lines.handlers_form(name, unit, dimensions)
         series = known[key] = _Series(family.child(labels), family, labels, form)
         return series
 
@@ -175,9 +175,9 @@ class CustomMetrics(HandlerMetrics):
             logger.warning("Metric %r of model %s is not recorded: %s", name, model_name, refusal)
 
 
-def handler_metrics(hostname: str, taken: Iterable[str], plan: MetricsPlan, log: MetricLog | None) -> HandlerMetrics:
+def handler_metrics(hostname: str, taken: Iterable[str], plan: MetricsPlan, lines: MetricLines) -> HandlerMetrics:
     """Return what shows what handlers report, as `Plugin.handler_metrics` says."""
-    return CustomMetrics(hostname, taken, plan, log)
+    return CustomMetrics(hostname, taken, plan, lines)
 
 
 def _check_texts(key: _Key, unit: str) -> None:

@@ -11,17 +11,16 @@ from typing import Final
 
 from torchserve_py.features.log_files.formatters import JsonFormatter, LineFormatter
 from torchserve_py.features.log_files.handlers import Console, InThread, LogFile
-from torchserve_py.logs import MODEL_LOGGER, access_log
+from torchserve_py.logs import HANDLER_METRICS_LOGGER, METRICS_LOGGER, MODEL_LOGGER, access_log
 from torchserve_py.logs.line_logs import TAKES_BATCHES, TEXT_ONLY
-from torchserve_py.metrics import metric_log
 from torchserve_py.settings.log_config import LogConfigError, is_log4j, read_log_config
 from torchserve_py.settings.table import Settings
 
 logger = logging.getLogger(__name__)
 
 _METRIC_FILES: Final = {
-    metric_log.SERVER_LOGGER: "ts_metrics.log",
-    metric_log.MODEL_LOGGER: "model_metrics.log",
+    METRICS_LOGGER: "ts_metrics.log",
+    HANDLER_METRICS_LOGGER: "model_metrics.log",
 }
 _MAX_BYTES = 100 * 1024 * 1024
 _KEPT_FILES = 5

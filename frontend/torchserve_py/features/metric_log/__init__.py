@@ -1,0 +1,1 @@
+"""The logs of metrics, in TorchServe's format."""
