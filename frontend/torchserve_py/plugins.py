@@ -74,6 +74,7 @@ BUILT_IN: Final = (
     "warm_up",
     "computing",
     "forms",
+    "fleet",
     "snapshots",
     "confinement",
     "handler_metrics",

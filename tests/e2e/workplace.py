@@ -135,10 +135,7 @@ class Workplace:
     @property
     def server(self) -> psutil.Process | None:
         """The server that the pid file names, if it runs."""
-        try:
-            return psutil.Process(int(self.pid_file.read_text()))
-        except (FileNotFoundError, psutil.NoSuchProcess):
-            return None
+        return _named_by(self.pid_file)
 
     def ports_are_free(self) -> bool:
         """Whether a server could listen here again."""
@@ -149,11 +146,10 @@ class Workplace:
         return True
 
     def kill_server(self) -> None:
-        """End the server and its workers."""
-        server = self.server
-        if server is None or "torchserve_py.server" not in server.cmdline():
-            return
-        processes = [*server.children(recursive=True), server]
+        """End the server, further ones with a pid file of their own here, and their workers."""
+        servers = map(_named_by, self.directory.rglob(self.pid_file.name))
+        running = [each for each in servers if each is not None and "torchserve_py.server" in each.cmdline()]
+        processes = [process for server in running for process in (*server.children(recursive=True), server)]
         for process in processes:
             try:
                 process.kill()
@@ -178,3 +174,10 @@ class Workplace:
                     f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
                 )
                 script.chmod(0o755)
+
+
+def _named_by(pid_file: Path) -> psutil.Process | None:
+    try:
+        return psutil.Process(int(pid_file.read_text()))
+    except (FileNotFoundError, psutil.NoSuchProcess):
+        return None

@@ -14,7 +14,7 @@ from torchserve_py.models.assembly import Assembly
 from torchserve_py.models.model import Model
 from torchserve_py.models.over_of_models import OverOfModels
 from torchserve_py.models.served_models import ServedModels, Versions
-from torchserve_py.models.startup_models import StartupModel, registration_of, remedy, saved_model, startup_models
+from torchserve_py.models.startup_models import StartupModel, remedy, saved_model, startup_models
 from torchserve_py.plans.plan import Plan
 from torchserve_py.plans.precedence import check_worker_count
 from torchserve_py.scheduling.effects import Cause
@@ -119,7 +119,7 @@ class ModelRegistry(ServedModels):
         )
 
     async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
-        request, saved = (registration_of(model), model) if isinstance(model, SavedModel) else (model, None)
+        request, saved = (RegisterRequest.of(model), model) if isinstance(model, SavedModel) else (model, None)
         successor = self._build(await self._prepare(request, at_startup=False))
         self._not_loaded = [spec for spec in self._not_loaded if not _is_loaded_by(spec, successor)]
         await asyncio.shield(self._changes.start(self._take_over(successor, saved)))

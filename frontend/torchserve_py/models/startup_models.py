@@ -32,7 +32,7 @@ def startup_models(settings: Settings) -> Iterator[StartupModel]:
     earlier = restored(settings) or Restored((), settings.load_models)
     for saved in earlier.models:
         spec = ModelSpec(saved.name, saved.location)
-        yield StartupModel(spec, registration_of(saved), saved.default, saved.chosen)
+        yield StartupModel(spec, RegisterRequest.of(saved), saved.default, saved.chosen)
     for spec in expand_model_specs(earlier.not_loaded, settings.model_store):
         yield StartupModel(spec, RegisterRequest(url=spec.location, model_name=spec.name))
 
@@ -43,22 +43,6 @@ def remedy(location: str) -> str:
         return ""
     path = Path(location).resolve()
     return f"; its absolute path is allowed: {path}" if path.exists() else f"; and there is no {path}"
-
-
-def registration_of(saved: SavedModel) -> RegisterRequest:
-    """Return the registration that restores a saved model."""
-    return RegisterRequest(
-        url=saved.location,
-        model_name=saved.name,
-        handler=saved.handler,
-        runtime=saved.runtime,
-        batch_size=saved.batch_size,
-        max_batch_delay=saved.max_batch_delay,
-        initial_workers=saved.min_workers,
-        max_workers=saved.max_workers,
-        response_timeout=saved.response_timeout,
-        startup_timeout=saved.startup_timeout,
-    )
 
 
 def saved_model(model: Model, versions: Versions) -> SavedModel:

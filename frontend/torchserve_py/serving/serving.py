@@ -7,7 +7,7 @@ No live object crosses it. A door names a model by the `ServedModel` that `Servi
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from torchserve_py.archive.contract import Contract
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -143,6 +143,22 @@ class RegisterRequest:
     s3_sse_kms: bool = False
     in_workflow: bool = False
     is_function: bool = False
+
+    @classmethod
+    def of(cls, saved: SavedModel) -> Self:
+        """Return the registration that restores a saved model."""
+        return cls(
+            url=saved.location,
+            model_name=saved.name,
+            handler=saved.handler,
+            runtime=saved.runtime,
+            batch_size=saved.batch_size,
+            max_batch_delay=saved.max_batch_delay,
+            initial_workers=saved.min_workers,
+            max_workers=saved.max_workers,
+            response_timeout=saved.response_timeout,
+            startup_timeout=saved.startup_timeout,
+        )
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,8 @@ class ManagementService:
     async def _scale(self, request: messages.ScaleWorkerRequest, call: Call) -> _Response:
         return _done(await self._calls.scale(request.model_name, request.model_version or None, _given(request)))
 
-    def _set_default(self, request: messages.SetDefaultRequest, call: Call) -> _Response:
-        return _done(self._calls.set_default(request.model_name, request.model_version))
+    async def _set_default(self, request: messages.SetDefaultRequest, call: Call) -> _Response:
+        return _done(await self._calls.set_default(request.model_name, request.model_version))
 
     async def _unregister(self, request: messages.UnregisterModelRequest, call: Call) -> _Response:
         return _done(await self._calls.unregister(request.model_name, request.model_version or None))

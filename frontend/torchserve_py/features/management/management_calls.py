@@ -3,9 +3,9 @@
 A change continues if its caller disconnects: half a registration is of no use.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from torchserve_py.doors.failures import DoorError, bad_request, method_not_allowed
 from torchserve_py.doors.routing import DoorContext
@@ -13,6 +13,20 @@ from torchserve_py.serving.changes import Changes
 from torchserve_py.serving.serving import ModelStatus, RegisterRequest, ServedModel, Serving, WorkerStatus
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.table import Settings
+
+T = TypeVar("T")
+
+
+class ChangedVersion(NamedTuple):
+    """A version that a call has changed, and whether the call has made it the default one."""
+
+    name: str
+    version: str
+    becomes_default: bool = False
+
+
+#: Is told what a call has changed, before the call is answered. May raise DoorError.
+FollowChange = Callable[[ChangedVersion], Awaitable[None]]
 
 _PAGE: Final = 100
 _ALL_VERSIONS: Final = "all"
@@ -50,6 +64,7 @@ class ManagementCalls:
         self._serving = serving
         self._model_api = settings.enable_model_api
         self._changes = Changes()
+        self.followers: list[FollowChange] = []
 
     def page(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of the default versions, sorted by name; functions of workflows are not among them."""
@@ -73,7 +88,10 @@ class ManagementCalls:
         self.check_model_api()
         if "url" not in given:
             raise bad_request("Parameter url is required.")
-        result = await self._changes.complete(self._serving.register(RegisterRequest(**given)))
+        result = await self._complete(
+            self._serving.register(RegisterRequest(**given)),
+            lambda done: [ChangedVersion(done.model_name, done.model_version)],
+        )
         registered = f'Model "{result.model_name}" Version: {result.model_version} registered with'
         if result.workers_wanted == 0:
             advice = "Use scale workers API to add workers for the model."
@@ -89,12 +107,16 @@ class ManagementCalls:
     async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
         """Serve a model, or serve it again, with `Serving.load`."""
         self.check_model_api()
-        return await self._changes.complete(self._serving.load(model))
+        return await self._complete(
+            self._serving.load(model), lambda served: [ChangedVersion(served.name, served.version)]
+        )
 
     async def unload(self, name: str, version: str | None = None) -> None:
         """Stop serving a version of a model, or all versions, after its accepted requests are answered."""
         self.check_model_api()
-        await self._changes.complete(self._serving.unload(name, version))
+        versions = self._serving.versions(name) if version is None else [self._serving.get(name, version)]
+        changed = [ChangedVersion(each.name, each.version) for each in versions]
+        await self._complete(self._serving.unload(name, version), lambda _: changed)
 
     async def scale(self, name: str, version: str | None, given: Mapping[str, Any]) -> Done:
         """Change the number of workers of a version, the default one if None, as the given parameters say.
@@ -104,11 +126,11 @@ class ManagementCalls:
         min_workers = _count(given, "min_worker", 1)
         max_workers = _count(given, "max_worker", min_workers)
         synchronous = given.get("synchronous", False)
-        self._serving.get(name, version)
+        model = self._serving.get(name, version)
         if max_workers < min_workers:
             raise bad_request("max_worker cannot be less than min_worker.")
         scaling = self._serving.scale(name, version, min_workers, max_workers, synchronous=synchronous)
-        ready = await self._changes.complete(scaling)
+        ready = await self._complete(scaling, lambda _: [ChangedVersion(name, model.version)])
         if ready is None:
             return Done(202, _PENDING)
         if ready < min_workers:
@@ -119,13 +141,30 @@ class ManagementCalls:
     async def unregister(self, name: str, version: str | None) -> Done:
         """Unregister a version, the default one if None."""
         self.check_model_api()
-        await self._changes.complete(self._serving.unregister(name, version))
+        model = self._serving.get(name, version)
+        await self._complete(self._serving.unregister(name, version), lambda _: [ChangedVersion(name, model.version)])
         return Done(200, f'Model "{name}" unregistered')
 
-    def set_default(self, name: str, version: str) -> Done:
+    async def set_default(self, name: str, version: str) -> Done:
         """Let a version serve requests that name no version."""
         self._serving.set_default(name, version)
+        await self._tell([ChangedVersion(name, version, becomes_default=True)])
         return Done(200, f'Default version successfully updated for model "{name}" to "{version}"')
+
+    async def _complete(self, change: Coroutine[Any, Any, T], changed: Callable[[T], Sequence[ChangedVersion]]) -> T:
+        """Complete a change and tell of the versions that have ``changed``, even if the caller leaves."""
+
+        async def change_and_tell() -> T:
+            result = await change
+            await self._tell(changed(result))
+            return result
+
+        return await self._changes.complete(change_and_tell())
+
+    async def _tell(self, changed: Sequence[ChangedVersion]) -> None:
+        for each in changed:
+            for follow in self.followers:
+                await follow(each)
 
     def _describe(self, model: ServedModel) -> dict[str, Any]:
         return _describe(model, self._serving.status(model), self._serving.declared(model))

@@ -197,8 +197,8 @@ class ManagementDoor(Door):
         of_query(request, _UNREGISTER)
         return _done(await self._calls.unregister(values["model_name"], values.get("model_version")))
 
-    def _set_default(self, request: Request, values: PathValues) -> Answer:
-        return _done(self._calls.set_default(values["model_name"], values["model_version"]))
+    async def _set_default(self, request: Request, values: PathValues) -> Answer:
+        return _done(await self._calls.set_default(values["model_name"], values["model_version"]))
 
     def _describe_api(self, request: Request, values: PathValues) -> Answer:
         model = self.serving.get(values["model_name"], values.get("model_version"))

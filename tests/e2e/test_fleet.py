@@ -1,0 +1,117 @@
+"""Servers of a fleet: what an operator changes on one of them reaches all, and those that start later."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import requests
+from tests.e2e.running_server import DEADLINE, HANDLERS, RunningServer, eventually
+from tests.redis_server import RedisServer
+
+ECHO = HANDLERS / "echo"
+
+
+@pytest.fixture(params=["folder", "redis"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where the fleet keeps its state."""
+    if request.param == "folder":
+        yield str(tmp_path / "fleet")
+        return
+    with RedisServer(tmp_path) as redis:
+        yield redis.url
+
+
+def served(server: RunningServer) -> dict[str, dict[str, tuple[int, bool]]]:
+    """By name and version, how many workers there are to be, and whether the version is the default one."""
+    found: dict[str, dict[str, tuple[int, bool]]] = {}
+    for each in requests.get(f"{server.management}/models", timeout=DEADLINE).json()["models"]:
+        name = each["modelName"]
+        default = server.describe(name)[0]["modelVersion"]
+        versions = server.describe(name, "/all")
+        found[name] = {v["modelVersion"]: (v["minWorkers"], v["modelVersion"] == default) for v in versions}
+    return found
+
+
+def call(method: str, server: RunningServer, path: str) -> str:
+    answer = requests.request(method, f"{server.management}{path}", timeout=DEADLINE)
+    assert answer.ok, answer.text
+    return answer.text
+
+
+def follows(server: RunningServer, wanted: dict[str, dict[str, tuple[int, bool]]]) -> None:
+    eventually(lambda: served(server) == wanted, f"the server serves {wanted}")
+
+
+def test_what_is_changed_on_one_server_reaches_all(place: str, tmp_path: Path) -> None:
+    properties = {"fleet_state": place}
+    with ExitStack() as stack:
+        first = stack.enter_context(RunningServer({"one": ECHO}, properties))
+        first.wait_ready()
+        second = stack.enter_context(RunningServer({}, properties))
+        follows(second, {"one": {"1.0": (1, True)}})
+
+        call("POST", second, f"/models?url={ECHO}&model_name=two&initial_workers=1&synchronous=true")
+        both = {"one": {"1.0": (1, True)}, "two": {"1.0": (1, True)}}
+        follows(first, both)
+        eventually(lambda: first.predict("two", "hi").text == "hi", "the other server answers")
+
+        call("PUT", first, "/models/two?min_worker=2&max_worker=2")
+        both["two"]["1.0"] = (2, True)
+        follows(second, both)
+
+        call("DELETE", first, "/models/one/1.0")
+        del both["one"]
+        follows(second, both)
+
+        # A server that starts later has it all, whatever it is configured to load.
+        third = stack.enter_context(RunningServer({"one": ECHO}, properties))
+        assert served(third) == both
+        assert "The fleet says which models are served" in third.log()
+
+        # Everybody leaves; the fleet is what it was.
+        for server in (first, second, third):
+            server.terminate()
+        again = stack.enter_context(RunningServer({"one": ECHO}, properties))
+        assert served(again) == both
+
+
+def test_a_server_that_cannot_load_a_model_takes_it_from_nobody(tmp_path: Path) -> None:
+    """Each server has a model store of its own here, and one lacks the archive at first."""
+    properties = {"fleet_state": tmp_path / "fleet"}
+    with RunningServer({}, properties) as first, RunningServer({}, properties) as second:
+        shutil.copytree(ECHO, first.model_store / "late")
+        call("POST", first, "/models?url=late&initial_workers=1&synchronous=true")
+        eventually(lambda: "does not follow its fleet in model late" in second.log(), "the second server says why")
+        call("POST", first, f"/models?url={ECHO}&model_name=two&initial_workers=1&synchronous=true")
+        follows(second, {"two": {"1.0": (1, True)}})
+        assert sorted(served(first)) == ["late", "two"]
+        shutil.copytree(ECHO, second.model_store / "late")
+        eventually(lambda: sorted(served(second)) == ["late", "two"], "the second server has tried again")
+
+
+def test_a_damaged_state_stops_the_start_of_a_server(tmp_path: Path) -> None:
+    (tmp_path / "state-000000000001.json").write_text("{")
+    server = RunningServer({"one": ECHO}, {"fleet_state": tmp_path})
+    server.launch()
+    try:
+        assert server.process is not None
+        assert server.process.wait(DEADLINE) == 1
+        assert "state-000000000001.json is no state of a fleet" in server.log()
+    finally:
+        server.kill_everything()
+
+
+def test_a_change_that_the_fleet_cannot_be_told_of_is_told_to_its_caller(tmp_path: Path) -> None:
+    folder = tmp_path / "fleet"
+    with RunningServer({"one": ECHO}, {"fleet_state": folder}) as server:
+        server.wait_ready()
+        eventually(lambda: list(folder.glob("state-*")), "the first state")
+        shutil.rmtree(folder)
+        folder.touch()
+        answer = requests.put(f"{server.management}/models/one?min_worker=2&max_worker=2", timeout=DEADLINE)
+        assert answer.status_code == 503
+        assert answer.headers["ts-error-cause"] == "fleet_not_told"
+        assert str(folder) in answer.json()["message"]
+        assert server.predict("one", "hi").text == "hi"
