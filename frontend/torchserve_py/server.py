@@ -54,7 +54,7 @@ from ts.process.no_new_privileges import gain_no_privileges
 
 if TYPE_CHECKING:
     from torchserve_py.doors.http_listeners import Doors
-    from torchserve_py.doors.routing import Work
+    from torchserve_py.doors.routing import DoorContext, Work
     from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Listener, ListenerOffer
     from torchserve_py.serving.serving import Serving
     from torchserve_py.settings.addresses import Address
@@ -129,6 +129,12 @@ class Server:
     def serving(self) -> Serving:
         """The models."""
         return self._registry
+
+    @property
+    def context(self) -> DoorContext:
+        """What the doors share, once the server has started."""
+        assert self._doors is not None
+        return self._doors.context
 
     @property
     def _work(self) -> Sequence[Work]:

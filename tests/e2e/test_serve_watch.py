@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.running_server import eventually
+import requests
+from tests.e2e.running_server import DEADLINE, eventually
 from tests.e2e.serve_command import ServeCommand
 
 SHOUT = """\
@@ -126,6 +127,9 @@ def test_a_file_that_is_wrong_from_the_start_is_served_once_it_is_right(tmp_path
         command.wait_until_serving()
         assert 'shout.py", line 1' in command.printed()
         assert command.predict("shout", "hello").status_code == 404
+        answer = requests.post(f"{command.base}/shout", "hello", timeout=DEADLINE)
+        assert (answer.status_code, answer.headers["ts-error-cause"]) == (503, "model_not_loaded")
+        assert "NameError: name 'missing' is not defined" in answer.json()["detail"]
         file.write_text(SHOUT)
         (tmp_path / "model-config.yaml").write_text("responseTimeout: 5\n")
         command.wait_for("curl ")

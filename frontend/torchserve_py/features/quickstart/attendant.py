@@ -17,6 +17,7 @@ from torchserve_py.features.keys.keys_settings import KeysSettings
 from torchserve_py.features.quickstart.introduction import VARIABLE, introduction
 from torchserve_py.features.quickstart.served_path import ServedPath, Stamps
 from torchserve_py.features.quickstart.terminal_log import say
+from torchserve_py.features.quickstart.unloaded_door import UnloadedFiles
 from torchserve_py.server import Server, Unservable
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import RegisterRequest, ServedModel, Serving
@@ -46,6 +47,7 @@ class Attendant:
         self._has_console = settings.of(ConsoleSettings).enable_console
         self._log_format = settings.log_format if settings.log_config is None else "text"
         self._base = ""
+        self._unloaded = UnloadedFiles()
         #: The model at each path, by location; absent while it cannot be loaded.
         self._served: dict[str, ServedModel] = {}
         #: The state of the files of each path when they were loaded, and when they were looked at last, by location.
@@ -58,6 +60,7 @@ class Attendant:
         Raises Unservable: a model cannot be loaded, and no change of its files will be noticed.
         """
         serving = server.serving
+        self._unloaded = server.context.shared(UnloadedFiles.of)
         self._base = _url(server.addresses["inference_address"])
         self._loaded = {each.spec.location: await self._stamps(each) for each in self._paths}
         self._seen = self._loaded.copy()
@@ -100,7 +103,9 @@ class Attendant:
                     raise Unservable(f"{served.path} cannot be loaded{why}")
                 if model is not None:
                     await serving.unload(model.name, model.version)
-                self._say(f"{served.path} cannot be loaded{why}. It is tried again when its files change.")
+                text = f"{served.path} cannot be loaded{why}. It is tried again when its files change."
+                self._unloaded.why[location] = text
+                self._say(text)
                 return
             if status is not None and status.ready:
                 self._served[location] = model
@@ -136,8 +141,11 @@ class Attendant:
         except (ArchiveError, ModelError) as error:
             goes_on = "" if before is None else " The previous version is still serving."
             why = f"has changed and cannot be loaded: {error}" if served.path.exists() else "is gone"
+            if before is None:
+                self._unloaded.why[served.spec.location] = f"{served.path} {why}."
             self._say(f"{served.path} {why}.{goes_on}")
             return
+        self._unloaded.why.pop(served.spec.location, None)
         self._served[served.spec.location] = model
         self._say(f"{model.name} is reloaded in {time.monotonic() - started:.1f} s: {served.path.name} has changed.")
         if before is None or before.name != model.name:
