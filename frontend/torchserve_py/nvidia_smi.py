@@ -38,6 +38,17 @@ class GpuUsage:
     memory_used: float | None
     memory_total: float | None
 
+    def __str__(self) -> str:
+        """Return TorchServe's ``gpuUsage``."""
+        busy, moved, used = (
+            "N/A" if value is None else f"{value:.0f}"
+            for value in (self.utilization, self.memory_utilization, self.memory_used)
+        )
+        return (
+            f"gpuId::{self.index} utilization.gpu [%]::{busy} % utilization.memory [%]::{moved} %"
+            f" memory.used [MiB]::{used} MiB"
+        )
+
 
 def list_gpus() -> tuple[Gpu, ...]:
     """The GPUs in the order of their numbers. Blocks until the tool has answered: call it once, at start-up."""

@@ -213,7 +213,7 @@ class Model:
             memory=usage.worker_memory.get(pid, 0),
             pid=pid,
             gpu=supervisor.has_gpu,
-            gpu_usage="N/A" if gpu is None else usage.gpus.get(gpu, _NO_GPU_USAGE),
+            gpu_usage="N/A" if gpu is None else str(usage.gpus.get(gpu, _NO_GPU_USAGE)),
             gpu_memory=usage.worker_gpu_memory.get(pid),
             failure=supervisor.failure,
             gave_up=supervisor.gave_up,

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from torchserve_py.nvidia_smi import GpuUsage
+
 
 @dataclass
 class Usage:
@@ -11,4 +13,4 @@ class Usage:
     worker_memory: Mapping[int, int] = field(default_factory=dict)  # resident bytes by process id
     #: Bytes on GPUs by the process id of a worker, with those of processes that the worker has started.
     worker_gpu_memory: Mapping[int, int] = field(default_factory=dict)
-    gpus: Mapping[int, str] = field(default_factory=dict)  # TorchServe's text by nvidia-smi's number
+    gpus: Mapping[int, GpuUsage] = field(default_factory=dict)  # by nvidia-smi's number

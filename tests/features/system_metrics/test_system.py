@@ -55,7 +55,7 @@ def test_gpus_are_shown_one_by_one() -> None:
         "GPUMemoryUtilization DeviceId=0 Level=Host": 100 * 678 / 40680,
         "GPUMemoryUsed DeviceId=1 Level=Host": 5,
     }
-    assert usage.gpus == {
+    assert {index: str(gpu) for index, gpu in usage.gpus.items()} == {
         0: "gpuId::0 utilization.gpu [%]::17 % utilization.memory [%]::3 % memory.used [MiB]::678 MiB",
         1: "gpuId::1 utilization.gpu [%]::N/A % utilization.memory [%]::N/A % memory.used [MiB]::5 MiB",
     }

@@ -16,7 +16,7 @@ from torchserve_py.doors.model_index import ModelIndex
 from torchserve_py.features.snapshots.snapshot_file import Snapshot
 from torchserve_py.models.assembly import Assembly
 from torchserve_py.models.startup_models import StartupModel
-from torchserve_py.nvidia_smi import Gpu
+from torchserve_py.nvidia_smi import Gpu, GpuUsage
 from torchserve_py.plans.plan import Plan, RegisterRequest
 from torchserve_py.serving.errors import BadParameter, InvalidModel
 from torchserve_py.settings.model_spec import ModelSpec, parse_model_specs
@@ -77,8 +77,8 @@ async def test_describe_shows_what_a_workers_own_gpu_does(
         while not any(worker.gpu for worker in registry.status(model).workers):
             await asyncio.sleep(0)
     assert registry.status(model).workers[0].gpu_usage == "failed to obtained gpu usage"
-    registry.usage.gpus = {0: "of another", 1: "gpuId::1 …"}
-    assert registry.status(model).workers[0].gpu_usage == "gpuId::1 …"
+    registry.usage.gpus = {index: GpuUsage(index, 50, 25, 10, 40) for index in (0, 1)}
+    assert registry.status(model).workers[0].gpu_usage.startswith("gpuId::1 utilization.gpu [%]::50 %")
     await registry.close()
 
 

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from torchserve_py.serving.serving import Serving
@@ -54,7 +55,7 @@ class Machine:
             "frontend_memory": self._process.memory_info().rss,
             "workers_memory": sum(usage.worker_memory.values()),
             "workers": len(self._serving.worker_pids()),
-            "gpus": [usage.gpus[index] for index in sorted(usage.gpus)],
+            "gpus": [asdict(usage.gpus[index]) for index in sorted(usage.gpus)],
             "uptime": time.time() - self._process.create_time(),
             "pid": self._process.pid,
         }

@@ -116,7 +116,7 @@ class SystemMetrics:
             ):
                 if value is not None and self._command is None:
                     self._metrics.record(name, ("Host", str(gpu.index)), value)
-        usage.gpus = {gpu.index: _describe(gpu) for gpu in gpus}
+        usage.gpus = {gpu.index: gpu for gpu in gpus}
 
 
 def _of_workers(memory: Mapping[int, int], pids: Sequence[int]) -> dict[int, int]:
@@ -138,16 +138,3 @@ def _with_parents(pid: int) -> Iterator[int]:
         yield from (parent.pid for parent in psutil.Process(pid).parents())
     except psutil.Error:  # it has ended, or is one of another container
         return
-
-
-def _describe(usage: GpuUsage) -> str:
-    """TorchServe's `gpuUsage`."""
-    return (
-        f"gpuId::{usage.index} utilization.gpu [%]::{_shown(usage.utilization)} % "
-        f"utilization.memory [%]::{_shown(usage.memory_utilization)} % "
-        f"memory.used [MiB]::{_shown(usage.memory_used)} MiB"
-    )
-
-
-def _shown(value: float | None) -> str:
-    return "N/A" if value is None else f"{value:.0f}"

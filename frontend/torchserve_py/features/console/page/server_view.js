@@ -4,6 +4,7 @@ import { listen } from "./api.js";
 import { h, reconcile, setText, table } from "./dom.js";
 import { bytes, count, duration, number } from "./format.js";
 
+const MEBIBYTE = 2 ** 20;
 const FACTS = [
   ["Processors of the machine", (now) => `${number(now.cpu)} % of ${count(now.cpus)}, load ${number(now.load)}`],
   ["Memory of the machine", (now) => `${bytes(now.memory)} of ${bytes(now.memory_total)}`],
@@ -16,7 +17,8 @@ const FACTS = [
 /** Return the view. */
 export function view({ server, signal, tellState }) {
   const values = FACTS.map(([label]) => [label, h("td", {}, "–")]);
-  const gpus = h("ul", { class: "gpus" });
+  const gpus = h("tbody");
+  const gpuTable = table("GPUs", [["GPU"], ["Busy"], ["Memory"]], gpus);
   const noGpu = h("p", { class: "empty" }, "No GPU is known.");
   const rows = h("tbody");
   const search = h("input", { type: "search", placeholder: "Search settings", ariaLabel: "Search settings", oninput: () => [...rows.children].forEach(sift) });
@@ -34,7 +36,8 @@ export function view({ server, signal, tellState }) {
       second(now) {
         FACTS.forEach(([, text], index) => setText(values[index][1], text(now)));
         noGpu.hidden = now.gpus.length > 0;
-        reconcile(gpus, now.gpus.map((text, index) => ({ text, index })), ({ index }) => index, () => h("li"), (line, { text }) => setText(line, text));
+        gpuTable.hidden = !noGpu.hidden;
+        reconcile(gpus, now.gpus, ({ index }) => index, createGpu, updateGpu);
         tellState("live");
       },
       lost: () => tellState("reconnecting"),
@@ -47,7 +50,7 @@ export function view({ server, signal, tellState }) {
     h("div", { class: "heading" }, h("h1", {}, "Server"), h("span", { class: "badge" }, `version ${server.version}`)),
     h("div", { class: "halves" },
       h("section", { class: "card" }, h("h2", {}, "Machine"), h("table", { class: "settings" }, h("tbody", {}, values.map(([label, cell]) => h("tr", {}, h("th", { scope: "row" }, label), cell))))),
-      h("section", { class: "card" }, h("h2", {}, "GPUs"), noGpu, gpus),
+      h("section", { class: "card" }, h("h2", {}, "GPUs"), noGpu, gpuTable),
     ),
     h("section", { class: "card configuration" }, h("h2", {}, "Settings"), h("div", { class: "tools" }, search, h("label", { class: "check" }, changed, "Only those that are not defaults")), table("Settings", [["Setting"], ["Value"], ["From"]], rows)),
   );
@@ -56,4 +59,21 @@ export function view({ server, signal, tellState }) {
 function create({ name, value, origin }) {
   const row = h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "id" }, value), h("td", {}, origin));
   return Object.assign(row, { isDefault: origin === "default" });
+}
+
+function createGpu({ index }) {
+  const busy = h("meter", { min: 0, max: 100, ariaLabel: `Busy, GPU ${index}` });
+  const filled = h("meter", { min: 0, max: 1, ariaLabel: `Memory, GPU ${index}` });
+  const fields = { busy, filled, busyText: h("span"), filledText: h("span") };
+  const row = h("tr", {}, h("th", { scope: "row" }, `${index}`), h("td", {}, busy, " ", fields.busyText), h("td", {}, filled, " ", fields.filledText));
+  return Object.assign(row, { fields });
+}
+
+/** Show a GPU's numbers; a divided one does not tell them. */
+function updateGpu({ fields }, gpu) {
+  const share = gpu.memory_total ? gpu.memory_used / gpu.memory_total : 0;
+  fields.busy.value = gpu.utilization ?? 0;
+  fields.filled.value = share;
+  setText(fields.busyText, gpu.utilization === null ? "not told" : `${number(gpu.utilization)} %`);
+  setText(fields.filledText, gpu.memory_used === null ? "not told" : `${bytes(gpu.memory_used * MEBIBYTE)} of ${gpu.memory_total === null ? "?" : bytes(gpu.memory_total * MEBIBYTE)}`);
 }
