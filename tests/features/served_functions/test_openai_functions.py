@@ -48,6 +48,18 @@ from ts import serve
 def embed_all(input: list[str]) -> list[list[float]]:
     return [[float(len(text))] for text in input]
 """
+COUNTED = """\
+from collections.abc import Iterator
+
+from ts import serve
+
+
+@serve(openai=True)
+def counted(messages: list[dict[str, str]]) -> Iterator[str | dict]:
+    words = messages[-1]["content"].split()
+    yield from (word.upper() for word in words)
+    yield {"usage": {"prompt_tokens": len(words), "completion_tokens": 2 if words else -1}}
+"""
 ASYNC = """\
 import asyncio
 
@@ -67,6 +79,7 @@ HELLO = [{"role": "user", "content": "hello you"}]
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     folder: Path = tmp_path_factory.mktemp("models")
     sources = {"chat": CHAT, "complete": COMPLETE, "embed": EMBED, "embed_all": EMBED_ALL, "slow": ASYNC}
+    sources["counted"] = COUNTED
     for name, source in sources.items():
         (folder / f"{name}.py").write_text(source)
     with ServeCommand(folder, *(f"{name}.py" for name in sources)) as command:
@@ -94,6 +107,24 @@ def test_without_a_stream_the_parts_are_one_answer(client: OpenAI) -> None:
     assert whole.choices[0].message.content == "HELLO YOU cold"
     assert whole.choices[0].message.role == "assistant"
     assert whole.choices[0].finish_reason == "stop"
+
+
+def test_tokens_that_a_function_counts_are_told(client: OpenAI) -> None:
+    whole = client.chat.completions.create(model="counted", messages=HELLO)  # type: ignore[call-overload]
+    assert whole.choices[0].message.content == "HELLOYOU"
+    assert whole.usage.model_dump(exclude_unset=True) == {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = client.chat.completions.create(model="counted", messages=HELLO, **options)  # type: ignore[call-overload]
+    assert [chunk.choices[0].delta.content for chunk in chunks] == ["HELLO", "YOU", None]
+    assert (last.choices, last.usage.total_tokens) == ([], 4)
+    *_, last = client.chat.completions.create(model="counted", messages=HELLO, stream=True)  # type: ignore[call-overload]
+    assert last.choices[0].finish_reason == "stop"
+    assert last.usage is None
+
+
+def test_a_count_that_is_none_fails_its_request(client: OpenAI) -> None:
+    with pytest.raises(openai.InternalServerError, match="prompt_tokens and completion_tokens, not"):
+        client.chat.completions.create(model="counted", messages=[{"role": "user", "content": ""}])  # type: ignore[call-overload]
 
 
 def test_completions_of_a_function_that_returns(client: OpenAI) -> None:
@@ -157,7 +188,7 @@ def test_what_would_change_the_answer_is_refused_where_the_function_does_not_tak
 
 
 def test_the_models_are_listed(client: OpenAI) -> None:
-    assert [each.id for each in client.models.list()] == ["chat", "complete", "embed", "embed_all", "slow"]
+    assert [each.id for each in client.models.list()] == ["chat", "complete", "counted", "embed", "embed_all", "slow"]
 
 
 @pytest.mark.parametrize("name", ["chat", "slow", "embed_all"])

@@ -2,8 +2,9 @@
 
 The function has parameters with the names of OpenAI's: ``messages`` makes it answer chat completions, ``prompt``
 completions, ``input`` embeddings; others, such as ``temperature``, are the request's if it has them. It returns, or
-yields, texts; embeddings are a list of vectors. A message's content is a text or a list of parts (text, images, audio);
-a function whose messages have texts by their annotation gets the text of the parts, and others are refused.
+yields, texts; a dict with ``usage`` tells how many tokens the request took. Embeddings are a list of vectors. A
+message's content is a text or a list of parts (text, images, audio); a function whose messages have texts by their
+annotation gets the text of the parts, and others are refused.
 """
 
 import base64
@@ -25,6 +26,8 @@ _JSON: Final = "application/json"
 _DONE: Final = "data: [DONE]\n\n"
 #: The type of messages that are texts.
 _TEXTS: Final = list[dict[str, str]]
+#: The tokens of a request that a function may tell.
+_COUNTED: Final = ("prompt_tokens", "completion_tokens")
 #: Members that change what the answer is, for functions without such a parameter, and the values that change nothing.
 _WANTS: Final[Mapping[str, tuple[Any, ...]]] = {
     "n": (None, 1),
@@ -49,6 +52,9 @@ class OpenAICall:
         self._created = int(time.time())
         self._in_base64 = body.get("encoding_format") == "base64"
         self._parts: list[Any] = []
+        self._usage: dict[str, Any] | None = None
+        options = body.get("stream_options")
+        self._tells_usage = isinstance(options, dict) and options.get("include_usage") is True
         self.arguments = {name: body[name] for name in parameters if name in body}
         if self._is_chat and parameters["messages"] == _TEXTS and isinstance(body["messages"], list):
             self.arguments["messages"] = [_in_text(*each) for each in enumerate(body["messages"])]
@@ -95,7 +101,12 @@ class OpenAICall:
         return _EVENTS if self.streams else _JSON
 
     def part(self, value: Any) -> str | None:
-        """Return a yielded part as it is sent; None if the client wants all parts at once."""
+        """Return a yielded part as it is sent; None if there is nothing to send now.
+
+        Raises ValueError: it has a ``usage`` that is none.
+        """
+        if (value := self._without_usage(value)) is None:
+            return None
         if not self.streams:
             self._parts.append(value)
             return None
@@ -108,15 +119,17 @@ class OpenAICall:
         if self._is_embedding:
             return self._embeddings(value)
         if self.streams:
-            return f"{self.part(value)}{self.end()}"
-        self._parts.append(value)
+            return f"{self.part(value) or ''}{self.end()}"
+        self.part(value)
         return self.end()
 
     def end(self) -> Any:
         """Return what ends the answer once all parts have come: the last events, or the whole answer."""
         if self.streams:
             last: dict[str, Any] = {"delta": {}} if self._is_chat else {"text": ""}
-            return self._event([{"index": 0, **last, "finish_reason": "stop"}]) + _DONE
+            said = self._event([{"index": 0, **last, "finish_reason": "stop"}])
+            used = self._event([], usage=self._usage) if self._usage is not None and self._tells_usage else ""
+            return f"{said}{used}{_DONE}"
         if self._is_chat:
             message = self._parts[0] if len(self._parts) == 1 and isinstance(self._parts[0], dict) else None
             content = message or {"content": "".join(map(str, self._parts))}
@@ -124,7 +137,7 @@ class OpenAICall:
         else:
             choice = {"text": "".join(map(str, self._parts))}
         choices = [{"index": 0, **choice, "finish_reason": "stop", "logprobs": None}]
-        return {**self._head(""), "choices": choices}
+        return {**self._head(""), "choices": choices, **({} if self._usage is None else {"usage": self._usage})}
 
     @property
     def _is_chat(self) -> bool:
@@ -140,8 +153,19 @@ class OpenAICall:
         role = {"role": "assistant"} if begins else {}
         return {"delta": {**role, **(value if isinstance(value, dict) else {"content": str(value)})}}
 
-    def _event(self, choices: list[dict[str, Any]]) -> str:
-        return f"data: {json.dumps({**self._head('.chunk'), 'choices': choices})}\n\n"
+    def _event(self, choices: list[dict[str, Any]], **more: Any) -> str:
+        return f"data: {json.dumps({**self._head('.chunk'), 'choices': choices, **more})}\n\n"
+
+    def _without_usage(self, value: Any) -> Any:
+        """Keep the ``usage`` of a part, and return what else it has; None if that is nothing."""
+        if not isinstance(value, dict) or "usage" not in value:
+            return value
+        usage = value["usage"]
+        counts = [usage.get(name, 0) for name in _COUNTED] if isinstance(usage, dict) else [None]
+        if not all(isinstance(count, int) and count >= 0 for count in counts):
+            raise ValueError(f"usage is to be a dict with the integers {' and '.join(_COUNTED)}, not {usage!r}")
+        self._usage = {**dict(zip(_COUNTED, counts, strict=True)), "total_tokens": sum(counts), **usage}
+        return {name: each for name, each in value.items() if name != "usage"} or None
 
     def _head(self, suffix: str) -> dict[str, Any]:
         kind = f"chat.completion{suffix}" if self._is_chat else "text_completion"
