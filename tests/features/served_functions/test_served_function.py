@@ -163,6 +163,65 @@ def test_a_request_that_does_not_fit_is_refused_with_the_name_of_the_value(given
     assert [(index, code) for index, (code, _) in call.sent] == [(0, 400)]
 
 
+@pytest.mark.parametrize(
+    ("annotation", "result", "told"),
+    [
+        (str, "a", ""),
+        (str | None, "a", ""),
+        (Any, 5, ""),
+        (float, 1, ""),
+        (list[float], np.array([1, 2.5]), ""),
+        (Box, Box(width=1), ""),
+        (tuple[int, int], (1, 2), ""),
+        (np.ndarray, [1], ""),
+        (str, 5, "Input should be a valid string, given '5'"),
+        (int, "5", "Input should be a valid integer"),
+        (dict[str, float], {"a": "x"}, "a: Input should be a valid number, given 'x'"),
+        (bytes, "text", "Input should be a valid bytes"),
+        (int, object(), ""),
+    ],
+)
+def test_how_a_result_differs_from_its_annotation(annotation: Any, result: Any, told: str) -> None:
+    def function(x: int) -> Any:
+        return result
+
+    function.__annotations__["return"] = annotation
+    assert told in CallValues(function, batched=False).misfit(result)
+    assert bool(told) == bool(CallValues(function, batched=False).misfit(result))
+
+
+def test_a_result_that_does_not_fit_is_told_once_in_development(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def half(x: float) -> float:
+        return f"{x / 2}"  # type: ignore[return-value]
+
+    call = Call(half)
+    assert call(row(body=3)) == ["1.5"]
+    assert not caplog.records
+    monkeypatch.setenv(DEVELOPMENT_VARIABLE, "1")
+    assert call(row(body=3), row(body=4)) == ["1.5", "2.0"]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "A result of half does not fit its annotation: Input should be a valid number"
+    )
+
+
+def test_a_misspelt_member_is_told_even_if_the_parameter_has_a_default() -> None:
+    def find(text: str, threshold: float = 0.5, limit: int = 10) -> list[float]:
+        return [threshold, limit]
+
+    values = CallValues(find, batched=False)
+    for given in ({"text": "a", "treshold": 1}, {"text": "a", "threshold_": 1}, {"txet": "a", "treshold": 1}):
+        with pytest.raises(InvalidValue, match=r"unknown member \w+; did you mean (threshold|text)\?"):
+            values.read(row(body=given))
+    # What is like no parameter, or only like one that is there, is for others; so are very many members.
+    others = {"text": "a", "threshold": 1, "thresholds": 2, "model": "m", "height": 3}
+    assert values.read(row(body=others)) == {"text": "a", "threshold": 1, "limit": 10}
+    many = {"text": "a"} | {f"{number}" * 50: 1 for number in range(10_000)}
+    assert values.read(row(body=many))["text"] == "a"
+
+
 def test_a_misspelt_field_of_a_form_is_told_with_the_one_that_was_meant() -> None:
     def turn(image: bytes, degrees: int = 90) -> int:
         return len(image) + degrees
@@ -179,7 +238,10 @@ def test_a_misspelt_field_of_a_form_is_told_with_the_one_that_was_meant() -> Non
         call = Call(function)
         call(given)
         assert call.sent == [(0, told)]
-    assert Call(turn)(row(image=bytearray(b"\x89PNG"), degree="45")) == [94]
+    call = Call(turn)
+    call(row(image=bytearray(b"\x89PNG"), degree="45"))
+    assert call.sent == [(0, (400, "unknown field degree; did you mean degrees?"))]
+    assert Call(turn)(row(image=bytearray(b"\x89PNG"), comment="45")) == [94]
 
 
 def test_every_problem_of_a_request_is_listed_in_pydantics_terms() -> None:

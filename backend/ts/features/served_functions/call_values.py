@@ -35,6 +35,10 @@ _SCALARS: Final = (int, float, bool, str)
 _RAW: Final = (bytes, bytearray)
 #: Values of each type that the values of requests have.
 _OF_REQUESTS: Final[tuple[Any, ...]] = ("", b"", bytearray(), 0, 0.0, True, None, [], {})
+#: How like the name of a parameter with a default a member's must be to be taken for it (0 to 1), and how many members
+#: are compared.
+_VERY_LIKE: Final = 0.8
+_MOST_COMPARED: Final = 20
 #: The name of a field of a form; of what curl takes for a form, most bodies have other characters.
 _FIELD: Final = re.compile(r"[\w.\-\[\]]{1,60}")
 _OPEN: Final = ConfigDict(arbitrary_types_allowed=True)
@@ -62,7 +66,9 @@ class CallValues:
         example: Any = None,
         likely: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        name = getattr(function, "__name__", "predict")
+        self.name = name = getattr(function, "__name__", "predict")
+        #: Whether it was told that a result does not fit the annotation.
+        self.told_misfit = False
         try:
             signature = inspect.signature(function, eval_str=True)
         except NameError as error:
@@ -148,8 +154,9 @@ class CallValues:
                 raise InvalidValue(
                     f"the body is to be a JSON object with the members {self._names}, {_given_instead(row)}"
                 )
+            self._check_members(row, "member")
         else:
-            self._check_fields(row)
+            self._check_members(row, "field")
         return {name: _value(value, self._types[name]) for name, value in row.items() if name in self._types}
 
     @property
@@ -167,19 +174,28 @@ class CallValues:
             return
         names = [str(name) for name in row]
         if all(map(_FIELD.fullmatch, names)) and not any(each in ("", b"") for each in row.values()):  # meant as one
-            raise InvalidValue(_unknown_field(names[0], self._types))
+            raise InvalidValue(_unknown(names[0], self._types, "field"))
         has = "is no form"
         if all(map(is_text, names)):
             has = f"has {', '.join(repr(name[:SHOWN]) for name in names)} in place of {self._names}"
         raise InvalidValue(f"the request {has}; a body that is no form needs the header content-type: {self._takes}")
 
-    def _check_fields(self, row: Mapping[str, Any]) -> None:
-        """Refuse a form in which a parameter is missing and most likely misspelt."""
-        missing = [name for name in self._needed if name not in row]
-        for name in row if missing else ():
-            if name not in self._types and (meant := get_close_matches(name, missing, n=1)):
-                error = {"type": "missing", "loc": [meant[0]], "msg": "Field required"}
-                raise InvalidValue(_unknown_field(name, meant), [error])
+    def _check_members(self, given: Mapping[Any, Any], what: str) -> None:
+        """Refuse a form or an object in which a parameter is missing and most likely misspelt.
+
+        Other members without a parameter are passed over, as clients have some for others.
+        """
+        missing = [name for name in self._types if name not in given]
+        unknown = [name for name in given if name not in self._types] if missing else []
+        for name in map(str, unknown[:_MOST_COMPARED]):
+            meant = get_close_matches(name[:SHOWN], missing, 1)
+            if not meant:
+                continue
+            if meant[0] in self._needed:
+                needs = {"type": "missing", "loc": [meant[0]], "msg": "Field required"}
+                raise InvalidValue(_unknown(name, meant, what), [needs])
+            if get_close_matches(name[:SHOWN], meant, 1, _VERY_LIKE):
+                raise InvalidValue(_unknown(name, meant, what))
 
     # Responses
 
@@ -198,6 +214,36 @@ class CallValues:
             return to_jsonable_python(value, inf_nan_mode="null", fallback=_plain), _JSON
         except (PydanticSerializationError, TypeError) as error:
             raise ValueError(f"the result cannot be written as JSON: {error}") from error
+
+    def misfit(self, value: Any) -> str:
+        """Return how a result, or a part of one, differs from its annotation; empty if it fits, or there is none.
+
+        It takes as long as checking a request, so it is for trying things out.
+        """
+        checker = self._result_checker
+        if checker is None:
+            return ""
+        try:
+            plain, media_type = self.written(value)
+            if media_type == _JSON:
+                checker.validate_json(json.dumps(plain), strict=True)
+            else:
+                checker.validate_python(value, strict=True)
+        except ValidationError as error:
+            return words(error.errors(include_url=False)).removeprefix(": ")
+        except ValueError:  # it cannot be written at all, which fails the request
+            pass
+        return ""
+
+    @functools.cached_property
+    def _result_checker(self) -> TypeAdapter[Any] | None:
+        """What checks results; None if they may be anything."""
+        if self._result is Any or value_types.value_type_of(self._result) is not None:
+            return None
+        try:
+            return TypeAdapter(self._result)
+        except PydanticUserError:  # a type of the user's own, which pydantic does not know
+            return None
 
     @staticmethod
     def holds_arrays(value: Any) -> bool:
@@ -290,10 +336,10 @@ def _check_reach(what: str, kind: Any) -> None:
         )
 
 
-def _unknown_field(name: str, known: Iterable[str]) -> str:
+def _unknown(name: str, known: Iterable[str], what: str) -> str:
     meant = get_close_matches(name, list(known), n=1)
-    hint = f"did you mean {meant[0]}?" if meant else f"the fields are: {', '.join(known)}"
-    return f"unknown field {name[:SHOWN]}; {hint}"
+    hint = f"did you mean {meant[0]}?" if meant else f"the {what}s are: {', '.join(known)}"
+    return f"unknown {what} {name[:SHOWN]}; {hint}"
 
 
 def _with_likely(example: Any, likely: Mapping[str, Any]) -> Any:

@@ -280,6 +280,8 @@ class _Rows:
                 self.results[index] = written
 
     def _written(self, index: int, value: Any, *, streams: bool) -> Any:
+        if DEVELOPMENT_VARIABLE in os.environ and not self._values.told_misfit:
+            self._tell_misfit(value)
         if self._context.get_open_inference_request(index) is not None:  # the protocol has a form of its own
             return value if self._values.holds_arrays(value) else self._values.written(value)[0]
         if hasattr(value, "tolist") and not streams and self._accepts(index, ARRAY_FILE):
@@ -288,6 +290,12 @@ class _Rows:
         written, media_type = self._values.written_part(value) if streams else self._values.written(value)
         self._context.set_response_content_type(index, media_type)
         return written
+
+    def _tell_misfit(self, value: Any) -> None:
+        """Log how the first result that does not fit its annotation differs from it."""
+        if misfit := self._values.misfit(value):
+            self._values.told_misfit = True
+            logger.warning("A result of %s does not fit its annotation: %s", self._values.name, misfit)
 
     def _accepts(self, index: int, media_type: str) -> bool:
         accepted = self._context.get_request_header(index, "accept")
