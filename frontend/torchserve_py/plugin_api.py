@@ -260,6 +260,9 @@ class Plugin:
         autoscaler: The name of a module with ``is_asked_for(keys)``, which returns whether the number of a model's
             workers is to follow its load, and ``autoscaler(label, keys, pool, dispatcher, metrics)``, which returns the
             `models.model.Autoscaler` that does so. The first plugin that has one counts.
+        worker_room: The name of a module with ``worker_room(settings, metrics, usage)``, which returns the
+            `models.model.WorkerRoom` that workers ask before they start, or None if they always may. The first plugin
+            that has one counts.
         server_launcher: The name of a module with ``run(argv)``, which starts and stops servers as the flags of the
             command say, and returns the exit code. The first plugin that has one counts.
         ended: Is called at the end of the server's process, even if it could not start.
@@ -319,6 +322,7 @@ class Plugin:
     confinement: str = ""
     local_launcher: str = ""
     autoscaler: str = ""
+    worker_room: str = ""
     server_launcher: str = ""
     ended: Callable[[], object] = _none
     around: Callable[[Settings], AbstractContextManager[None]] = _nothing_around

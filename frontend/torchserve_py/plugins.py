@@ -35,6 +35,7 @@ ENTRY_POINTS: Final = "torchserve_py.plugins"
 ModuleOffer: TypeAlias = (
     Literal["archives", "autoscaler", "confinement", "forms", "guard", "handler_metrics", "logging"]
     | Literal["metric_lines", "packages", "sequence_states", "server_launcher", "steps", "tls"]
+    | Literal["worker_room"]
 )
 #: The folders in `torchserve_py.features`. If doors of two have the same path, the first gets the request.
 BUILT_IN: Final = (
@@ -86,6 +87,7 @@ BUILT_IN: Final = (
     "tls",
     "daemon",
     "scaling",
+    "memory_budget",
     "probes",
     "prometheus",
 )

@@ -190,6 +190,11 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
         UNAVAILABLE,
         'Model "{model}" is overloaded: it could not have answered the request within its time limit.',
     ),
+    Cause.not_loaded: (
+        503,
+        UNAVAILABLE,
+        'Model "{model}" is not loaded, and cannot be loaded within the time limit of the request.',
+    ),
     Cause.sequence_queue_full: _NO_WORKER,
     Cause.sequence_capacity: _NO_WORKER,
     Cause.draining: (503, UNAVAILABLE, "The server is shutting down and accepts no new work."),
@@ -265,7 +270,7 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
 
 _OVERLOAD: Final = frozenset(
     {Cause.no_worker, Cause.draining, Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity}
-    | {Cause.overloaded, Cause.sequence_moved, Cause.sequence_store, Cause.request_running}
+    | {Cause.overloaded, Cause.not_loaded, Cause.sequence_moved, Cause.sequence_store, Cause.request_running}
     | {Cause.rate_limited, Cause.too_many_at_once}
 )
 

@@ -15,7 +15,7 @@ from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.models.model import Autoscaler, Model
+from torchserve_py.models.model import Autoscaler, Model, WorkerRoom
 from torchserve_py.models.model_launch import launch_of, load_message, sends_ahead
 from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.plans.contracts import Configured, configuration_of
@@ -73,6 +73,9 @@ class Assembly:
         self._usage = usage
         #: The warnings about files that several models share that have been logged.
         self._told: set[str] = set()
+        self._room: WorkerRoom | None = None
+        if module := module_of("worker_room"):
+            self._room = importlib.import_module(module).worker_room(settings, metrics, usage)
         gpus = list_gpus()
         visible = visible_devices(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu)
         self._devices = Devices(visible, hide_others=bool(gpus))
@@ -199,7 +202,7 @@ class Assembly:
             label = f"Model {plan.name} version {plan.version}"
             module = importlib.import_module(module_of("autoscaler"))
             following = module.autoscaler(label, config.plugin_keys, pool, dispatcher, metrics)
-        return Model(plan, dispatcher, pool, self._usage, self._observers, following)
+        return Model(plan, dispatcher, pool, self._usage, self._observers, following, self._room)
 
     def _limits(self, config: EffectiveConfig) -> WorkerLimits:
         limits = WorkerLimits(

@@ -44,6 +44,16 @@ class Autoscaler(Protocol):
         """Change nothing any more."""
 
 
+class WorkerRoom(Protocol):
+    """Decides when workers may start, see `plugin_api.Plugin.worker_room`."""
+
+    def add(self, model: Model) -> None:
+        """Take a model into account that has no workers yet: set `take_room` of its pool."""
+
+    def remove(self, model: Model) -> None:
+        """Forget a model whose workers are gone."""
+
+
 class Model:
     """A registered model version; `ModelRegistry` starts and ends it."""
 
@@ -55,6 +65,7 @@ class Model:
         usage: Usage,
         observers: Sequence[JobObserver],
         autoscaler: Autoscaler | None,
+        room: WorkerRoom | None = None,
     ) -> None:
         self.name = plan.name
         self.version = plan.version
@@ -82,6 +93,9 @@ class Model:
         )
         self._usage = usage
         self._autoscaler = autoscaler
+        self._room = room
+        if room is not None:
+            room.add(self)
         #: Admits one inference request; a refusal is raised by the first `Parts.next` of the response.
         self.submit: Callable[[InferenceRequest], Parts] = dispatcher.submit
         self._observers = observers
@@ -200,6 +214,7 @@ class Model:
             queue_remaining=self.dispatcher.scheduler.remaining_capacity,
             queue_pending=self.dispatcher.scheduler.queued,
             loads_on_demand=self.pool.loads_on_demand,
+            latest_change=self.pool.latest_change,
             open_sequences=self.dispatcher.scheduler.open_sequences,
             is_leaving=self.dispatcher.scheduler.runs_out,
         )
@@ -251,7 +266,10 @@ class Model:
         if self._autoscaler is not None:
             self._autoscaler.close()
         await self.dispatcher.close(cause)
-        return not await self.pool.stop(limit)
+        surviving = await self.pool.stop(limit)
+        if self._room is not None:
+            self._room.remove(self)
+        return not surviving
 
 
 def activity_of(metrics: ModelMetrics, *, running: int, workers: int, workers_wanted: int, memory: int) -> Activity:

@@ -44,10 +44,8 @@ def _worker_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
     if low == 0 and not config.asks_for_scaling:
         yield (
             ("minWorkers", "scaling"),
-            "minWorkers is 0 but scaling is not set; without it minWorkers must be at least 1",
+            "minWorkers is 0 but neither scaling nor loading: on_demand is set; without them it must be at least 1",
         )
-    elif low == 0 and not high:
-        yield ("minWorkers", "maxWorkers"), "minWorkers is 0 but maxWorkers is not set; it must be at least 1"
     if low and high and low > high:
         yield (
             ("minWorkers", "maxWorkers"),

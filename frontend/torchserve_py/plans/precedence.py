@@ -251,7 +251,7 @@ def _limits_of_workers(
         low, high = place.min_workers, place.max_workers
         bound = min(bound, high or MAX_INT)
         if low or (low == 0 and yaml.asks_for_scaling and not settings.debug):
-            return min(low, bound), min(high or low, bound)
+            return min(low, bound), min(high or low or 1, bound)
     count = settings.default_workers_per_model
     if at_startup and not count:
         count = 1 if settings.debug else hardware.gpus or hardware.cpus

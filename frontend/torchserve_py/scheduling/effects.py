@@ -12,6 +12,7 @@ class Cause(StrEnum):
     draining = "draining"
     queue_full = "queue_full"
     overloaded = "overloaded"
+    not_loaded = "not_loaded"
     sequence_queue_full = "sequence_queue_full"
     sequence_capacity = "sequence_capacity"
     sequence_expired = "sequence_expired"

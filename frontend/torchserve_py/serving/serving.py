@@ -7,7 +7,7 @@ No live object crosses it. A door names a model by the `ServedModel` that `Servi
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from torchserve_py.archive.contract import Contract
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -102,6 +102,15 @@ class WorkerStatus:
     launched_at: datetime | None = None  # when the process was started; `started_at` is when its place was
 
 
+class Change(NamedTuple):
+    """A change of the number of workers that no person has asked for: when (seconds since 1970), and why."""
+
+    at: float
+    before: int
+    now: int
+    why: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelStatus:
     """The workers and the queue of a model version now."""
@@ -112,6 +121,7 @@ class ModelStatus:
     queue_remaining: int  # free room, in jobs
     queue_pending: int  # waiting jobs
     loads_on_demand: bool = False  # there may be no worker, and a request starts one
+    latest_change: Change | None = None
     open_sequences: int = 0
     is_leaving: bool = False  # whether the version is being unregistered, and runs only sequences that are open
 

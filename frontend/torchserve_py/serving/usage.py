@@ -2,8 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torchserve_py.nvidia_smi import GpuUsage
+
+
+class Budget(NamedTuple):
+    """How many bytes the workers of all models have of those that they may have."""
+
+    used: int
+    total: int
+
 
 
 @dataclass
@@ -14,3 +23,4 @@ class Usage:
     #: Bytes on GPUs by the process id of a worker, with those of processes that the worker has started.
     worker_gpu_memory: Mapping[int, int] = field(default_factory=dict)
     gpus: Mapping[int, GpuUsage] = field(default_factory=dict)  # by nvidia-smi's number
+    budgets: Mapping[str, Budget] = field(default_factory=dict)  # of memory: of the `host`, of `gpu 0` and so on

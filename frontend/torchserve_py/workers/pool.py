@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchserve_py.background_tasks import in_background
 from torchserve_py.metrics.model_metrics import ModelMetrics
 from torchserve_py.scheduling.demand import WorkerCounts
+from torchserve_py.serving.serving import Change
 from torchserve_py.workers.startup import WorkerFailed
-from torchserve_py.workers.supervisor import Supervisor
+from torchserve_py.workers.supervisor import Supervisor, TakeRoom
 from torchserve_py.workers.worker import Worker, WorkerEvents
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,10 @@ class WorkerPool:
 
     def __post_init__(self) -> None:
         self.min_workers = self.max_workers = 0
+        #: The latest change by `resize`.
+        self.latest_change: Change | None = None
+        #: What workers ask before they start, see `Supervisor.take_room`.
+        self.take_room: TakeRoom | None = None
         self._supervisors: list[Supervisor] = []
         self._leaving: set[Supervisor] = set()
         #: Workers that are up and get no work before `resume`; None while all workers get work.
@@ -105,12 +111,13 @@ class WorkerPool:
             if isinstance(failure, WorkerFailed):
                 raise failure
 
-    def resize(self, count: int, movable: Sequence[str]) -> None:
+    def resize(self, count: int, movable: Sequence[str], why: str) -> None:
         """Start workers up to ``count``, or let workers go down to it once they have finished their jobs.
 
         First go workers that are not ready, then those of the ``movable`` ids, in that order.
         """
         trying = self._trying
+        self.latest_change = Change(time.time(), len(trying), count, why)
         by_id = {supervisor.id: supervisor for supervisor in trying}
         may_go = [supervisor for supervisor in reversed(trying) if not supervisor.ready]
         may_go += [by_id[worker_id] for worker_id in movable if worker_id in by_id and by_id[worker_id] not in may_go]
@@ -161,6 +168,7 @@ class WorkerPool:
 
     def _start(self, place: Place) -> Supervisor:
         supervisor = Supervisor(place.worker_id, self.new_place(place), self.events, self.max_retry)
+        supervisor.take_room = self.take_room
         supervisor.on_up = self._up
         supervisor.on_ready = self._ready
         supervisor.on_restart = self.metrics.worker_restarts.inc

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
+from typing import Any, TypeAlias
 
 from torchserve_py.background_tasks import in_background
 from torchserve_py.transport.running_time import running_time
@@ -25,6 +26,10 @@ _STABLE_AFTER = 10.0
 #: been started seven times (see `RESTART_DELAYS`): the model itself is probably the cause, and an error helps its
 #: clients more than further waiting. A worker that loads for longer has not failed, and requests wait for it.
 WORTH_WAITING = 10.0
+
+
+#: Waits until a worker may start. Raises WorkerFailed: it may not.
+TakeRoom: TypeAlias = Callable[[Worker], Coroutine[Any, Any, None]]
 
 
 class Supervisor:
@@ -52,6 +57,8 @@ class Supervisor:
         self.worker: Worker | None = None
         #: Called when a worker may get work.
         self.on_up = events.worker_up
+        #: Waits until there is room for a worker, at its end at the latest; None: there always is.
+        self.take_room: TakeRoom | None = None
         self._unplaced = False
         #: Called when a worker was lost and is to be replaced.
         self.on_restart: Callable[[], None] = lambda: None
@@ -76,7 +83,8 @@ class Supervisor:
     @property
     def waits(self) -> bool:
         """Whether no machine has room for its worker at present."""
-        return self._unplaced and not (self.worker is not None and self.worker.is_launched)
+        worker = self.worker
+        return self._unplaced and not (worker is not None and worker.is_launched and not worker.ended.done())
 
     @property
     def condition(self) -> str:
@@ -172,9 +180,10 @@ class Supervisor:
 
     async def _one_life(self) -> float | None:
         """Start a worker and wait for its end; return for how many seconds it was ready, None if it never was."""
-        launched = time.monotonic()
-        worker = self.worker = self._make_worker()
+        worker = self._make_worker()
         try:
+            await self._wait_for_room(worker)
+            self.worker, launched = worker, time.monotonic()
             await worker.start()
         except WorkerFailed as failure:
             is_known = failure.unplaced and self.failure == str(failure)
@@ -208,6 +217,23 @@ class Supervisor:
             self._logger.error("Worker %s %s", _named(worker), reason)
             self.last_end = reason
         return time.monotonic() - ready_at
+
+    async def _wait_for_room(self, worker: Worker) -> None:
+        """Wait until there is room for a worker. Raises WorkerFailed: there is none, or the place is to end."""
+        if self.take_room is None:
+            return
+        self._unplaced = True
+        waits = [asyncio.create_task(self.take_room(worker)), asyncio.create_task(self._stopping.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if self._stopping.is_set():
+                worker.ended.set_result("was never started")
+                raise WorkerFailed(500, f"worker {self.id} was stopped before there was room for it")
+            waits[0].result()
+        finally:
+            for each in waits:
+                each.cancel()
+        self._unplaced = False
 
     def _await_next_attempt(self) -> None:
         if self._attempt.done():

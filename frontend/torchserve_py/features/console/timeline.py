@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from torchserve_py.serving.serving import ModelStatus, ServedModel, WorkerStatus
+from torchserve_py.serving.serving import Change, ModelStatus, ServedModel, WorkerStatus
 
 MOST_EVENTS: Final = 300
 
@@ -31,6 +31,7 @@ class _Seen(NamedTuple):
     limits: tuple[int, int]
     is_default: bool
     workers: Mapping[str, WorkerStatus]
+    change: Change | None
 
 
 class Timeline:
@@ -49,7 +50,7 @@ class Timeline:
         """Compare a version with the last look at it."""
         limits, workers = (status.min_workers, status.max_workers), {each.id: each for each in status.workers}
         before = self._seen.get(model.id)
-        self._seen[model.id] = _Seen(model, limits, is_default, workers)
+        self._seen[model.id] = _Seen(model, limits, is_default, workers, status.latest_change)
         if before is None:
             self._add(at, "plain", model, "registered" + (" as the default version" if is_default else ""))
         else:
@@ -57,6 +58,9 @@ class Timeline:
                 self._add(at, "plain", model, f"scaled from {_range(before.limits)} to {_range(limits)} workers")
             if is_default and not before.is_default:
                 self._add(at, "plain", model, "is the default version now")
+        change = status.latest_change
+        if change is not None and change != (None if before is None else before.change):
+            self._add(at, "plain", model, f"from {change.before} to {change.now} workers: {change.why}")
         known = {} if before is None else before.workers
         for name, worker in workers.items():
             self._look_at_worker(model, known.get(name), worker, at)

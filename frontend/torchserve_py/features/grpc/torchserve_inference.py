@@ -42,7 +42,14 @@ _BEFORE_QUEUEING: Final = {
     "ModelVersionNotFoundException": java_name("ModelVersionNotFoundException"),
 }
 _NOT_QUEUED: Final = frozenset(
-    {Cause.no_worker, Cause.queue_full, Cause.overloaded, Cause.sequence_queue_full, Cause.sequence_capacity}
+    {
+        Cause.no_worker,
+        Cause.queue_full,
+        Cause.overloaded,
+        Cause.not_loaded,
+        Cause.sequence_queue_full,
+        Cause.sequence_capacity,
+    }
 )
 
 

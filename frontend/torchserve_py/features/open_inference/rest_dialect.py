@@ -21,7 +21,9 @@ from torchserve_py.serving.errors import ModelNotFound, ModelVersionNotFound
 #: Causes for which the protocol's clients expect another status than TorchServe's.
 _STATUSES: Final = {Cause.worker_died: 503, Cause.response_timeout: 504}
 #: Causes that mean overload; the text endpoints answer with 429 then.
-_OVERLOADED: Final = frozenset((Cause.queue_full, Cause.overloaded, Cause.sequence_queue_full, Cause.sequence_capacity))
+_OVERLOADED: Final = frozenset(
+    (Cause.queue_full, Cause.overloaded, Cause.not_loaded, Cause.sequence_queue_full, Cause.sequence_capacity)
+)
 #: The messages of the protocol's servers for unknown paths and methods.
 _MESSAGES: Final = {"ResourceNotFoundException": "Not Found", "MethodNotAllowedException": "Method Not Allowed"}
 _LENGTH: Final = "inference-header-content-length"

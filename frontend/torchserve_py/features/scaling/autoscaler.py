@@ -5,6 +5,7 @@ Without a worker nothing is asked; the first job that waits wakes the autoscaler
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -82,7 +83,7 @@ class Autoscaler:
         logger.info("%s: from %d to %d workers: %s", self.label, wanted, decision.workers, decision.why)
         self.metrics.scalings[decision.reason].inc()
         self._woken_at = self._told_at = now
-        self.pool.resize(decision.workers, demand.movable)
+        self.pool.resize(decision.workers, demand.movable, decision.why)
 
     def _tell_progress(self, demand: Demand, seconds: float, now: float) -> None:
         """Say that requests wait while the first worker loads the model."""
@@ -93,13 +94,15 @@ class Autoscaler:
 
 def is_asked_for(keys: PluginKeys) -> bool:
     """Return whether a model's workers are to follow its load."""
-    return keys.of(ScalingKeys).scaling is not None
+    return keys.of(ScalingKeys).follows_load
 
 
 def policy_of(keys: PluginKeys) -> ScalingPolicy:
     """Return how the workers of a model are to follow its load."""
-    scaling = keys.of(ScalingKeys).scaling or ScalingConfig()
-    return ScalingPolicy(scaling.target_wait_ms / 1000, scaling.down_after, scaling.idle_timeout)
+    asked = keys.of(ScalingKeys)
+    scaling = asked.scaling or ScalingConfig()
+    idle_timeout = math.inf if asked.scaling is None else scaling.idle_timeout
+    return ScalingPolicy(scaling.target_wait_ms / 1000, scaling.down_after, idle_timeout)
 
 
 def autoscaler(

@@ -1,11 +1,11 @@
 """The key of `model-config.yaml` with which workers follow the load."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
 from torchserve_py.settings.schemas.schema import ClosedSchema, key
-from torchserve_py.settings.schemas.values import Nested, integer
+from torchserve_py.settings.schemas.values import Nested, choice, integer
 
 _SCALING = Nested("a map, for example {targetWaitMSec: 500}, or {}")
 
@@ -28,20 +28,38 @@ class ScalingConfig(ClosedSchema):
 
 
 class ScalingKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has one key."""
+    """`model-config.yaml`, of which this feature has two keys."""
 
+    loading: Annotated[Literal["at_start", "on_demand"], choice("at_start", "on_demand")] = key(
+        "loading",
+        "`on_demand`: there is [no worker before the first request](scaling.md#models-that-load-on-the-first-request);"
+        " it takes `minWorkers: 0`",
+        "at_start",
+        otherwise="at_start",
+    )
     scaling: Annotated[ScalingConfig | None, _SCALING] = key(
         "scaling",
         "lets the number of workers [follow the load](scaling.md) between `minWorkers` and `maxWorkers`",
         "none: there are `minWorkers` until they are scaled",
     )
 
+    @property
+    def follows_load(self) -> bool:
+        """Whether the number of workers follows the load."""
+        return self.scaling is not None or self.loading == "on_demand"
+
     def contradictions(self, given: Mapping[Any, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
-        """Yield the key that leaves nothing to follow."""
-        if self.scaling is not None and given.get("useJobTicket") is True:
+        """Yield the keys that leave nothing to follow."""
+        if self.loading == "on_demand" and given.get("minWorkers") != 0:
             yield (
-                ("scaling", "useJobTicket"),
-                "scaling is set but useJobTicket is true; then no request waits, and nothing tells how many workers"
+                ("loading", "minWorkers"),
+                "loading is on_demand but minWorkers is not 0; set minWorkers: 0, or take loading out",
+            )
+        if self.follows_load and given.get("useJobTicket") is True:
+            name = "loading" if self.scaling is None else "scaling"
+            yield (
+                (name, "useJobTicket"),
+                f"{name} is set but useJobTicket is true; then no request waits, and nothing tells how many workers"
                 " are needed, so keep one of the two",
             )
 

@@ -1,0 +1,137 @@
+"""One model version that shares the budget: what its workers have of it, and how it is loaded and unloaded."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from torchserve_py.features.memory_budget.budget_keys import BudgetKeys
+from torchserve_py.features.memory_budget.footprint import HOST, Footprint, Sizes, gpu
+from torchserve_py.features.memory_budget.making_room import Occupant
+from torchserve_py.features.memory_budget.worker_memory import Memory
+from torchserve_py.models.model import Model
+from torchserve_py.workers.worker import Worker
+
+#: How long a model that was loaded stays at least: as long as loading took, within these limits (seconds), and twice
+#: that for each time that it was loaded before within `_AGAIN` seconds, but never more than `_MOST_DOUBLINGS` times.
+_SHORTEST_STAY: Final = 0.2
+_LONGEST_STAY: Final = 60.0
+_AGAIN: Final = 60.0
+_MOST_DOUBLINGS: Final = 2
+
+
+@dataclass(eq=False)
+class BudgetedWorker:
+    """A worker that has its share of the budget, from the moment it may start until it is gone."""
+
+    member: BudgetedModel
+    worker: Worker
+    sizes: dict[str, int]  # what it counts for
+    since: float
+    loaded_at: float | None = None
+    peak_is_reset: bool = False  # whether the peak of its loading counts no more
+    is_leaving: bool = False
+
+    def take(self, memory: Memory, on_gpus: int | None) -> Sizes:
+        """Count what was measured, until it is loaded only if that is more than the forecast; return it."""
+        gpus = [resource for resource in self.sizes if resource != HOST]
+        measured = {HOST: memory.peak} if HOST in self.sizes else {}
+        if on_gpus:
+            measured |= {resource: on_gpus // len(gpus) for resource in gpus}
+        for resource, size in measured.items():
+            self.sizes[resource] = size if self.loaded_at is not None else max(size, self.sizes[resource])
+        return measured
+
+
+@dataclass(eq=False)
+class BudgetedModel:
+    """A model version, with its ``keys`` and the workers that have a share."""
+
+    model: Model
+    keys: BudgetKeys
+    limits_host: bool
+    limits_gpus: bool
+    workers: list[BudgetedWorker] = field(default_factory=list)
+    load_seconds: float | None = None  # how long loading took the last time
+    asked_at: float = 0.0  # when a request came last while it was not loaded
+    loads: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_DOUBLINGS + 1))
+    stays_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.footprint = Footprint(self.keys.memory)
+
+    @property
+    def label(self) -> str:
+        """Its name and version, for people."""
+        return f"{self.model.name} {self.model.version}"
+
+    @property
+    def loads_on_demand(self) -> bool:
+        """Whether it may be unloaded, because a request loads it again."""
+        return self.model.pool.on_demand and not self.model.pool.min_workers
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether a job waits or runs."""
+        return bool(self.model.dispatcher.scheduler.jobs)
+
+    def needs(self, gpu_index: int | None) -> Sizes:
+        """Return what the next worker takes, as far as it is limited; on GPUs from this one."""
+        gpus = []
+        if self.limits_gpus and gpu_index is not None:
+            count = max(1, self.model.config.parallel_level)
+            gpus = [gpu(index) for index in range(gpu_index, gpu_index + count)]
+        needed = {each: self.footprint.forecast(each, decides=True) for each in gpus}
+        if self.limits_host:
+            needed[HOST] = self.footprint.forecast(HOST, decides=not gpus)
+        return needed
+
+    def loaded(self, each: BudgetedWorker, now: float) -> None:
+        """Note that a worker is ready."""
+        each.loaded_at = now
+        self.load_seconds = now - each.since
+        again = sum(now - moment < _AGAIN for moment in self.loads)
+        self.loads.append(now)
+        stay = max(_SHORTEST_STAY, self.load_seconds) * 2 ** min(again, _MOST_DOUBLINGS)
+        self.stays_until = now + min(_LONGEST_STAY, stay)
+
+    def occupant(self, now: float) -> Occupant | None:
+        """Return it as one that could make room; None if it will not."""
+        staying = [each for each in self.workers if not each.is_leaving]
+        if self.keys.pin or not self.loads_on_demand or not staying:
+            return None
+        dispatcher = self.model.dispatcher
+        demand = dispatcher.scheduler.demand(dispatcher.now())
+        idle_for = None
+        loaded = [each.loaded_at for each in staying if each.loaded_at is not None]
+        is_loading = len(loaded) < len(staying)
+        if not (self.is_asked_for or is_loading or demand.bound):  # bound: it has the only copies of states
+            dispatcher.metrics.fold()
+            last_at = dispatcher.metrics.outcomes.last_at
+            idle_for = min(now - max(loaded), dispatcher.now() - last_at if last_at else math.inf)
+        return Occupant(self, self.keys.priority, idle_for, self.stays_until - now, total(staying))
+
+    def unload(self, why: str) -> None:
+        """Take its workers down; they have nothing to do."""
+        for each in self.workers:
+            each.is_leaving = True
+        dispatcher = self.model.dispatcher
+        self.model.pool.resize(0, dispatcher.scheduler.demand(dispatcher.now()).movable, why)
+
+
+def total(workers: Iterable[BudgetedWorker]) -> dict[str, int]:
+    """Return what workers count for together."""
+    sizes: dict[str, int] = {}
+    for each in workers:
+        for resource, size in each.sizes.items():
+            sizes[resource] = sizes.get(resource, 0) + size
+    return sizes
+
+
+def size_of_files(folder: Path) -> int:
+    """Return the bytes of all files in a folder; call it off the event loop."""
+    return sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())

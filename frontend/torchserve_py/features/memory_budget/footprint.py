@@ -1,0 +1,61 @@
+"""What the workers of a model version took, and so what the next one will take.
+
+Sizes are in bytes, by resource: `HOST`, and each GPU by its name.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+HOST: Final = "host"
+
+#: Bytes of memory by resource.
+Sizes = Mapping[str, int]
+
+#: Of how many of the latest workers the peaks are remembered.
+_REMEMBERED: Final = 5
+#: What a worker takes of the machine besides its model: an interpreter and the modules of the server.
+WORKER_ITSELF: Final = 60_000_000
+
+
+def gpu(index: int) -> str:
+    """Return the name of a GPU as a resource."""
+    return f"gpu {index}"
+
+
+class Footprint:
+    """The memory of one model version's workers.
+
+    ``declared`` is what its configuration says; ``files`` the size of its files, which counts where nothing was
+    measured or declared.
+    """
+
+    def __init__(self, declared: int | None) -> None:
+        self.declared = declared
+        self.files: int | None = None
+        self._peaks: deque[dict[str, int]] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a worker was measured."""
+        return bool(self._peaks)
+
+    def begin(self) -> None:
+        """Remember a further worker."""
+        self._peaks.append({})
+
+    def note(self, sizes: Sizes) -> None:
+        """Take what was measured of the latest worker; its peak counts."""
+        if not self._peaks:
+            self.begin()
+        latest = self._peaks[-1]
+        for resource, size in sizes.items():
+            latest[resource] = max(size, latest.get(resource, 0))
+
+    def forecast(self, resource: str, *, decides: bool) -> int:
+        """Return what the next worker takes of a resource; it ``decides`` which one a declared size is of."""
+        if measured := [each[resource] for each in self._peaks if resource in each]:
+            return max(measured)
+        if self.declared is not None and decides:
+            return self.declared
+        return (self.files or 0) + (WORKER_ITSELF if resource == HOST else 0)

@@ -1,0 +1,334 @@
+"""Who may start a worker: it waits until the budget has room for it, and idle models are unloaded to make some.
+
+Workers wait in order, those of models without a ready worker first. What counts is measured: of a worker that is
+loaded its own peak, of one that loads what the workers before it took, or what it takes already if that is more.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from torchserve_py.background_tasks import in_background
+from torchserve_py.features.memory_budget import worker_memory
+from torchserve_py.features.memory_budget.budget_keys import BudgetKeys
+from torchserve_py.features.memory_budget.budget_metrics import BudgetMetrics
+from torchserve_py.features.memory_budget.budget_settings import BudgetSettings
+from torchserve_py.features.memory_budget.budgeted_model import BudgetedModel, BudgetedWorker, size_of_files, total
+from torchserve_py.features.memory_budget.footprint import HOST, Sizes
+from torchserve_py.features.memory_budget.making_room import Occupant, room_in, to_unload
+from torchserve_py.features.memory_budget.sizes import shown
+from torchserve_py.features.system_metrics.nvml import memory_by_process
+from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.models.model import Model
+from torchserve_py.scheduling.effects import Cause
+from torchserve_py.serving.usage import Budget, Usage
+from torchserve_py.settings.table import Settings
+from torchserve_py.workers.startup import WorkerFailed
+from torchserve_py.workers.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks while workers wait for room or load, and while none does.
+_SOON: Final = 0.05
+_LATER: Final = 1.0
+#: Measuring may take this share of the time; seconds between two measurements at least.
+_MEASURED_SHARE: Final = 0.05
+_LEAST_PAUSE: Final = 0.25
+#: How long (seconds) a worker waits for room although no request waits for it any more.
+_GRACE: Final = 5.0
+#: The part of a mean that the next value of it makes up.
+_WEIGHT: Final = 0.2
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A worker that waits for room."""
+
+    member: BudgetedModel
+    worker: Worker
+    since: float
+    is_given_up: bool = False
+    may_start: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def needs(self) -> Sizes:
+        return self.member.needs(self.worker.gpu_index)
+
+
+class MemoryRoom:
+    """The budget of one server, a `models.model.WorkerRoom`; ``host`` and ``each_gpu`` are its bytes, None: any."""
+
+    def __init__(self, host: int | None, each_gpu: int | None, metrics: BudgetMetrics, usage: Usage) -> None:
+        self._host, self._each_gpu = host, each_gpu
+        self._metrics, self._usage = metrics, usage
+        self._members: dict[Model, BudgetedModel] = {}
+        self._waiting: list[_Waiting] = []
+        self._workers: list[BudgetedWorker] = []
+        self._resources: set[str] = set()
+        self._works_for = 0.0  # how long workers waited for models that worked, on average
+        self._measure_at = 0.0
+        self._look: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._is_over = False  # whether more is used than may be
+        if host is not None:
+            self._show(HOST)
+
+    # What the kernel asks.
+
+    def add(self, model: Model) -> None:
+        """Take a model into account."""
+        keys = model.config.plugin_keys.of(BudgetKeys)
+        member = BudgetedModel(model, keys, self._host is not None, self._each_gpu is not None)
+        self._members[model] = member
+        model.pool.take_room = partial(self._take, member)
+        model.dispatcher.refuses = partial(self._refuses, member)
+
+    def remove(self, model: Model) -> None:
+        """Forget a model."""
+        self._members.pop(model, None)
+        name, version = model.name, model.version
+        if all((other.name, other.version) != (name, version) for other in self._members):
+            self._metrics.forget(name, version)
+
+    async def _take(self, member: BudgetedModel, worker: Worker) -> None:
+        """Wait until there is room for a worker.
+
+        Raises WorkerFailed: it takes more than the budget, or has waited for as long as loading may take.
+        """
+        if member.footprint.files is None:
+            folder = member.model.files.model_dir
+            member.footprint.files = await asyncio.to_thread(size_of_files, folder)
+        waiting = _Waiting(member, worker, time.monotonic())
+        self._check(waiting)
+        self._waiting.append(waiting)
+        if self._look is None or self._look.done():
+            self._look = in_background(self._watch(), "watching the memory of workers")
+        try:
+            self._serve_waiting()
+            async with asyncio.timeout(member.model.config.startup_timeout):
+                await waiting.may_start
+        except TimeoutError:
+            limit = member.model.config.startup_timeout
+            problem = f"there has been no room for it in the memory budget for {limit} s"
+            raise WorkerFailed(503, problem, unplaced=True) from None
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            self._changed.set()
+
+    def _refuses(self, member: BudgetedModel, limit: float | None) -> Cause | None:
+        """Return why a request that may wait so long is refused while its model is not loaded, if it is."""
+        if not member.loads_on_demand:
+            return None
+        now = time.monotonic()
+        member.asked_at = now
+        self._metrics.missed(member.model.name, member.model.version)
+        loading = next((each for each in member.workers if each.loaded_at is None), None)
+        load_seconds = member.load_seconds or 0.0
+        if loading is not None:
+            ready_in = load_seconds - (now - loading.since)
+        else:
+            ready_in = self._room_in(member, now) + load_seconds
+        if ready_in < math.inf and (limit is None or ready_in <= limit):
+            return None
+        if not member.model.pool.counts.wanted and ready_in < math.inf:  # for who comes again
+            in_background(_load(member.model), f"loading model {member.label}")
+        return Cause.not_loaded
+
+    # The budget.
+
+    def _show(self, resource: str) -> None:
+        self._resources.add(resource)
+        self._metrics.resource(resource, self._total(resource), lambda: self._used(resource))
+        self._publish()
+
+    def _publish(self) -> None:
+        self._usage.budgets = {each: Budget(self._used(each), self._total(each)) for each in sorted(self._resources)}
+
+    def _total(self, resource: str) -> int:
+        total = self._host if resource == HOST else self._each_gpu
+        return total or 0
+
+    def _used(self, resource: str) -> int:
+        return sum(each.sizes.get(resource, 0) for each in self._workers)
+
+    def _lacking(self, needed: Sizes, *, leaving: bool) -> dict[str, int]:
+        """Return what is missing for ``needed``; with ``leaving``, once the models that are being unloaded are gone."""
+        used = total(each for each in self._workers if not (leaving and each.is_leaving))
+        lacking = {each: size + used.get(each, 0) - self._total(each) for each, size in needed.items()}
+        return {each: size for each, size in lacking.items() if size > 0}
+
+    def _check(self, waiting: _Waiting) -> None:
+        """Refuse a worker that is known to take more than the whole budget. Raises WorkerFailed."""
+        footprint = waiting.member.footprint
+        if not footprint.is_measured and footprint.declared is None:
+            return
+        for resource, size in waiting.needs.items():
+            if size > self._total(resource):
+                name = "memory_budget" if resource == HOST else "gpu_memory_budget"
+                problem = f"it takes {shown(size)}, and {name} is {shown(self._total(resource))}"
+                raise WorkerFailed(507, f"worker {waiting.worker.label} cannot start: {problem}")
+
+    def _needed(self, waiting: _Waiting) -> Sizes:
+        """Return what a worker needs; of what is only guessed the whole budget at most."""
+        return {resource: min(size, self._total(resource)) for resource, size in waiting.needs.items()}
+
+    # Making room.
+
+    def _serve_waiting(self) -> None:
+        """Let workers start for which there is room, in order, and make room for the first that finds none."""
+        now = time.monotonic()
+        blocked: set[str] = set()  # what those before wait for
+        for waiting in sorted(self._waiting, key=lambda each: (each.member.model.pool.ready_count > 0, each.since)):
+            if self._is_given_up(waiting, now):
+                continue
+            needed = self._needed(waiting)
+            for resource in needed:
+                if resource not in self._resources:
+                    self._show(resource)
+            if not blocked.isdisjoint(needed):
+                continue
+            if not (lacking := self._lacking(needed, leaving=False)):
+                self._start(waiting, needed, now)
+                continue
+            blocked.update(lacking)
+            if lacking := self._lacking(needed, leaving=True):
+                self._unload(lacking, f"room for model {waiting.member.label}", now)
+        self._publish()
+
+    def _is_given_up(self, waiting: _Waiting, now: float) -> bool:
+        """Take a worker away that nobody waits for any more; return whether it was."""
+        member = waiting.member
+        if waiting.is_given_up:
+            return True
+        asked_at = max(waiting.since, member.asked_at)
+        if not member.loads_on_demand or member.is_asked_for or now - asked_at < _GRACE:
+            return False
+        pool = member.model.pool
+        waiting.is_given_up = True
+        pool.resize(max(0, pool.counts.wanted - 1), (), "no request waits for it any more")
+        return True
+
+    def _start(self, waiting: _Waiting, needed: Sizes, now: float) -> None:
+        self._waiting.remove(waiting)
+        member, worker = waiting.member, waiting.worker
+        member.footprint.begin()
+        share = BudgetedWorker(member, worker, dict(needed), now)
+        member.workers.append(share)
+        self._workers.append(share)
+        worker.ended.add_done_callback(lambda _: self._gone(share))
+        waited = now - waiting.since
+        self._metrics.waited(waited)
+        self._works_for += _WEIGHT * (waited - self._works_for)
+        waiting.may_start.set_result(None)
+
+    def _gone(self, share: BudgetedWorker) -> None:
+        share.member.workers.remove(share)
+        self._workers.remove(share)
+        self._serve_waiting()
+
+    def _unload(self, lacking: Sizes, why: str, now: float) -> None:
+        for each in to_unload(self._occupants(now), lacking):
+            member: BudgetedModel = each.model
+            idle, size = each.idle_for or 0.0, sum(each.frees.values())
+            logger.info(
+                "Model %s is unloaded after %.1f s without a request, %s: %s", member.label, idle, shown(size), why
+            )
+            self._metrics.evicted(member.model.name, member.model.version)
+            member.unload(why)
+
+    def _occupants(self, now: float) -> Sequence[Occupant]:
+        found = [each.occupant(now) for each in {each.member: None for each in self._workers}]
+        return [each for each in found if each is not None]
+
+    def _room_in(self, member: BudgetedModel, now: float) -> float:
+        """Return in how many seconds there may be room for a model, behind those that wait already."""
+        sizes = [self._needed(each) for each in self._waiting]
+        if all(each.member is not member for each in self._waiting):
+            own = member.needs(None)
+            sizes.append({resource: min(size, self._total(resource)) for resource, size in own.items()})
+        needed: dict[str, int] = {}
+        for each in sizes:
+            for resource, size in each.items():
+                needed[resource] = needed.get(resource, 0) + size
+        needed = {resource: min(size, self._total(resource)) for resource, size in needed.items()}
+        return room_in(self._occupants(now), self._lacking(needed, leaving=True), self._works_for)
+
+    # Measuring.
+
+    async def _watch(self) -> None:
+        """Measure, and serve those that wait, until there is neither a worker nor one that waits."""
+        while self._waiting or self._workers:
+            now = time.monotonic()
+            self._note_loaded(now)
+            if now >= self._measure_at:
+                try:
+                    await self._measure()
+                except Exception:
+                    logger.exception("The memory of workers could not be measured this time")
+                took = time.monotonic() - now
+                self._measure_at = now + took + max(_LEAST_PAUSE, took / _MEASURED_SHARE)
+            self._relieve(time.monotonic())
+            self._serve_waiting()
+            self._changed.clear()
+            is_busy = self._waiting or any(each.loaded_at is None for each in self._workers)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _SOON if is_busy else _LATER)
+
+    def _note_loaded(self, now: float) -> None:
+        for each in self._workers:
+            if each.loaded_at is None and each.worker.ready:
+                each.member.loaded(each, now)
+                self._metrics.loaded(each.member.model.name, each.member.model.version)
+
+    async def _measure(self) -> None:
+        pids = {each.worker.pid: each for each in self._workers if each.worker.pid > 0}
+        loaded = {pid for pid, each in pids.items() if each.loaded_at is not None and not each.peak_is_reset}
+        measured, on_gpus = await asyncio.to_thread(_measured, pids.keys(), loaded, gpus=self._each_gpu is not None)
+        for pid, memory in measured.items():
+            each = pids[pid]
+            each.member.footprint.note(each.take(memory, on_gpus.get(pid)))
+            each.peak_is_reset |= pid in loaded
+
+    def _relieve(self, now: float) -> None:
+        """Unload idle models while more is used than may be: a model took more than was known."""
+        lacking = self._lacking(dict.fromkeys(self._resources, 0), leaving=True)
+        if lacking:
+            self._unload(lacking, "more memory is used than the budget has", now)
+        if lacking and not self._is_over:
+            over = ", ".join(f"{shown(size)} of the {resource}" for resource, size in lacking.items())
+            logger.warning("Workers have more memory than the budget allows: %s", over)
+        self._is_over = bool(lacking)
+
+
+async def _load(model: Model) -> None:
+    """Load a model without a request that waits; a failure is in the log already."""
+    with contextlib.suppress(WorkerFailed):
+        await model.scale(model.pool.min_workers, model.pool.max_workers, 1)
+
+
+def _measured(
+    pids: Collection[int], loaded: Collection[int], *, gpus: bool
+) -> tuple[Mapping[int, worker_memory.Memory], Mapping[int, int]]:
+    """Return the memory of workers, and what they have on GPUs, by process id; then forget peaks of those loaded."""
+    memory = worker_memory.measure(pids)
+    for pid in loaded:
+        worker_memory.reset_peak(pid)
+    if not gpus:
+        return memory, {}
+    by_process = memory_by_process()
+    return memory, {pid: sum(by_process.get(each, 0) for each in worker_memory.with_children(pid)) for pid in pids}
+
+
+def worker_room(settings: Settings, metrics: ServerMetrics, usage: Usage) -> MemoryRoom | None:
+    """Return what the workers of a server ask before they start; None without a budget."""
+    budget = settings.of(BudgetSettings)
+    if budget.memory_budget is None and budget.gpu_memory_budget is None:
+        return None
+    return MemoryRoom(budget.memory_budget, budget.gpu_memory_budget, BudgetMetrics(metrics), usage)

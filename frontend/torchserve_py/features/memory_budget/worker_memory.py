@@ -1,0 +1,98 @@
+"""What worker processes take of the machine's memory, and what the most was: read from the kernel, not declared.
+
+On Linux memory is measured as PSS, in which a page that several processes share counts in parts: workers that are
+forked from one parent share the pages of their libraries. The kernel itself keeps the peak of each process, so a peak
+between two looks is not missed. Elsewhere, and of processes of another user, it is the resident size (RSS).
+"""
+
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+#: What sets the peak of a process back to its present size, see proc_pid_clear_refs(5).
+_RESET_PEAK: Final = "5"
+_KIBIBYTE: Final = 1024
+
+
+class Memory(NamedTuple):
+    """Bytes of a worker with all processes that it has started: now, and at most since the peak was reset."""
+
+    now: int
+    peak: int
+
+
+def measure(pids: Collection[int]) -> Mapping[int, Memory]:
+    """Return the memory of the workers with these process ids; those that are gone are left out.
+
+    Takes some milliseconds for each gigabyte: call it off the event loop.
+    """
+    measured = {pid: [_memory_of(each) for each in with_children(pid)] for pid in pids}
+    return {
+        pid: Memory(sum(each.now for each in found), sum(each.peak for each in found))
+        for pid, found in measured.items()
+        if any(each.now for each in found)
+    }
+
+
+def reset_peak(pid: int) -> None:
+    """Forget the peak of a worker so far; where that is not allowed the peak stays."""
+    for each in with_children(pid) if sys.platform == "linux" else ():
+        try:
+            Path(f"/proc/{each}/clear_refs").write_text(_RESET_PEAK)
+        except OSError:  # it has ended, or is another user's
+            continue
+
+
+def with_children(pid: int) -> Iterator[int]:
+    """Yield a process id, those of the processes that it has started, and so on."""
+    yield pid
+    if sys.platform != "linux":
+        import psutil
+
+        try:
+            yield from (child.pid for child in psutil.Process(pid).children(recursive=True))
+        except psutil.Error:
+            return
+        return
+    for task in _tasks(pid):
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:  # the thread has ended
+            continue
+        for child in children:
+            yield from with_children(int(child))
+
+
+def _tasks(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
+
+
+def _memory_of(pid: int) -> Memory:
+    if sys.platform != "linux":
+        import psutil
+
+        try:
+            resident = psutil.Process(pid).memory_info().rss
+        except psutil.Error:
+            return Memory(0, 0)
+        return Memory(resident, resident)
+    status = _kilobytes(Path(f"/proc/{pid}/status"))
+    resident = status.get("VmRSS", 0)
+    shares = _kilobytes(Path(f"/proc/{pid}/smaps_rollup"))
+    now = shares.get("Pss", resident)
+    grown = max(0, status.get("VmHWM", 0) - resident)  # pages of its own that it has given back
+    return Memory(now, now + grown)
+
+
+def _kilobytes(file: Path) -> dict[str, int]:
+    """Return the bytes that a file of /proc gives in kilobytes, by name; nothing if it cannot be read."""
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    words = [line.split() for line in lines if line.endswith(" kB")]
+    return {each[0].rstrip(":"): int(each[1]) * _KIBIBYTE for each in words if len(each) == 3}
