@@ -33,7 +33,8 @@ class FakePool:
         self.looks += 1
         return WorkerCounts(self.wanted, self.ready_count, False, self.least, self.most)
 
-    def resize(self, count: int, movable: Sequence[str]) -> None:
+    def resize(self, count: int, movable: Sequence[str], why: str) -> None:
+        assert why
         self.resized.append((count, movable))
         self.wanted = count
         self.shell.dispatcher.set_workers(max(1, count))

@@ -1,5 +1,6 @@
 """`scaling` in model-config.yaml: what is refused, which limits hold, and what the scheduler is told."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,11 @@ def limits(config: EffectiveConfig) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("minWorkers: 0\nmaxWorkers: 2\n", "minWorkers is 0 but scaling is not set"),
-        ("minWorkers: 0\nscaling: {}\n", "minWorkers is 0 but maxWorkers is not set"),
+        ("minWorkers: 0\nmaxWorkers: 2\n", "minWorkers is 0 but neither scaling nor loading: on_demand is set"),
+        ("loading: on_demand\n", "loading is on_demand but minWorkers is not 0; set minWorkers: 0"),
+        ("minWorkers: 1\nloading: on_demand\n", "loading is on_demand but minWorkers is not 0; set minWorkers: 0"),
+        ("minWorkers: 0\nloading: on_demand\nuseJobTicket: true\n", "loading is set but useJobTicket is true"),
+        ("minWorkers: 0\nloading: later\n", "loading is 'later' (str), it must be one of at_start, on_demand"),
         ("minWorkers: 1\nmaxWorkers: 2\nscaling: {}\nuseJobTicket: true\n", "scaling is set but useJobTicket is true"),
         ("scaling: true\n", "line 1: scaling is True (bool), it must be a map"),
         ("scaling: {targetWaitMSec: 0}\n", "scaling.targetWaitMSec is 0 (int), it must be an integer from 1"),
@@ -69,6 +73,20 @@ def test_an_empty_map_has_all_defaults(tmp_path: Path) -> None:
     config = effective(read(tmp_path, ZERO_TO_FOUR))
     assert config.follows_load
     assert policy_of(config.plugin_keys) == ScalingPolicy(1.0, 60, 300)
+
+
+@pytest.mark.parametrize("text", ["minWorkers: 0\nloading: on_demand\n", "minWorkers: 0\nscaling: {}\n"])
+def test_a_model_that_loads_on_demand_has_one_worker_at_most(tmp_path: Path, text: str) -> None:
+    config = effective(read(tmp_path, text))
+    assert config.follows_load
+    assert limits(config) == (0, 1, 0)
+
+
+def test_a_model_that_loads_on_demand_stays_unless_a_time_is_set(tmp_path: Path) -> None:
+    text = "minWorkers: 0\nmaxWorkers: 3\nloading: on_demand\n"
+    assert policy_of(effective(read(tmp_path, text)).plugin_keys) == ScalingPolicy(1.0, 60, math.inf)
+    limited = effective(read(tmp_path, text + "scaling: {idleTimeoutSec: 9}\n"))
+    assert policy_of(limited.plugin_keys).idle_timeout == 9
 
 
 def test_limits_that_are_equal_are_a_warning(tmp_path: Path) -> None:
@@ -142,5 +160,5 @@ async def test_a_model_that_loads_on_demand_is_registered_without_a_worker(
 
 async def test_a_bad_map_is_told_at_registration(make_registry: MakeRegistry, store: Path) -> None:
     (write_model(store / "m") / "model-config.yaml").write_text("minWorkers: 0\n")
-    with pytest.raises(InvalidModel, match="minWorkers is 0 but scaling is not set"):
+    with pytest.raises(InvalidModel, match="minWorkers is 0 but neither scaling nor loading: on_demand is set"):
         await make_registry().register(RegisterRequest(url="m"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.metrics.exposition import documented, server_metrics
 
+from torchserve_py.features.memory_budget.budget_metrics import BudgetMetrics
 from torchserve_py.scheduling.demand import Reason
 from torchserve_py.scheduling.effects import CloseReason
 
@@ -16,6 +17,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 def test_every_family_is_documented_with_its_type() -> None:
     metrics = server_metrics()
     metrics.model("noop", "1.0")
+    BudgetMetrics(metrics)
     rows = re.findall(r"^\| (`[^|]+`) \| (counter|gauge|histogram) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     in_docs = {name: kind for names, kind in rows for name in re.findall(r"`(\w+)`", names)}
     assert in_docs == {name: kind for name, (kind, _) in documented(metrics).items()}

@@ -164,9 +164,9 @@ async def test_workers_that_load_go_before_those_that_are_ready() -> None:
     await pool.scale(2)
     pool.loading.clear()
     pool.pool.min_workers, pool.pool.max_workers = 1, 4
-    pool.pool.resize(4, ())
+    pool.pool.resize(4, (), "the load")
     assert [each.id for each in pool.pool.supervisors] == ["1", "2", "3", "4"]
-    pool.pool.resize(1, ["1", "2"])
+    pool.pool.resize(1, ["1", "2"], "the load")
     assert [each.id for each in pool.pool.supervisors] == ["2"]
     assert pool.dispatcher.taken_out == ["1"]
     pool.loading.set()
@@ -176,7 +176,7 @@ async def test_workers_that_load_go_before_those_that_are_ready() -> None:
 async def test_only_workers_that_may_go_do() -> None:
     pool = Pool(renew_to_scale=False)
     await pool.scale(3)
-    pool.pool.resize(1, ["2", "gone"])
+    pool.pool.resize(1, ["2", "gone"], "the load")
     assert [each.id for each in pool.pool.supervisors] == ["1", "3"]
     assert await pool.pool.stop(60) == []
 
@@ -200,3 +200,20 @@ async def test_scaling_by_hand_keeps_the_number_between_the_limits() -> None:
             await pool.pool.scale(*limits)
             assert pool.pool.counts.wanted == count
     assert await pool.pool.stop(60) == []
+
+
+async def test_workers_ask_for_room_and_the_latest_change_is_told() -> None:
+    pool, asked = Pool(renew_to_scale=False), asyncio.Queue[str]()
+
+    async def take_room(worker: Worker) -> None:
+        asked.put_nowait(worker.id)
+
+    pool.loading.set()
+    pool.pool.take_room = take_room
+    await pool.pool.scale(0, 2)
+    pool.pool.resize(1, (), "a request waits")
+    assert await asyncio.wait_for(asked.get(), 60) == "1"
+    change = pool.pool.latest_change
+    assert change is not None
+    assert (change.before, change.now, change.why) == (0, 1, "a request waits")
+    await pool.pool.stop(1)

@@ -1,6 +1,7 @@
 """A place of the pool is kept filled, until that is hopeless or nobody wants it any more."""
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -91,6 +92,16 @@ class Place:
         self.restarts += 1
 
 
+async def room_of(room: asyncio.Event) -> None:
+    await room.wait()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0)
+
+
 @pytest.fixture(autouse=True)
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESTART_DELAYS", (0,))
@@ -117,6 +128,50 @@ async def test_a_worker_that_dies_is_replaced() -> None:
     await place.supervisor.stop(1)
 
 
+async def test_a_worker_starts_once_there_is_room_for_it() -> None:
+    place, room = Place([True]), asyncio.Event()
+    place.supervisor.take_room = lambda worker: room_of(room)
+    await until(lambda: place.supervisor.waits)
+    assert (place.supervisor.condition, place.supervisor.worker) == ("waiting", None)
+    room.set()
+    assert await place.supervisor.attempt() is None
+    assert (place.supervisor.condition, place.supervisor.waits) == ("ready", False)
+    await place.supervisor.stop(1)
+
+
+async def test_a_place_ends_while_it_waits_for_room() -> None:
+    place = Place([True])
+    place.supervisor.take_room = lambda worker: room_of(asyncio.Event())
+    await until(lambda: place.supervisor.waits)
+    await asyncio.wait_for(place.supervisor.stop(1), 60)
+    assert [each.ended.done() for each in place.made] == [True]
+    assert place.events.up.empty()
+
+
+async def test_no_worker_starts_if_the_place_ends_as_soon_as_there_is_room() -> None:
+    place, room = Place([True]), asyncio.Event()
+    place.supervisor.take_room = lambda worker: room_of(room)
+    await until(lambda: place.supervisor.waits)
+    room.set()
+    await asyncio.wait_for(place.supervisor.stop(1), 60)
+    assert [each.state for each in place.made] == [WorkerState.STARTING]
+    assert place.made[0].ended.done()
+
+
+async def test_a_worker_for_which_there_is_no_room_has_failed() -> None:
+    place = Place([True])
+
+    async def never(worker: Worker) -> None:
+        raise WorkerFailed(507, "it takes 5 GB, and memory_budget is 2 GB")
+
+    place.supervisor.take_room = never
+    failure = await place.supervisor.attempt()
+    assert failure is not None
+    assert failure.lacks_memory
+    assert place.supervisor.failure == "it takes 5 GB, and memory_budget is 2 GB"
+    await place.supervisor.stop(1)
+
+
 async def test_time_without_a_machine_is_no_time_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PLACE_DELAY", 0.15)
     place = Place([500, UNPLACED, UNPLACED, 500, True], max_retry=0.25)
@@ -131,6 +186,7 @@ async def test_a_place_whose_worker_no_machine_has_room_for_waits(monkeypatch: p
     await place.supervisor.attempt()
     assert (place.supervisor.waits, place.supervisor.condition) == (True, "waiting")
     place.made[-1].is_launched = True  # one has room again
+    place.made[-1].ended = asyncio.get_running_loop().create_future()
     assert (place.supervisor.waits, place.supervisor.condition) == (False, "restarting")
     await place.supervisor.stop(1)
 
