@@ -4,19 +4,21 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 from torchserve_py.features.memory_budget.sizes import SIZE
-from torchserve_py.settings.table import Effective, SettingsSection, setting
+from torchserve_py.settings.table import Effective, SettingsSection, Source, setting
 
 
 class BudgetSettings(SettingsSection):
     """Budgets of memory."""
 
-    memory_budget: Annotated[int | None, SIZE] = setting(
+    memory_budget: Annotated[int | None, SIZE, Source(env_always=True)] = setting(
         None,
         "how much memory of this machine all workers [may have together](memory-budget.md); idle models that load on"
         " demand make room for others",
         "no limit",
     )
-    gpu_memory_budget: Annotated[int | None, SIZE] = setting(None, "the same for the memory of each GPU", "no limit")
+    gpu_memory_budget: Annotated[int | None, SIZE, Source(env_always=True)] = setting(
+        None, "the same for the memory of each GPU", "no limit"
+    )
 
     @classmethod
     def contradictions(cls, effective: Mapping[str, Effective]) -> Iterable[str]:
