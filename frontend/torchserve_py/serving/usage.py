@@ -14,7 +14,6 @@ class Budget(NamedTuple):
     total: int
 
 
-
 @dataclass
 class Usage:
     """Memory and GPU usage at the latest collection; all models of a server share it."""
