@@ -47,6 +47,16 @@ class Server:
         return f"http://127.0.0.1:{self._ports.http}"
 
     @property
+    def management_url(self) -> str:
+        """Where it is managed, without a path."""
+        return f"http://127.0.0.1:{self._ports.management}"
+
+    @property
+    def folder(self) -> Path:
+        """Where it runs, with its ``model_store``."""
+        return Path(self._temporary.name)
+
+    @property
     def metrics_url(self) -> str:
         """Where it shows its metrics."""
         return f"http://127.0.0.1:{self._ports.metrics}/metrics"

@@ -5,9 +5,11 @@ are called `Requests2XX` and `ts_inference_latency_microseconds` and nothing els
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar, cast
+from weakref import WeakValueDictionary
 
 from torchserve_py.logs.unfit_characters import fit
 from torchserve_py.metrics.catalog import COUNTER, CUSTOM_BOUNDS, GAUGE, HISTOGRAM, SERVER_METRICS, Declaration
@@ -20,6 +22,8 @@ U = TypeVar("U", Counter, Gauge, Histogram)
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_METRIC_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
 _NOT_IN_LABEL_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+#: The labels of all instruments, each once.
+_keys: Final = WeakValueDictionary[frozenset[tuple[str, str]], frozenset[tuple[str, str]]]()
 
 
 class Series(NamedTuple, Generic[I_co]):
@@ -60,9 +64,10 @@ class Family(Generic[I_co]):
         key = frozenset(labels.items())
         if key not in self._children:
             shown = labels
-            if self._label_names is not None:
+            if self._label_names is not None and list(labels) != list(self._label_names):
                 shown = dict(zip(self._label_names, labels.values(), strict=True))
-            self._children[key] = Series(shown, _label_text(shown), self._make())
+            # Many families have the same labels: a model's take a tenth of the memory if they share what names them.
+            self._children[_keys.setdefault(key, key)] = Series(shown, sys.intern(_label_text(shown)), self._make())
         return self._children[key].instrument
 
     def remove(self, labels: Mapping[str, str]) -> None:

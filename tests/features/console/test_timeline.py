@@ -6,7 +6,7 @@ from typing import Any
 from tests.unit.doors.fake_serving import FakeModel, FakeServing, worker_status
 
 from torchserve_py.features.console.timeline import MOST_EVENTS, Timeline
-from torchserve_py.serving.serving import ModelStatus
+from torchserve_py.serving.serving import Change, ModelStatus
 
 
 def status(*workers: Any, least: int = 1, most: int = 1) -> ModelStatus:
@@ -42,6 +42,19 @@ def test_what_differs_is_an_event() -> None:
     assert [each.kind for each in timeline.since(4)] == ["bad", "bad", "plain", "plain"]
     timeline.forget([model.id], 8.0)
     assert texts(timeline, 8) == []
+
+
+def test_why_the_number_of_workers_changed_is_an_event() -> None:
+    model = FakeServing(registered=[FakeModel()]).models()[0]
+    timeline = Timeline()
+    loaded = replace(status(), latest_change=Change(1.0, 0, 1, "1 request waits"))
+    evicted = replace(status(), latest_change=Change(2.0, 1, 0, "room for model b 1.0"))
+    for look in (status(), loaded, loaded, evicted):
+        timeline.look(model, look, 1.0, is_default=False)
+    assert texts(timeline, 1) == [
+        "from 0 to 1 workers: 1 request waits",
+        "from 1 to 0 workers: room for model b 1.0",
+    ]
 
 
 def test_old_events_are_forgotten() -> None:

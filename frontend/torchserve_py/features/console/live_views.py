@@ -142,7 +142,8 @@ class LiveViews(Door):
 
     def _second(self) -> dict[str, Any]:
         problems = [*not_loaded(self.serving), *([SHUTTING_DOWN] if self.context.is_leaving else [])]
-        return {**self._sampler.totals.second(self._sampler.tick), "problems": problems}
+        budgets = {resource: each._asdict() for resource, each in self.serving.usage.budgets.items()}
+        return {**self._sampler.totals.second(self._sampler.tick), "problems": problems, "budgets": budgets}
 
     def _model(self, values: PathValues) -> AsyncGenerator[Event, None]:
         return self._events_of(self.serving.get(values["model_name"], values["model_version"]))

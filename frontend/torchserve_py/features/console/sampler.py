@@ -9,11 +9,12 @@ from torchserve_py.background_tasks import in_background
 from torchserve_py.features.console.history import COARSE, History, ModelHistory, ends_coarse, short, sum_of
 from torchserve_py.features.console.timeline import Timeline
 from torchserve_py.serving.errors import ModelError
+from torchserve_py.serving.model_activity import Activity
 from torchserve_py.serving.serving import ModelStatus, ServedModel, Serving
 
 logger = logging.getLogger(__name__)
 
-#: Model versions with a history; each takes 52 kB, a busy one 100 kB.
+#: Model versions with a history, from their first worker or request on; each takes 52 kB, a busy one 100 kB.
 MOST_HISTORIES: Final = 500
 #: Models that are looked at in one turn of the event loop.
 _AT_ONCE: Final = 25
@@ -33,6 +34,16 @@ def about(model: ServedModel) -> Row:
         "stateful": model.is_stateful,
         "durable": model.is_durable,
     }
+
+
+def _has_begun(activity: Activity) -> bool:
+    """Return whether a model has, or had, a worker or a request."""
+    return bool(activity.workers_wanted or activity.queued or activity.succeeded or activity.failures)
+
+
+def _was_used(row: Row | None) -> bool:
+    """Return whether a model had answered requests when it was looked at the last time."""
+    return row is not None and bool(row["succeeded"] or row["failed"])
 
 
 class Sampler:
@@ -124,14 +135,16 @@ class Sampler:
         history = self.histories.get(model.id)
         if history is not None:
             history.sample(tick, activity, at)
-        elif len(self.histories) < MOST_HISTORIES:
-            is_new = model.id not in self._rows
+        elif len(self.histories) < MOST_HISTORIES and _has_begun(activity):
+            is_new = not _was_used(self._rows.get(model.id))
             history = self.histories[model.id] = ModelHistory(tick, activity, at, is_new=is_new)
         row: Row = {
             **about(model),
             "default": is_default,
             "workers": activity.workers,
             "wanted": activity.workers_wanted,
+            "on_demand": status.loads_on_demand,
+            "waits": any(worker.waits for worker in status.workers),
             **self._failure(model, status),
             "queued": activity.queued,
             "running": activity.running,

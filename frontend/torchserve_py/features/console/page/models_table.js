@@ -71,12 +71,20 @@ function create(row) {
   return Object.assign(element, { fields, draw: sparkline(canvas) });
 }
 
+/** Say what becomes of a model that loads on demand and has no worker that is ready. */
+function stateOf(row) {
+  if (row.workers) return null;
+  if (row.waits) return "waits for memory";
+  if (!row.on_demand) return null;
+  return row.wanted ? "loading" : "unloaded";
+}
+
 function update(element, row) {
   if (element.row === row && element.moves === row.moves) return;
   Object.assign(element, { row, moves: row.moves });
   const { fields, draw } = element;
   const last = row.last ?? [];
-  setText(fields.workers, `${row.workers} / ${row.wanted}`);
+  setText(fields.workers, stateOf(row) ?? `${row.workers} / ${row.wanted}`);
   fields.workers.dataset.state = row.failing ? "bad" : row.workers < row.wanted ? "warm" : row.workers ? "good" : "none";
   setText(fields.answers, number(last[ANSWERS] ?? 0));
   setText(fields.queued, count(row.queued));

@@ -1,6 +1,7 @@
 // All models: sums, their history, and the table.
 
 import { listen } from "./api.js";
+import { budgetsPanel } from "./budgets.js";
 import { chart } from "./chart.js";
 import { h } from "./dom.js";
 import { bytes, count, number } from "./format.js";
@@ -24,6 +25,7 @@ const TILES = [
 export function view({ server, signal, tellState }) {
   const top = tiles(TILES, signal);
   const problems = problemsPanel();
+  const budgets = budgetsPanel();
   let tracebacks = [];
   const charts = [
     chart(
@@ -67,6 +69,7 @@ export function view({ server, signal, tellState }) {
       "Failures per second": { text: failureRate(history), alarm: history.last("failures") > 0 },
       "Workers ready": { text: `of ${count(wanted)}, ${bytes(history.last("memory"))}`, alarm: ready < wanted },
     });
+    budgets.show(data.budgets);
     draw();
     list.show(every);
     tellState("live");
@@ -101,6 +104,7 @@ export function view({ server, signal, tellState }) {
     h("div", { class: "heading" }, h("h1", {}, "Models"), range.element, h("span", { class: "spacer" }), registerButton(server)),
     problems.element,
     top.element,
+    budgets.element,
     h("div", { class: "charts" }, charts.map((each) => each.card)),
     list.element,
   );
