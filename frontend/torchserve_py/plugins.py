@@ -53,6 +53,7 @@ BUILT_IN: Final = (
     "keys",
     "browser_guard",
     "management",
+    "traffic",
     "workflows",
     "console",
     "docs_page",

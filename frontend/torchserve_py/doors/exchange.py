@@ -147,7 +147,7 @@ class Exchange(ABC):
     @property
     def log_fields(self) -> dict[str, str | None]:
         """What lines of the access log name, besides the id of the request."""
-        version = None if self.model is None else self.model.version
+        version = self.parts.version or (None if self.model is None else self.model.version)
         named = {"sequence_id": self.parts.sequence_id, "model": self.name, "model_version": version}
         return named if self.parts.trace_id is None else {**named, "trace_id": self.parts.trace_id}
 

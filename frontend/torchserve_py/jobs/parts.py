@@ -174,7 +174,7 @@ class Parts:
 
     __slots__ = (
         *("_buffer", "_failure", "_reader", "_on_first", "_waiter"),
-        *("buffered_bytes", "ended", "inputs", "job_id", "sequence_id", "trace_id"),
+        *("buffered_bytes", "ended", "inputs", "job_id", "sequence_id", "trace_id", "version"),
     )
 
     def __init__(self, job_id: str, sequence_id: str | None, reader: ReaderEvents) -> None:
@@ -184,6 +184,8 @@ class Parts:
         self.ended = False
         #: The trace that has a span for the job, if there is one.
         self.trace_id: str | None = None
+        #: The version that has the job, if it is another one than it was submitted to.
+        self.version: str | None = None
         #: The further inputs of the job, if it takes several.
         self.inputs: Inputs | None = None
         self._reader = reader

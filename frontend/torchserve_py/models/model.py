@@ -73,6 +73,8 @@ class Model:
         self.handler = plan.handler
         self.config = config = plan.config
         self.in_workflow = plan.in_workflow
+        #: Its share of the requests that name no version, beside those of the other versions; see `Traffic`.
+        self.weight = plan.weight
         self.pool = pool
         self.dispatcher = dispatcher
         #: What doors know of the model.

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,15 +15,18 @@ from torchserve_py.models.model import Model
 from torchserve_py.models.over_of_models import OverOfModels
 from torchserve_py.models.served_models import ServedModels, Versions
 from torchserve_py.models.startup_models import StartupModel, remedy, saved_model, startup_models
+from torchserve_py.models.traffic import Traffic
 from torchserve_py.plans.plan import Plan
 from torchserve_py.plans.precedence import check_worker_count
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.changes import Changes
 from torchserve_py.serving.errors import (
+    BadParameter,
     DefaultVersionInUse,
     DefaultVersionNotFound,
     ModelError,
     ModelNotFound,
+    ModelVersionNotFound,
     ShuttingDown,
     UnregisterTimeout,
     VersionConflict,
@@ -138,6 +141,20 @@ class ModelRegistry(ServedModels):
         await self._complete(scaling, name, model.version)
         return model.pool.ready_count
 
+    def set_weights(self, name: str, weights: Mapping[str, int]) -> None:
+        self.find(name)
+        models = {version: self.find(name, version) for version in weights}
+        versions = self._names[name]
+        kinds = {(each.served.contract, each.served.is_stateful) for each in models.values()}
+        if len(kinds) > 1:
+            raise BadParameter(f"Versions {', '.join(weights)} of model {name} take requests of different kinds.")
+        if leaving := [version for version, each in models.items() if each in versions.leaving]:
+            raise ModelVersionNotFound(name, leaving[0])
+        for model in versions.models.values():
+            model.weight = weights.get(model.version, 0)
+        self._weigh(name)
+        self._changed()
+
     def set_default(self, name: str, version: str) -> None:
         versions = self._names.get(name)
         if versions is None:
@@ -195,6 +212,12 @@ class ModelRegistry(ServedModels):
 
     # Implementation.
 
+    def _weigh(self, name: str) -> None:
+        """Let the weights of a model's versions count, as they are now."""
+        self._traffic.pop(name, None)
+        if name in self._names and (weights := self.weights(name)):
+            self._traffic[name] = Traffic(name, weights)
+
     def _changed(self) -> None:
         for each in self.on_change:
             each()
@@ -231,6 +254,7 @@ class ModelRegistry(ServedModels):
             self._names[model.name] = Versions(model, self.forget_defaults)
         else:
             versions.models[model.version] = model
+        self._weigh(model.name)
         logger.info("Model %s version %s is registered", model.name, model.version)
         return model
 
@@ -290,6 +314,9 @@ class ModelRegistry(ServedModels):
         if (saved is not None and saved.default) or versions.default is old:
             versions.default = model
         versions.is_chosen |= saved is not None and saved.chosen
+        if old is not None and saved is None:
+            model.weight = old.weight
+        self._weigh(model.name)
         self._changed()
         if old is model:
             return None
@@ -310,6 +337,7 @@ class ModelRegistry(ServedModels):
             self.forget_defaults()
         else:
             versions.remove(model)
+        self._weigh(model.name)
         others = versions.staying
         if not model.served.is_durable or (others and not any(each.served.is_durable for each in others)):
             model.dispatcher.lose_states()

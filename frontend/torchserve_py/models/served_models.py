@@ -15,6 +15,7 @@ from torchserve_py.jobs.inference_job import refused
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Parts
 from torchserve_py.models.model import Model
+from torchserve_py.models.traffic import Traffic
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.sequence import IDLE
 from torchserve_py.serving.errors import ModelNotFound, ModelVersionNotFound
@@ -122,6 +123,8 @@ class ServedModels:
         #: Every model from its registration until its workers are gone, by the id of its `ServedModel`.
         self._live: dict[int, Model] = {}
         self._not_loaded: list[ModelSpec] = []
+        #: By the names of models whose versions have weights.
+        self._traffic: dict[str, Traffic] = {}
         self.on_change: list[Callable[[], None]] = []
 
     def find(self, name: str, version: str | None = None) -> Model:
@@ -169,11 +172,22 @@ class ServedModels:
         live = self._live.get(model.id)
         if live is None:
             return refused(Cause.unregistered)
+        if self._traffic and request.by_default and (traffic := self._traffic.get(model.name)) is not None:
+            live = self.find(model.name, traffic.version_for(request))
         if request.sequence is not None and (versions := self._names.get(model.name)) and len(versions.models) > 1:
             live = versions.choose_for(request, request.sequence.id, live)
             if live is None:
                 return refused(Cause.sequence_moved)
-        return live.submit(request) if request.limits is None else live.submit_within_limits(request, request.limits)
+        parts = live.submit(request) if request.limits is None else live.submit_within_limits(request, request.limits)
+        if live.served is not model:
+            parts.version = live.version
+        return parts
+
+    def weights(self, name: str) -> Mapping[str, int]:
+        versions = self._names.get(name)
+        if versions is None:
+            raise ModelNotFound(name)
+        return {model.version: model.weight for model in versions.staying if model.weight}
 
     def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
         dispatcher = self._running(model, sequence_id, self._of(model)).dispatcher

@@ -40,6 +40,7 @@ class Plan:
     at_startup: bool
     in_workflow: bool
     is_function: bool
+    weight: int
     environment: Mapping[str, str]
     requirements: Sequence[str]
     requirements_file: str | None
@@ -63,11 +64,12 @@ def plan_of(
     name = request.model_name or configured.name or files.name
     version = configured.version or manifest.model_version
     check_names(name, version)
+    entry = settings.models.get(name, {}).get(version, VersionSettings())
     try:
         config = resolve(
             request,
             configured.config,
-            settings.models.get(name, {}).get(version, VersionSettings()),
+            entry,
             settings,
             model_name=name,
             hardware=Hardware(devices.count, available_processors()),
@@ -93,6 +95,7 @@ def plan_of(
         at_startup,
         request.in_workflow,
         request.is_function,
+        request.weight or entry.weight or 0,
         configured.environment,
         configured.requirements,
         configured.requirements_file or manifest.requirements_file,

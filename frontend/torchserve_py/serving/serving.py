@@ -150,6 +150,7 @@ class RegisterRequest:
     synchronous: bool = True
     response_timeout: int | None = None
     startup_timeout: int | None = None
+    weight: int | None = None
     s3_sse_kms: bool = False
     in_workflow: bool = False
     is_function: bool = False
@@ -168,6 +169,7 @@ class RegisterRequest:
             max_workers=saved.max_workers,
             response_timeout=saved.response_timeout,
             startup_timeout=saved.startup_timeout,
+            weight=saved.weight,
         )
 
 
@@ -212,6 +214,9 @@ class Serving(Protocol):
 
         A request of a sequence that belongs to another version of the model here goes to that one, if it names none.
         """
+
+    def weights(self, name: str) -> Mapping[str, int]:
+        """Return the weight of each version of a model that has one; with some, they say who runs what names none."""
 
     def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
         """Return whether the sequence is open, or remembered as lost (its next request gets that as its answer)."""
@@ -308,6 +313,12 @@ class Serving(Protocol):
 
         Raises BadParameter: that many workers cannot be started; WorkersFailed: a worker of a synchronous call did not
         start (it is tried again).
+        """
+
+    def set_weights(self, name: str, weights: Mapping[str, int]) -> None:
+        """Let versions share the requests that name none by these weights; without any, the default version gets all.
+
+        Raises BadParameter: the versions have different contracts, or not all of them have sequences.
         """
 
     def set_default(self, name: str, version: str) -> None:

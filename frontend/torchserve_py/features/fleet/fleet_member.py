@@ -40,6 +40,7 @@ _MOST_TRIES: Final = 100
 _HOW_MANY_AND_FOR_WHOM: Final[Mapping[str, Any]] = {
     "default": False,
     "chosen": False,
+    "weight": None,
     "min_workers": None,
     "max_workers": None,
 }
@@ -138,10 +139,20 @@ class FleetMember:
                 await self._try(key, failed, self._serving.scale(*key, *workers, synchronous=False))
             if saved.default and not served.default:
                 self._serving.set_default(*key)
+        for name in {name for name, _ in changed}:
+            await self._try((name, ""), failed, self._weigh(name, now))
         gone = ((before.keys() | self._failed) - now.keys()) & here_now.keys()
         for key in sorted(gone, key=lambda key: here_now[key].default):  # a default version ends last
             await self._try(key, failed, self._serving.unregister(*key))
         self._followed, self._failed = state, failed
+
+    async def _weigh(self, name: str, now: Mapping[ModelVersion, SavedModel]) -> None:
+        """Give the versions that are here their weights."""
+        present = {version for named, version in self._here() if named == name}
+        wanted = {version: now[name, version].weight or 0 for version in present if (name, version) in now}
+        weights = {version: weight for version, weight in wanted.items() if weight}
+        if present and weights != self._serving.weights(name):
+            self._serving.set_weights(name, weights)
 
     def _here(self) -> Mapping[ModelVersion, SavedModel]:
         return _by_version(self._serving.saved_models())

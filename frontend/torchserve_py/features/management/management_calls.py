@@ -151,6 +151,11 @@ class ManagementCalls:
         await self._tell([ChangedVersion(name, version, becomes_default=True)])
         return Done(200, f'Default version successfully updated for model "{name}" to "{version}"')
 
+    async def set_weights(self, name: str, weights: Mapping[str, int]) -> None:
+        """Let versions share the requests that name none, see `Serving.set_weights`."""
+        self._serving.set_weights(name, weights)
+        await self._tell([ChangedVersion(name, each.version) for each in self._serving.versions(name)])
+
     async def _complete(self, change: Coroutine[Any, Any, T], changed: Callable[[T], Sequence[ChangedVersion]]) -> T:
         """Complete a change and tell of the versions that have ``changed``, even if the caller leaves."""
 

@@ -1,0 +1,152 @@
+"""The canaries of a server: each second they are looked at, and what is decided is carried out and told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from torchserve_py.doors.failures import DoorError
+from torchserve_py.doors.routing import DoorContext
+from torchserve_py.features.management.management_calls import ManagementCalls
+from torchserve_py.features.traffic.canary import Canary, Judgement, Phase, Record, Verdict, judge
+from torchserve_py.features.traffic.traffic_body import CanaryRules
+from torchserve_py.metrics.families import Family
+from torchserve_py.metrics.instruments import Counter
+from torchserve_py.serving.errors import BadParameter, ModelError
+from torchserve_py.serving.serving import Serving
+
+logger = logging.getLogger(__name__)
+
+_LOOK_INTERVAL: Final = 1.0
+#: How many decisions are kept for each model.
+_MOST_DECISIONS: Final = 20
+
+
+@dataclass
+class _Run:
+    """A canary that runs: since when (monotonic) it is at its step, and what the versions had done then."""
+
+    canary: Canary
+    began: float
+    old: Record
+    new: Record
+
+
+@dataclass
+class _Told:
+    """What was decided about the canaries of a model, newest last, and what the present one does."""
+
+    decisions: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MOST_DECISIONS))
+    now: str = ""
+
+
+class Canaries:
+    """The canaries of a server, at most one for each model."""
+
+    @classmethod
+    def of(cls, context: DoorContext) -> Self:
+        """Return those of a server."""
+        made = cls(context.serving, context.shared(ManagementCalls.of))
+        context.metrics.add(made.decisions)
+        return made
+
+    def __init__(self, serving: Serving, calls: ManagementCalls) -> None:
+        self._serving = serving
+        self._calls = calls
+        self._runs: dict[str, _Run] = {}
+        self._told: dict[str, _Told] = {}
+        self.decisions = Family("ts_canary_decisions_total", Counter, "Count", "Decisions about new versions")
+
+    async def begin(self, name: str, rules: CanaryRules) -> None:
+        """Give a new version its first share of the requests.
+
+        Raises ModelNotFound, ModelVersionNotFound; BadParameter: it is the default version already, or takes other
+        requests.
+        """
+        old = self._serving.get(name).version
+        if old == self._serving.get(name, rules.version).version:
+            raise BadParameter(f"Version {old} of model {name} is the default version already; name a newer one.")
+        canary = Canary(rules, old)
+        await self._calls.set_weights(name, canary.weights)
+        self._run(name, canary, time.monotonic())
+        self._decide(name, "begun", canary, "")
+
+    def forget(self, name: str) -> None:
+        """Judge a model's versions no more, because an operator has said who gets its requests."""
+        if (run := self._runs.pop(name, None)) is not None:
+            self._decide(name, "called off", run.canary, "an operator has changed the traffic")
+
+    def about(self, name: str) -> dict[str, Any]:
+        """Return what is shown of a model's canary, empty if it has had none."""
+        told = self._told.get(name)
+        if told is None:
+            return {}
+        run = self._runs.get(name)
+        present = {} if run is None else {"canary": {"version": run.canary.rules.version, "now": told.now}}
+        return {**present, "decisions": list(told.decisions)}
+
+    async def look(self, now: float) -> None:
+        """Judge each canary; ``now`` is monotonic."""
+        for name, run in list(self._runs.items()):
+            try:
+                await self._look_at(name, run, now)
+            except (ModelError, DoorError) as error:
+                if self._runs.get(name) is run:
+                    del self._runs[name]
+                    self._decide(name, "called off", run.canary, str(error))
+
+    async def _look_at(self, name: str, run: _Run, now: float) -> None:
+        rules = run.canary.rules
+        old, new = self._record(name, run.canary.old), self._record(name, rules.version)
+        found: Judgement = judge(rules, old.since(run.old), new.since(run.new))
+        self._told[name].now = found.why
+        if found.verdict is Verdict.unknown or (found.verdict is Verdict.good and now < run.began + rules.interval_sec):
+            return
+        canary = run.canary.after(found.verdict)
+        if canary.phase is Phase.promoted:
+            await self._calls.set_default(name, rules.version)
+        await self._calls.set_weights(name, canary.weights)
+        if self._runs.get(name) is not run:  # an operator was faster
+            return
+        if canary.phase is Phase.rising:
+            self._run(name, canary, now)
+            self._decide(name, "goes on", canary, found.why)
+        else:
+            del self._runs[name]
+            self._decide(name, canary.phase.value, canary, found.why)
+
+    def _run(self, name: str, canary: Canary, now: float) -> None:
+        old, new = self._record(name, canary.old), self._record(name, canary.rules.version)
+        self._runs[name] = _Run(canary, now, old, new)
+
+    def _record(self, name: str, version: str) -> Record:
+        activity = self._serving.activity(self._serving.get(name, version))
+        return Record(activity.succeeded, activity.failed, activity.succeeded_seconds)
+
+    def _decide(self, name: str, decision: str, canary: Canary, why: str) -> None:
+        version, share = canary.rules.version, canary.weights.get(canary.rules.version, 0)
+        entry: Mapping[str, Any] = {"at": time.time(), "version": version, "decision": decision, "why": why}
+        told = self._told.setdefault(name, _Told())
+        told.decisions.append({**entry, **({"percent": share} if share else {})})
+        told.now = ""
+        labels = {"model_name": name, "decision": decision.replace(" ", "_")}
+        self.decisions.child(labels).inc()
+        reason = f": {why}" if why else ""
+        at = f", with {share} % of the requests" if share else ""
+        logger.info("Canary of model %s version %s: %s%s%s", name, version, decision, at, reason)
+
+
+async def judge_canaries(context: DoorContext) -> None:
+    """Judge the canaries of a server, until it stops."""
+    canaries = context.shared(Canaries.of)
+    while True:
+        await asyncio.sleep(_LOOK_INTERVAL)
+        try:
+            await canaries.look(time.monotonic())
+        except Exception:  # the others are still to be judged
+            logger.exception("Canaries could not be judged this time")

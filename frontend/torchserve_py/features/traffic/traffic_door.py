@@ -1,0 +1,78 @@
+"""The door that says which versions of a model get the requests that name none."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from torchserve_py.doors.failures import bad_request
+from torchserve_py.doors.openapi import JSON, OBJECT, Operation
+from torchserve_py.doors.requests import read_small_body
+from torchserve_py.doors.responses import Answer, json_answer
+from torchserve_py.doors.routing import Door, DoorContext, PathValues, Route
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.management.management_calls import ManagementCalls
+from torchserve_py.features.traffic.canaries import Canaries
+from torchserve_py.features.traffic.traffic_body import TrafficBody, read_body
+from torchserve_py.settings.schemas.values import json_object
+from torchserve_py.transport.http1.request import Request
+
+_PATH: Final = "/models/{model_name}/traffic"
+_SHOW: Final = Operation(
+    "traffic", "Show which versions of a model get the requests that name none", (200, 404), gives={JSON: OBJECT}
+)
+_SET: Final = Operation(
+    "setTraffic",
+    "Let versions share the requests that name none: by weights, or by the rules of a canary",
+    (200, 400, 404),
+    takes={JSON: TrafficBody.model_json_schema(ref_template="#/$defs/{model}")},
+    gives={JSON: OBJECT},
+    needs_body=True,
+)
+_CLEAR: Final = Operation(
+    "clearTraffic", "Let the default version get all requests that name none", (200, 404), gives={JSON: OBJECT}
+)
+#: Bytes of a body.
+_MOST_BYTES: Final = 65_536
+
+
+class TrafficDoor(Door):
+    """Shows and changes the traffic of models."""
+
+    def __init__(self, context: DoorContext) -> None:
+        super().__init__(context)
+        self._calls = context.shared(ManagementCalls.of)
+        self._canaries = context.shared(Canaries.of)
+
+    def routes(self) -> Iterator[Route]:
+        token = TokenType.management
+        yield Route(_PATH, self._show, ("GET",), token, operations=(_SHOW,))
+        yield Route(_PATH, self._set, ("PUT",), token, operations=(_SET,))
+        yield Route(_PATH, self._clear, ("DELETE",), token, operations=(_CLEAR,))
+
+    def _show(self, request: Request, values: PathValues) -> Answer:
+        return json_answer(self._about(values["model_name"]))
+
+    async def _set(self, request: Request, values: PathValues) -> Answer:
+        name = values["model_name"]
+        self.serving.get(name)
+        try:
+            wanted = read_body(json_object(await read_small_body(request, _MOST_BYTES)))
+        except ValueError as error:
+            raise bad_request(f"The body is no traffic of a model: {error}") from None
+        if wanted.canary is not None:
+            self._canaries.forget(name)
+            await self._canaries.begin(name, wanted.canary)
+        else:
+            assert wanted.weights is not None
+            await self._calls.set_weights(name, {version: share for version, share in wanted.weights.items() if share})
+            self._canaries.forget(name)
+        return json_answer(self._about(name))
+
+    async def _clear(self, request: Request, values: PathValues) -> Answer:
+        name = values["model_name"]
+        await self._calls.set_weights(name, {})
+        self._canaries.forget(name)
+        return json_answer(self._about(name))
+
+    def _about(self, name: str) -> dict[str, Any]:
+        default = self.serving.get(name).version
+        return {"default": default, "weights": dict(self.serving.weights(name)), **self._canaries.about(name)}

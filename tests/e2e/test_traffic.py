@@ -1,0 +1,167 @@
+"""Versions of a model share its requests, over every protocol; a canary is promoted or rolled back by itself."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
+
+HANDLER = """
+import time
+
+
+class Handler:
+    def initialize(self, context):
+        self.version = context.manifest["model"]["modelVersion"]
+        self.context = context
+
+    def handle(self, data, context):
+        if self.version == "bad":
+            raise RuntimeError("bad")
+        if self.version == "slow":
+            time.sleep(0.05)
+        return [self.version] * len(data)
+"""
+
+
+def version(folder: Path, name: str, more: str = "") -> Path:
+    made = model_folder(folder / name, "said", HANDLER, f"minWorkers: 1\n{more}")
+    (made / "MAR-INF").mkdir()
+    manifest = {
+        "model": {"modelName": "said", "modelVersion": name, "handler": "handler.py", "configFile": "model-config.yaml"}
+    }
+    (made / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    return made
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer({"said": version(tmp_path, "1")}) as server:
+        server.wait_ready()
+        register(server, version(tmp_path, "2"))
+        yield server
+
+
+def register(server: RunningServer, folder: Path) -> None:
+    query = f"url={folder}&model_name=said&initial_workers=1&synchronous=true"
+    answer = requests.post(f"{server.management}/models?{query}", timeout=DEADLINE)
+    assert answer.ok, answer.text
+
+
+def traffic(server: RunningServer, method: str = "GET", body: Any = None) -> requests.Response:
+    return requests.request(method, f"{server.management}/models/said/traffic", json=body, timeout=DEADLINE)
+
+
+def said(server: RunningServer, count: int = 40, **headers: str) -> Counter[str]:
+    return Counter(server.predict("said", headers=headers).text for _ in range(count))
+
+
+def test_weights_share_what_names_no_version(server: RunningServer) -> None:
+    assert said(server, 10) == {"1": 10}
+    answer = traffic(server, "PUT", {"weights": {"1": 50, "2": 50}})
+    assert (answer.status_code, answer.json()) == (200, {"default": "1", "weights": {"1": 50, "2": 50}})
+    assert set(said(server)) == {"1", "2"}
+    # A user, and a request that names its version, get the same each time.
+    assert len(said(server, 10, **{"x-user-id": "ada"})) == 1
+    for named in "12":
+        assert said(server, 5, **{"x-model-version": named}) == {named: 5}
+        answered = requests.post(f"{server.inference}/predictions/said/{named}", timeout=DEADLINE)
+        assert answered.text == named
+    missing = server.predict("said", headers={"x-model-version": "9"})
+    assert (missing.status_code, missing.json()["message"]) == (404, "Model version: 9 does not exist for model: said")
+
+    traffic(server, "PUT", {"weights": {"1": 0, "2": 100}})
+    assert said(server, 10) == {"2": 10}
+    body = {"inputs": [{"name": "x", "shape": [1], "datatype": "INT32", "data": [1]}]}
+    answer = requests.post(f"{server.inference}/v2/models/said/infer", json=body, timeout=DEADLINE)
+    assert answer.json()["outputs"][0]["data"] == ["2"]
+    assert answer.json()["model_version"] == "2"
+
+    assert traffic(server, "DELETE").json() == {"default": "1", "weights": {}}
+    assert said(server, 10) == {"1": 10}
+
+
+def test_mistakes_are_told_and_change_nothing(server: RunningServer, tmp_path: Path) -> None:
+    traffic(server, "PUT", {"weights": {"1": 50, "2": 50}})
+    register(
+        server, version(tmp_path, "kept", "sequenceBatching: true\nsequenceMaxIdleMSec: 1000\nmaxNumSequence: 5\n")
+    )
+    for body, status, told in (
+        ({"weights": {"1": 50, "9": 50}}, 404, "Model version: 9 does not exist"),
+        ({"weights": {"1": 50, "kept": 50}}, 400, "take requests of different kinds"),
+        ({"weights": {"1": 50, "2": 51}}, 400, "must add up to 100"),
+        ({"canary": {"version": "1"}}, 400, "is the default version already"),
+        ({"canary": {"version": "9"}}, 404, "Model version: 9 does not exist"),
+    ):
+        answer = traffic(server, "PUT", body)
+        assert (answer.status_code, told in answer.json()["message"]) == (status, True), answer.text
+        assert traffic(server).json()["weights"] == {"1": 50, "2": 50}
+    url = f"{server.management}/models/other/traffic"
+    assert requests.put(url, json={"weights": {"1": 100}}, timeout=DEADLINE).status_code == 404
+    # A version that goes takes its weight along.
+    assert requests.delete(f"{server.management}/models/said/2", timeout=DEADLINE).ok
+    assert traffic(server).json()["weights"] == {"1": 50}
+    assert said(server, 10) == {"1": 10}
+
+
+def test_weights_survive_a_restart_with_a_snapshot(tmp_path: Path) -> None:
+    flags = ("--disable-token-auth", "--enable-model-api")
+    with RunningServer({"said": version(tmp_path, "1")}, flags=flags) as server:
+        server.command = [each for each in server.command if each != "--ncs"]
+        server.terminate()
+        server.start()
+        server.wait_ready()
+        register(server, version(tmp_path, "2"))
+        traffic(server, "PUT", {"weights": {"1": 20, "2": 80}})
+        server.terminate()
+        snapshot = max((server.directory / "logs" / "config").glob("*-shutdown.cfg"))
+        index = server.command.index("--ts-config")
+        server.command = [*server.command[: index + 1], str(snapshot), "--model-store", str(server.model_store)]
+        server.output.write_text("")
+        server.start()
+        server.wait_ready()
+        assert traffic(server).json() == {"default": "1", "weights": {"1": 20, "2": 80}}
+
+
+def test_a_canary_is_promoted(server: RunningServer) -> None:
+    rules = {"version": "2", "steps": [50], "intervalSec": 1, "minRequests": 5, "maxLatencyRatio": 1000}
+    answer = traffic(server, "PUT", {"canary": rules})
+    assert answer.json()["weights"] == {"1": 50, "2": 50}
+
+    def is_promoted() -> bool:
+        said(server, 10)
+        return bool(traffic(server).json()["default"] == "2")
+
+    eventually(is_promoted, "the canary is promoted")
+    shown = traffic(server).json()
+    assert shown["weights"] == {}
+    assert [each["decision"] for each in shown["decisions"]] == ["begun", "promoted"]
+    assert said(server, 10) == {"2": 10}
+    assert 'decision="promoted"' in requests.get(f"{server.metrics}/metrics", timeout=DEADLINE).text
+
+
+@pytest.mark.parametrize("name", ["bad", "slow"])
+def test_a_canary_that_is_worse_is_rolled_back(server: RunningServer, tmp_path: Path, name: str) -> None:
+    register(server, version(tmp_path, name))
+    rules = {"version": name, "steps": [50, 100], "intervalSec": 1, "minRequests": 5, "maxLatencyRatio": 3}
+    traffic(server, "PUT", {"canary": rules})
+
+    def is_over() -> bool:
+        said(server, 10)
+        return "canary" not in traffic(server).json()
+
+    eventually(is_over, "the canary is over")
+    *_, last = traffic(server).json()["decisions"]
+    assert last["decision"] == "rolled back"
+    assert ("requests failed" if name == "bad" else "an answer takes") in last["why"]
+    assert said(server, 10) == {"1": 10}
+
+
+def test_an_operator_calls_a_canary_off(server: RunningServer) -> None:
+    traffic(server, "PUT", {"canary": {"version": "2", "steps": [10], "intervalSec": 60}})
+    assert traffic(server, "DELETE").json()["weights"] == {}
+    assert [each["decision"] for each in traffic(server).json()["decisions"]] == ["begun", "called off"]

@@ -1,0 +1,50 @@
+"""Which version's share a request falls into."""
+
+from collections import Counter
+
+import pytest
+
+from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.models.traffic import Traffic
+
+WEIGHTS = {"1": 80, "2": 15, "3": 5}
+
+
+def plain(*headers: tuple[object, object]) -> InferenceRequest:
+    return InferenceRequest(list(headers), b"", by_default=True)
+
+
+def step(sequence: str) -> InferenceRequest:
+    return InferenceRequest([], b"", by_default=True, sequence=SequenceRequest(sequence, True, False, ()))
+
+
+def test_requests_are_shared_by_the_weights() -> None:
+    traffic = Traffic("m", WEIGHTS)
+    for found in (
+        Counter(traffic.version_for(plain()) for _ in range(10_000)),
+        Counter(traffic.version_for(step(f"s{number}")) for number in range(10_000)),
+        Counter(traffic.version_for(plain((b"X-User-Id", f"u{number}".encode()))) for number in range(10_000)),
+    ):
+        for version, weight in WEIGHTS.items():
+            assert found[version] == pytest.approx(weight * 100, abs=300)  # more than six standard deviations
+
+
+def test_a_sequence_and_a_user_get_the_same_version_on_every_server() -> None:
+    for request in (step("ada"), plain((b"x-user-id", b"ada")), plain(("X-User-ID", "ada"))):
+        assert len({Traffic("m", WEIGHTS).version_for(request) for _ in range(20)}) == 1
+    assert Traffic("m", WEIGHTS).version_for(step("ada")) == Traffic("m", WEIGHTS).version_for(
+        plain(("x-user-id", "ada"))
+    )
+
+
+def test_those_that_have_the_new_version_keep_it_when_its_share_grows() -> None:
+    before, after = Traffic("m", {"1": 90, "2": 10}), Traffic("m", {"1": 60, "2": 40})
+    requests = [step(f"s{number}") for number in range(1000)]
+    had = [request for request in requests if before.version_for(request) == "2"]
+    assert had
+    assert {after.version_for(request) for request in had} == {"2"}
+
+
+def test_a_request_names_its_version_in_a_header() -> None:
+    assert Traffic("m", {"1": 100}).version_for(plain((b"X-Model-Version", b"9"))) == "9"
+    assert Traffic("m", {"1": 100}).version_for(plain((b"x-model-version", b""))) == "1"
