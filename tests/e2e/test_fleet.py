@@ -77,6 +77,23 @@ def test_what_is_changed_on_one_server_reaches_all(place: str, tmp_path: Path) -
         assert served(again) == both
 
 
+def test_the_shares_of_versions_reach_all(tmp_path: Path) -> None:
+    properties = {"fleet_state": tmp_path / "fleet"}
+    with RunningServer({"one": ECHO}, properties) as first, RunningServer({}, properties) as second:
+        follows(second, {"one": {"1.0": (1, True)}})
+        url = f"{first.management}/models/one/traffic"
+        assert requests.put(url, json={"weights": {"1.0": 100}}, timeout=DEADLINE).ok
+        other = f"{second.management}/models/one/traffic"
+
+        def weights() -> dict[str, int]:
+            told: dict[str, int] = requests.get(other, timeout=DEADLINE).json()["weights"]
+            return told
+
+        eventually(lambda: weights() == {"1.0": 100}, "the other server has the weights")
+        requests.delete(url, timeout=DEADLINE)
+        eventually(lambda: weights() == {}, "the other server has none")
+
+
 def test_a_server_that_cannot_load_a_model_takes_it_from_nobody(tmp_path: Path) -> None:
     """Each server has a model store of its own here, and one lacks the archive at first."""
     properties = {"fleet_state": tmp_path / "fleet"}

@@ -113,6 +113,7 @@ def test_weights_survive_a_restart_with_a_snapshot(tmp_path: Path) -> None:
     with RunningServer({"said": version(tmp_path, "1")}, flags=flags) as server:
         server.command = [each for each in server.command if each != "--ncs"]
         server.terminate()
+        server.output.write_text("")
         server.start()
         server.wait_ready()
         register(server, version(tmp_path, "2"))
