@@ -36,6 +36,17 @@ def test_the_latest_five_workers_count() -> None:
     assert footprint.forecast(HOST, decides=True) == 200
 
 
+def test_at_least_it_takes_what_loading_took_or_what_is_declared() -> None:
+    footprint = Footprint(5000)
+    assert footprint.least(HOST, decides=True) == 5000
+    assert footprint.least(HOST, decides=False) == 0
+    footprint.begin()
+    footprint.note({HOST: 9000})  # a large request
+    footprint.loading = {HOST: 300}
+    assert footprint.least(HOST, decides=True) == 300
+    assert footprint.forecast(HOST, decides=True) == 9000
+
+
 def test_a_worker_that_was_not_measured_yet_changes_nothing() -> None:
     footprint = Footprint(None)
     footprint.begin()

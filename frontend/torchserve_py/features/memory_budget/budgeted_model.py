@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -72,7 +72,8 @@ class BudgetedModel:
     @property
     def loads_on_demand(self) -> bool:
         """Whether it may be unloaded, because a request loads it again."""
-        return self.model.pool.on_demand and not self.model.pool.min_workers
+        pool = self.model.pool
+        return pool.on_demand and not pool.min_workers and pool.max_workers > 0
 
     @property
     def is_asked_for(self) -> bool:
@@ -81,14 +82,21 @@ class BudgetedModel:
 
     def needs(self, gpu_index: int | None) -> Sizes:
         """Return what the next worker takes, as far as it is limited; on GPUs from this one."""
+        return self._of_next(gpu_index, self.footprint.forecast)
+
+    def least(self, gpu_index: int | None) -> Sizes:
+        """Return what the next worker is known to take at least."""
+        return self._of_next(gpu_index, self.footprint.least)
+
+    def _of_next(self, gpu_index: int | None, size_of: Callable[..., int]) -> Sizes:
         gpus = []
         if self.limits_gpus and gpu_index is not None:
             count = max(1, self.model.config.parallel_level)
             gpus = [gpu(index) for index in range(gpu_index, gpu_index + count)]
-        needed = {each: self.footprint.forecast(each, decides=True) for each in gpus}
+        sizes = {each: size_of(each, decides=True) for each in gpus}
         if self.limits_host:
-            needed[HOST] = self.footprint.forecast(HOST, decides=not gpus)
-        return needed
+            sizes[HOST] = size_of(HOST, decides=not gpus)
+        return sizes
 
     def loaded(self, each: BudgetedWorker, now: float) -> None:
         """Note that a worker is ready."""

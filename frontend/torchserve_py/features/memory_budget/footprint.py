@@ -34,11 +34,8 @@ class Footprint:
         self.declared = declared
         self.files: int | None = None
         self._peaks: deque[dict[str, int]] = deque(maxlen=_REMEMBERED)
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether a worker was measured."""
-        return bool(self._peaks)
+        #: What the latest worker took while it loaded.
+        self.loading: Sizes = {}
 
     def begin(self) -> None:
         """Remember a further worker."""
@@ -51,6 +48,12 @@ class Footprint:
         latest = self._peaks[-1]
         for resource, size in sizes.items():
             latest[resource] = max(size, latest.get(resource, 0))
+
+    def least(self, resource: str, *, decides: bool) -> int:
+        """Return what a worker takes at least, as far as that was measured or declared."""
+        if resource in self.loading:
+            return self.loading[resource]
+        return self.declared or 0 if decides and not self.loading else 0
 
     def forecast(self, resource: str, *, decides: bool) -> int:
         """Return what the next worker takes of a resource; it ``decides`` which one a declared size is of."""

@@ -124,7 +124,7 @@ class MemoryRoom:
 
     def _refuses(self, member: BudgetedModel, limit: float | None) -> Cause | None:
         """Return why a request that may wait so long is refused while its model is not loaded, if it is."""
-        if not member.loads_on_demand:
+        if not member.loads_on_demand or member.model not in self._members:
             return None
         now = time.monotonic()
         member.asked_at = now
@@ -166,17 +166,14 @@ class MemoryRoom:
 
     def _check(self, waiting: _Waiting) -> None:
         """Refuse a worker that is known to take more than the whole budget. Raises WorkerFailed."""
-        footprint = waiting.member.footprint
-        if not footprint.is_measured and footprint.declared is None:
-            return
-        for resource, size in waiting.needs.items():
+        for resource, size in waiting.member.least(waiting.worker.gpu_index).items():
             if size > self._total(resource):
                 name = "memory_budget" if resource == HOST else "gpu_memory_budget"
                 problem = f"it takes {shown(size)}, and {name} is {shown(self._total(resource))}"
                 raise WorkerFailed(507, f"worker {waiting.worker.label} cannot start: {problem}")
 
     def _needed(self, waiting: _Waiting) -> Sizes:
-        """Return what a worker needs; of what is only guessed the whole budget at most."""
+        """Return what a worker needs: the whole budget at most, since it may take less than the one before."""
         return {resource: min(size, self._total(resource)) for resource, size in waiting.needs.items()}
 
     # Making room.
@@ -293,8 +290,10 @@ class MemoryRoom:
         measured, on_gpus = await asyncio.to_thread(_measured, pids.keys(), loaded, gpus=self._each_gpu is not None)
         for pid, memory in measured.items():
             each = pids[pid]
-            each.member.footprint.note(each.take(memory, on_gpus.get(pid)))
-            each.peak_is_reset |= pid in loaded
+            sizes = each.take(memory, on_gpus.get(pid))
+            each.member.footprint.note(sizes)
+            if pid in loaded:
+                each.member.footprint.loading, each.peak_is_reset = sizes, True
 
     def _relieve(self, now: float) -> None:
         """Unload idle models while more is used than may be: a model took more than was known."""
