@@ -60,6 +60,7 @@ class Supervisor:
         #: Waits until there is room for a worker, at its end at the latest; None: there always is.
         self.take_room: TakeRoom | None = None
         self._unplaced = False
+        self._waited = 0.0  # for room for the latest worker (seconds)
         #: Called when a worker was lost and is to be replaced.
         self.on_restart: Callable[[], None] = lambda: None
         #: Called when a worker got ready, with its label and the seconds that it took.
@@ -161,6 +162,8 @@ class Supervisor:
                 failing_since, searched = now, 0.0
             elif self._unplaced:
                 searched += now - looked
+            else:
+                failing_since += self._waited
             looked = now
             if now - failing_since - searched > self._max_retry and not self._unplaced:
                 self._give_up()
@@ -222,7 +225,7 @@ class Supervisor:
         """Wait until there is room for a worker. Raises WorkerFailed: there is none, or the place is to end."""
         if self.take_room is None:
             return
-        self._unplaced = True
+        self._unplaced, began = True, running_time().now()
         waits = [asyncio.create_task(self.take_room(worker)), asyncio.create_task(self._stopping.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -231,6 +234,7 @@ class Supervisor:
                 raise WorkerFailed(500, f"worker {self.id} was stopped before there was room for it")
             waits[0].result()
         finally:
+            self._waited = running_time().now() - began
             for each in waits:
                 each.cancel()
         self._unplaced = False

@@ -267,6 +267,23 @@ async def test_a_request_is_refused_where_there_never_will_be_room(make: Callabl
     assert not other.scaled.is_set()
 
 
+async def test_a_request_waits_behind_others_if_there_is_room_for_one_of_them_at_a_time(
+    make: Callable[..., BudgetOf],
+) -> None:
+    budget = make(host=100 * MB)
+    fixed, first = budget.model("fixed", min_workers=1, memory=50 * MB), budget.model("first", memory=40 * MB)
+    second, third = budget.model("second", memory=40 * MB), budget.model("third", memory=40 * MB)
+    await fixed.load(50 * MB)
+    await first.load(40 * MB)
+    working = first.shell.submit("x")
+    waiting = second.start()
+    jobs = [second.shell.submit("x"), third.shell.submit("x")]
+    assert [each.shell.dispatcher.scheduler.queued for each in (second, third)] == [1, 1]
+    for job in (working, *jobs):
+        job.cancel()
+    waiting.cancel()
+
+
 async def test_a_worker_that_nobody_waits_for_any_more_is_taken_away(
     make: Callable[..., BudgetOf], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from torchserve_py.transport.running_time import running_time
 from torchserve_py.workers import supervisor as module
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.startup import WorkerFailed
@@ -177,6 +178,22 @@ async def test_time_without_a_machine_is_no_time_of_failures(monkeypatch: pytest
     place = Place([500, UNPLACED, UNPLACED, 500, True], max_retry=0.25)
     await place.events.up.get()
     assert not place.supervisor.gave_up
+    await place.supervisor.stop(1)
+
+
+async def test_time_of_waiting_for_room_is_no_time_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WORTH_WAITING", 0.1)
+    place, room = Place([500, 500, True]), asyncio.Event()
+    clock = running_time()
+
+    async def in_a_while(worker: Worker) -> None:
+        if len(place.made) > 1:
+            await clock.wait([asyncio.ensure_future(room.wait())], 0.2)
+
+    place.supervisor.take_room = in_a_while
+    await place.events.up.get()
+    assert place.supervisor.expected
+    assert not place.gave_up.is_set()
     await place.supervisor.stop(1)
 
 

@@ -71,7 +71,7 @@ class MemoryRoom:
         self._waiting: list[_Waiting] = []
         self._workers: list[BudgetedWorker] = []
         self._resources: set[str] = set()
-        self._works_for = 0.0  # how long workers waited for models that worked, on average
+        self._works_for = 0.0  # how long workers waited for room, on average
         self._measure_at = 0.0
         self._look: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -245,17 +245,13 @@ class MemoryRoom:
         return [each for each in found if each is not None]
 
     def _room_in(self, member: BudgetedModel, now: float) -> float:
-        """Return in how many seconds there may be room for a model, behind those that wait already."""
-        sizes = [self._needed(each) for each in self._waiting]
-        if all(each.member is not member for each in self._waiting):
-            own = member.needs(None)
-            sizes.append({resource: min(size, self._total(resource)) for resource, size in own.items()})
-        needed: dict[str, int] = {}
-        for each in sizes:
-            for resource, size in each.items():
-                needed[resource] = needed.get(resource, 0) + size
-        needed = {resource: min(size, self._total(resource)) for resource, size in needed.items()}
-        return room_in(self._occupants(now), self._lacking(needed, leaving=True), self._works_for)
+        """Return in how many seconds there may be room for a model; behind others that wait, as long as they did."""
+        own = next((each for each in self._waiting if each.member is member), None)
+        needed = member.needs(None if own is None else own.worker.gpu_index)
+        lacking = self._lacking({each: min(size, self._total(each)) for each, size in needed.items()}, leaving=True)
+        first = room_in(self._occupants(now), lacking, self._works_for)
+        is_behind = any(each is not own for each in self._waiting)
+        return max(first, self._works_for) if is_behind else first
 
     # Measuring.
 
