@@ -381,6 +381,13 @@ class FakeServing:
         await self._change(("unload", name, version))
         self.registered = [model for model in self.registered if model.id not in gone]
 
+    def weights(self, name: str) -> Mapping[str, int]:
+        self.find(name)
+        return {}
+
+    def set_weights(self, name: str, weights: Mapping[str, int]) -> None:
+        self.requests.append((name, weights))
+
     def set_default(self, name: str, version: str) -> None:
         if version not in [model.version for model in self.versions(name)]:
             raise DefaultVersionNotFound(name, version)

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from torchserve_py.doors.failures import bad_request
-from torchserve_py.doors.openapi import JSON, OBJECT, Operation
+from torchserve_py.doors.openapi import JSON, OBJECT, TEXT, Operation
 from torchserve_py.doors.requests import read_small_body
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import Door, DoorContext, PathValues, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.management.management_calls import ManagementCalls
 from torchserve_py.features.traffic.canaries import Canaries
-from torchserve_py.features.traffic.traffic_body import TrafficBody, read_body
+from torchserve_py.features.traffic.traffic_body import read_body
 from torchserve_py.settings.schemas.values import json_object
 from torchserve_py.transport.http1.request import Request
 
@@ -19,11 +19,28 @@ _PATH: Final = "/models/{model_name}/traffic"
 _SHOW: Final = Operation(
     "traffic", "Show which versions of a model get the requests that name none", (200, 404), gives={JSON: OBJECT}
 )
+_BODY: Final = {
+    "type": "object",
+    "description": "Either weights, in percent by version, or the rules of a canary",
+    "properties": {
+        "weights": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 100}},
+        "canary": {
+            "type": "object",
+            "required": ["version"],
+            "properties": {
+                "version": TEXT,
+                "steps": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 100}},
+                **dict.fromkeys(("intervalSec", "minRequests"), {"type": "integer", "minimum": 1}),
+                **dict.fromkeys(("maxFailureIncrease", "maxLatencyRatio"), {"type": "number", "minimum": 0}),
+            },
+        },
+    },
+}
 _SET: Final = Operation(
     "setTraffic",
     "Let versions share the requests that name none: by weights, or by the rules of a canary",
     (200, 400, 404),
-    takes={JSON: TrafficBody.model_json_schema(ref_template="#/$defs/{model}")},
+    takes={JSON: _BODY},
     gives={JSON: OBJECT},
     needs_body=True,
 )
