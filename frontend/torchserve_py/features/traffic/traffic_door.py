@@ -30,8 +30,8 @@ _BODY: Final = {
             "properties": {
                 "version": TEXT,
                 "steps": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 100}},
-                **dict.fromkeys(("intervalSec", "minRequests"), {"type": "integer", "minimum": 1}),
-                **dict.fromkeys(("maxFailureIncrease", "maxLatencyRatio"), {"type": "number", "minimum": 0}),
+                **{key: {"type": "integer", "minimum": 1} for key in ("intervalSec", "minRequests")},
+                **{key: {"type": "number", "minimum": 0} for key in ("maxFailureIncrease", "maxLatencyRatio")},
             },
         },
     },
