@@ -22,6 +22,8 @@ class Handler:
     def handle(self, data, context):
         if self.version == "bad":
             raise RuntimeError("bad")
+        if self.version == "twin":
+            return ["1"] * len(data)
         if self.version == "slow":
             time.sleep(0.05)
         return [self.version] * len(data)
@@ -166,3 +168,69 @@ def test_an_operator_calls_a_canary_off(server: RunningServer) -> None:
     traffic(server, "PUT", {"canary": {"version": "2", "steps": [10], "intervalSec": 60}})
     assert traffic(server, "DELETE").json()["weights"] == {}
     assert [each["decision"] for each in traffic(server).json()["decisions"]] == ["begun", "called off"]
+
+
+def shadow(server: RunningServer, method: str = "GET", body: Any = None) -> requests.Response:
+    return requests.request(method, f"{server.management}/models/said/traffic/shadow", json=body, timeout=DEADLINE)
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("twin", "same"), ("2", "different"), ("bad", "failed")])
+def test_a_shadow_is_compared_and_never_answers(server: RunningServer, tmp_path: Path, name: str, outcome: str) -> None:
+    if name != "2":
+        register(server, version(tmp_path, name))
+    answer = shadow(server, "PUT", {"version": name})
+    assert (answer.status_code, answer.json()[outcome]) == (200, 0), answer.text
+
+    def are_compared() -> bool:
+        assert said(server, 5) == {"1": 5}
+        return bool(shadow(server).json()[outcome] >= 3)
+
+    eventually(are_compared, "answers are compared")
+    shown = shadow(server).json()
+    assert {each: shown[each] for each in ("same", "different", "failed") if shown[each]} == {outcome: shown[outcome]}
+    assert bool(shown["differences"]) == (outcome != "same")
+    if outcome == "different":
+        assert shown["differences"][-1]["live"] == {"status": 200, "begins": "1"}
+        assert shown["differences"][-1]["shadow"] == {"status": 200, "begins": "2"}
+    metrics = requests.get(f"{server.metrics}/metrics", timeout=DEADLINE).text
+    assert f'model_version="{name}",outcome="{outcome}"' in metrics
+    assert shadow(server, "DELETE").json() == {}
+    assert shadow(server).json() == {}
+
+
+def test_a_shadow_ends_once_it_answers_itself_or_goes(server: RunningServer) -> None:
+    assert shadow(server, "PUT", {"version": "2"}).ok
+    traffic(server, "PUT", {"weights": {"1": 50, "2": 50}})
+    said(server, 1)
+    assert shadow(server).json() == {}
+    traffic(server, "DELETE")
+    assert shadow(server, "PUT", {"version": "2"}).ok
+    assert requests.delete(f"{server.management}/models/said/2", timeout=DEADLINE).ok
+    assert said(server, 5) == {"1": 5}
+    assert shadow(server).json() == {}
+
+
+def test_mistakes_about_shadows_are_told(server: RunningServer, tmp_path: Path) -> None:
+    kept = "sequenceBatching: true\nsequenceMaxIdleMSec: 1000\nmaxNumSequence: 5\n"
+    register(server, version(tmp_path, "kept", kept))
+    for body, status, told in (
+        ({"version": "9"}, 404, "Model version: 9 does not exist"),
+        ({"version": "1"}, 400, "must not be the default version"),
+        ({"version": "kept"}, 400, "its steps cannot run twice"),
+        ({"version": "2", "percent": 0}, 400, "percent: Input should be greater than 0, given 0"),
+        ({"percent": 5}, 400, "version: Field required"),
+    ):
+        answer = shadow(server, "PUT", body)
+        assert (answer.status_code, told in answer.json()["message"]) == (status, True), answer.text
+    assert shadow(server).json() == {}
+
+
+def test_a_shadow_that_hangs_delays_nobody_and_is_not_flooded(server: RunningServer, tmp_path: Path) -> None:
+    register(server, version(tmp_path, "slow"))
+    assert shadow(server, "PUT", {"version": "slow"}).ok
+
+    def are_dropped() -> bool:
+        assert said(server, 20) == {"1": 20}
+        return bool(shadow(server).json()["dropped"])
+
+    eventually(are_dropped, "what is too much for the shadow is dropped")

@@ -173,7 +173,7 @@ class Parts:
     """
 
     __slots__ = (
-        *("_buffer", "_failure", "_reader", "_on_first", "_waiter"),
+        *("_buffer", "_copy_to", "_failure", "_reader", "_on_first", "_waiter"),
         *("buffered_bytes", "ended", "inputs", "job_id", "sequence_id", "trace_id", "version"),
     )
 
@@ -195,6 +195,14 @@ class Parts:
         self._failure: Cause | None = None
         self._waiter: asyncio.Future[Part] | None = None
         self._on_first: Callable[[Part | Cause], None] | None = None
+        self._copy_to: Callable[[Part | Cause | None], None] | None = None
+
+    def copy_to(self, take: Callable[[Part | Cause | None], None]) -> None:
+        """Call ``take``, too, with each part to come, the cause of a failure, or None if the reader leaves early.
+
+        The call comes while the dispatcher works: ``take`` must raise nothing, submit nothing and cancel nothing.
+        """
+        self._copy_to = take
 
     def when_first(self, then: Callable[[Part | Cause], None]) -> None:
         """Call ``then`` with the first part, or with the cause of a failure without parts, as soon as it is known.
@@ -262,11 +270,15 @@ class Parts:
         """Give up: the reader is gone. Does nothing once the job has ended."""
         self._on_first = None
         if not self.ended:
+            if self._copy_to is not None:
+                self._copy_to(None)
             self._reader.gave_up(self)
 
     def deliver(self, part: Part) -> None:
         """Hand over the next part; called by the dispatcher."""
         self.ended = not part.more
+        if self._copy_to is not None:
+            self._copy_to(part)
         if self._on_first is not None:  # for a call of HTTP or gRPC, `CallExchange._answer_with`
             on_first, self._on_first = self._on_first, None
             on_first(part)
@@ -285,6 +297,8 @@ class Parts:
         """End the job without an answer; parts that have arrived can still be read. Called by the dispatcher."""
         self.ended = True
         self._failure = cause
+        if self._copy_to is not None:
+            self._copy_to(cause)
         if self._on_first is not None:
             on_first, self._on_first = self._on_first, None
             on_first(cause)

@@ -20,7 +20,7 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.sequence import IDLE
 from torchserve_py.serving.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage, page_of_sequences
-from torchserve_py.serving.serving import ModelStatus, ServedModel
+from torchserve_py.serving.serving import ModelStatus, ServedModel, Watcher
 from torchserve_py.settings.model_spec import ModelSpec
 
 _MAX_DIGITS: Final = 18
@@ -125,6 +125,7 @@ class ServedModels:
         self._not_loaded: list[ModelSpec] = []
         #: By the names of models whose versions have weights.
         self._traffic: dict[str, Traffic] = {}
+        self._watchers: dict[str, Watcher] = {}
         self.on_change: list[Callable[[], None]] = []
 
     def find(self, name: str, version: str | None = None) -> Model:
@@ -181,7 +182,15 @@ class ServedModels:
         parts = live.submit(request) if request.limits is None else live.submit_within_limits(request, request.limits)
         if live.served is not model:
             parts.version = live.version
+        if self._watchers and (watcher := self._watchers.get(model.name)) is not None:
+            watcher(live.served, request, parts)
         return parts
+
+    def watch(self, name: str, watcher: Watcher | None) -> None:
+        if watcher is None:
+            self._watchers.pop(name, None)
+        else:
+            self._watchers[name] = watcher
 
     def weights(self, name: str) -> Mapping[str, int]:
         versions = self._names.get(name)

@@ -7,7 +7,7 @@ No live object crosses it. A door names a model by the `ServedModel` that `Servi
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from torchserve_py.archive.contract import Contract
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -185,6 +185,10 @@ class RegisterResult:
     loads_on_demand: bool = False  # whether a request starts the first worker
 
 
+#: Gets a request that was submitted, the version that has it, and its response, which it must not read.
+Watcher: TypeAlias = Callable[[ServedModel, InferenceRequest, Parts], None]
+
+
 class Serving(Protocol):
     """The models of a server.
 
@@ -214,6 +218,9 @@ class Serving(Protocol):
 
         A request of a sequence that belongs to another version of the model here goes to that one, if it names none.
         """
+
+    def watch(self, name: str, watcher: Watcher | None) -> None:
+        """Call ``watcher``, which must raise nothing, after each submission to a model; None ends that."""
 
     def weights(self, name: str) -> Mapping[str, int]:
         """Return the weight of each version of a model that has one; with some, they say who runs what names none."""

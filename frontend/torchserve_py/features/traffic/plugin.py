@@ -8,9 +8,10 @@ from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Plugin
 
 
 def _doors() -> Iterable[DoorOffer]:
+    from torchserve_py.features.traffic.shadow_door import ShadowDoor
     from torchserve_py.features.traffic.traffic_door import TrafficDoor
 
-    return [DoorOffer("management_address", TrafficDoor)]
+    return [DoorOffer("management_address", TrafficDoor), DoorOffer("management_address", ShadowDoor)]
 
 
 def _background() -> Iterable[BackgroundOffer]:

@@ -1,9 +1,10 @@
-"""What ``PUT /models/{model}/traffic`` takes."""
+"""What ``PUT /models/{model}/traffic`` and ``…/traffic/shadow`` take."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+T = TypeVar("T", bound=BaseModel)
 #: Percent of the requests.
 Share = Annotated[int, Field(ge=1, le=100)]
 
@@ -49,10 +50,26 @@ class TrafficBody(_Closed):
         return self
 
 
+class ShadowRules(_Closed):
+    """The version that ``percent`` of the requests run on as well, while another one answers them."""
+
+    version: str = Field(min_length=1)
+    percent: Annotated[float, Field(gt=0, le=100, strict=False)] = 100
+
+
 def read_body(body: Any) -> TrafficBody:
     """Read a decoded body. Raises ValueError with all that is wrong."""
+    return _read(TrafficBody, body)
+
+
+def read_shadow_rules(body: Any) -> ShadowRules:
+    """Read a decoded body. Raises ValueError with all that is wrong."""
+    return _read(ShadowRules, body)
+
+
+def _read(schema: type[T], body: Any) -> T:
     try:
-        return TrafficBody.model_validate(body)
+        return schema.model_validate(body)
     except ValidationError as error:
         problems = (
             (".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, "), each["input"])

@@ -1,0 +1,215 @@
+"""The shadows of a server: versions that run a share of the requests which others answer, to be compared.
+
+A shadow gets requests without a sequence only: a step that runs twice would change a stored state twice. Its work is
+bounded, and what is too much is dropped, so that no client waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+from torchserve_py.doors.routing import DoorContext
+from torchserve_py.features.traffic.answer_copy import AnswerCopy
+from torchserve_py.features.traffic.traffic_body import ShadowRules
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import JobFailed, Parts
+from torchserve_py.metrics.families import Family
+from torchserve_py.metrics.instruments import Counter
+from torchserve_py.serving.errors import BadParameter, ModelError
+from torchserve_py.serving.serving import ServedModel, Serving
+
+logger = logging.getLogger(__name__)
+
+_OUTCOMES: Final = ("same", "different", "failed", "dropped")
+#: Requests that a shadow may have at once.
+_MOST_AT_ONCE: Final = 4
+#: Bytes of a request's body; a larger one is dropped.
+_MOST_BYTES: Final = 4 << 20
+#: Seconds after which nobody waits for an answer any more.
+_LONGEST: Final = 120.0
+#: How many differences are kept.
+_MOST_DIFFERENCES: Final = 10
+#: What names memory of the client; its answer would be written there twice.
+_SHARED_MEMORY: Final = b"shared_memory_region"
+
+
+@dataclass(eq=False)
+class _Shadow:
+    """The shadow of a model: its rules, what came of its requests, and the tasks that compare answers."""
+
+    rules: ShadowRules
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_OUTCOMES, 0))
+    seconds: float = 0.0  # of its answers that were compared
+    live_seconds: float = 0.0  # of those that clients got
+    differences: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MOST_DIFFERENCES))
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class Shadows:
+    """The shadows of a server, at most one for each model."""
+
+    @classmethod
+    def of(cls, context: DoorContext) -> Self:
+        """Return those of a server."""
+        made = cls(context.serving)
+        context.metrics.add(made.requests)
+        context.metrics.add(made.seconds)
+        context.on_close.append(made.close)
+        return made
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._shadows: dict[str, _Shadow] = {}
+        self.requests = Family("ts_shadow_requests_total", Counter, "Count", "Requests that were to run on a shadow")
+        self.seconds = Family("ts_shadow_seconds_total", Counter, "Seconds", "Time of answers that were compared")
+
+    def begin(self, name: str, rules: ShadowRules) -> None:
+        """Let a version run a share of the requests as well, from now on.
+
+        Raises ModelNotFound, ModelVersionNotFound; BadParameter: the version answers requests itself, or has sequences,
+        or takes requests of another kind.
+        """
+        live, shadow = self._serving.get(name), self._serving.get(name, rules.version)
+        if self._answers_itself(shadow):
+            raise BadParameter(
+                f"Version {rules.version} of model {name} answers requests itself; a shadow must not be the "
+                "default version, and must have no weight."
+            )
+        if live.is_stateful or shadow.is_stateful:
+            raise BadParameter(f"Model {name} has sequences: its steps cannot run twice. Only others have shadows.")
+        if live.contract is not shadow.contract:
+            raise BadParameter(f"Versions {live.version}, {rules.version} of model {name} take different requests.")
+        self.end(name, "other rules")
+        state = self._shadows[name] = _Shadow(rules)
+        logger.info(
+            "Shadow of model %s version %s: begun, with %g %% of the requests", name, rules.version, rules.percent
+        )
+
+        def watcher(answering: ServedModel, request: InferenceRequest, parts: Parts) -> None:
+            if request.by_default and random.random() * 100 < rules.percent:  # noqa: S311 - it is no secret
+                self._run(state, answering, request, parts)
+
+        self._serving.watch(name, watcher)
+
+    def end(self, name: str, why: str) -> None:
+        """Let a model have no shadow; do nothing if it has none."""
+        state = self._shadows.pop(name, None)
+        if state is None:
+            return
+        self._serving.watch(name, None)
+        for task in state.tasks:
+            task.cancel()
+        logger.info("Shadow of model %s version %s: ended: %s", name, state.rules.version, why)
+
+    def close(self) -> None:
+        """End all, with the server."""
+        for name in list(self._shadows):
+            self.end(name, "the server stops")
+
+    def about(self, name: str) -> dict[str, Any]:
+        """Return what is shown of a model's shadow, empty without one."""
+        state = self._shadows.get(name)
+        if state is None:
+            return {}
+        compared = state.outcomes["same"] + state.outcomes["different"]
+        means = {"meanMSec": state.seconds, "liveMeanMSec": state.live_seconds} if compared else {}
+        return {
+            **state.rules.model_dump(),
+            **state.outcomes,
+            **{key: round(seconds / compared * 1000, 3) for key, seconds in means.items()},
+            "differences": list(state.differences),
+        }
+
+    def _answers_itself(self, model: ServedModel) -> bool:
+        is_default = self._serving.get(model.name).version == model.version
+        return is_default or model.version in self._serving.weights(model.name)
+
+    def _run(self, state: _Shadow, answering: ServedModel, request: InferenceRequest, parts: Parts) -> None:
+        """Run a request on the shadow, too, unless that is not possible or too much."""
+        name = answering.name
+        try:
+            model = self._serving.get(name, state.rules.version)
+            answers_itself = self._answers_itself(model)
+        except ModelError as error:
+            self.end(name, str(error))
+            return
+        if answers_itself:
+            self.end(name, "it answers requests itself now")
+            return
+        if parts.ended or not _may_run_twice(request):
+            return
+        status = self._serving.status(model)
+        if len(state.tasks) >= _MOST_AT_ONCE or status.queue_pending or _size(request) > _MOST_BYTES:
+            self._count(state, model, "dropped")
+            return
+        live = AnswerCopy()
+        parts.copy_to(live.take)
+        again = replace(request, by_default=False, priority=0, limits=None, via="server")
+        task = asyncio.create_task(self._compare(state, model, again, live, parts.job_id))
+        state.tasks.add(task)
+        task.add_done_callback(state.tasks.discard)
+
+    async def _compare(
+        self, state: _Shadow, model: ServedModel, request: InferenceRequest, live: AnswerCopy, job_id: str
+    ) -> None:
+        ours = AnswerCopy()
+        parts = self._serving.submit(model, request)
+        try:
+            async with asyncio.timeout(_LONGEST):
+                while not ours.ended.done():
+                    ours.take(await parts.next())
+        except JobFailed as failure:
+            ours.take(failure.cause)
+        except TimeoutError:
+            ours.take(None)
+        finally:
+            parts.cancel()
+        try:
+            async with asyncio.timeout(_LONGEST):
+                await live.ended
+        except TimeoutError:
+            live.take(None)
+        if not live.answered or ours.is_too_large or live.is_too_large:
+            self._count(state, model, "dropped")
+        elif ours.failed and not live.failed:
+            self._count(state, model, "failed")
+            state.differences.append({"requestId": job_id, "live": live.shown(), "shadow": ours.shown()})
+        else:
+            same = ours.is_like(live)
+            self._count(state, model, "same" if same else "different")
+            self._time(state, model, ours.seconds, live.seconds)
+            if not same:
+                state.differences.append({"requestId": job_id, "live": live.shown(), "shadow": ours.shown()})
+
+    def _count(self, state: _Shadow, model: ServedModel, outcome: str) -> None:
+        state.outcomes[outcome] += 1
+        labels = {"model_name": model.name, "model_version": model.version, "outcome": outcome}
+        self.requests.child(labels).inc()
+
+    def _time(self, state: _Shadow, model: ServedModel, seconds: float, live_seconds: float) -> None:
+        state.seconds += seconds
+        state.live_seconds += live_seconds
+        labels = {"model_name": model.name, "model_version": model.version}
+        self.seconds.child({**labels, "answer": "shadow"}).inc(seconds)
+        self.seconds.child({**labels, "answer": "live"}).inc(live_seconds)
+
+
+def _pieces(request: InferenceRequest) -> list[Any]:
+    """Return the body, or the value of each field of a form."""
+    body = request.body
+    return [value for _, _, value in body] if isinstance(body, list | tuple) else [body]
+
+
+def _size(request: InferenceRequest) -> int:
+    return sum(len(piece) for piece in _pieces(request) if isinstance(piece, bytes | bytearray | memoryview | str))
+
+
+def _may_run_twice(request: InferenceRequest) -> bool:
+    if request.sequence is not None or request.more_input or request.only_ask:
+        return False
+    return not any(_SHARED_MEMORY in piece for piece in _pieces(request) if isinstance(piece, bytes | bytearray))
