@@ -158,9 +158,12 @@ def test_a_model_that_is_larger_than_the_budget_does_not_start(server: RunningSe
 def test_a_worker_that_was_killed_gives_its_memory_back(server: RunningServer) -> None:
     for name in NAMES[:3]:
         assert server.predict(name).status_code == 200
-    for name in NAMES[:3]:
-        for pid in pids(server, name):
-            psutil.Process(pid).kill()
+    killed = {pid for name in NAMES[:3] for pid in pids(server, name)}
+    for pid in killed:
+        psutil.Process(pid).kill()
+    eventually(
+        lambda: killed.isdisjoint(pid for name in NAMES[:3] for pid in pids(server, name)), "the server knows their end"
+    )
     assert {server.predict(name).status_code for name in NAMES} == {200}
     assert server.predict(NAMES[0]).status_code == 200
 
