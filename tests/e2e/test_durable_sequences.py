@@ -10,6 +10,8 @@ import pytest
 import requests
 from tests.e2e.running_server import RunningServer
 
+from torchserve_py.cli import main
+
 # A number is added; "die" kills the worker, "die once" only the first time, "full" takes the worker's disk away,
 # "odd" puts something into the state that no store can hold, "break" streams a part that ends the sequence, and raises,
 # "stream" streams a part and adds 1.
@@ -192,6 +194,23 @@ def test_a_server_that_holds_an_idle_sequence_lets_another_have_it(server: Runni
         other.wait_ready()
         for total, each in ((6, other), (7, server), (8, other)):
             assert step(each, "f", "1").text == str(total)
+
+
+def test_a_fork_goes_on_beside_the_original(
+    server: RunningServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [step(server, "origin", word, word).text for word in ("5", "7")] == ["5", "12"]
+    fork = ["store", "fork", str(folder / "sequences.db"), "--model", "tally", "--sequence", "origin", "--as", "copy"]
+    assert main(fork) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("forked: 'copy' goes on after step 2; its token is ")
+    assert step(server, "copy", "7", "7").text == "12"
+    answer = step(server, "copy", "100", "later")
+    assert (answer.text, answer.headers["ts_sequence_token"]) == ("112", said.split()[-1])
+    assert step(server, "origin", "1", "later").text == "13"
+    assert step(server, "copy", "die once").text == "113"
+    assert main(fork) == 2
+    assert "'copy' is in the store; choose an id that was not used before" in capsys.readouterr().err
 
 
 def test_another_server_goes_on_when_the_first_has_ended(server: RunningServer, folder: Path) -> None:

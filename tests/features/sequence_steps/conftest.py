@@ -1,5 +1,6 @@
 """Fixtures: each kind of store, settled as the server does, and workers that use it."""
 
+import importlib
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.redis_server import RedisServer
 from tests.unit.ts.frontend_stub import Worker
 
 from ts.features.sequence_steps.server_identity import server_identity
+from ts.features.sequence_steps.stores.maintenance import Maintenance
 
 CacheSettings = Callable[..., dict[str, Any]]
 
@@ -74,3 +76,14 @@ def durable_worker(
         return make_worker(source, model_name=model_name, sequences=True, continuous=continuous, cache=cache)
 
     return make
+
+
+@pytest.fixture
+def maintenance(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Maintenance]:
+    place = str(tmp_path / "sequences.db") if kind == "file" else request.getfixturevalue("redis_server").url
+    opening = importlib.import_module(
+        {"file": "ts.features.sqlite.open_sqlite", "redis": "ts.features.redis.open_redis"}[kind]
+    )
+    maintenance = opening.open_maintenance(place, create=True)
+    yield maintenance
+    maintenance.close()

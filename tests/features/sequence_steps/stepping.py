@@ -42,6 +42,31 @@ TOTAL = """
             return state["total"]
 """
 
+#: Adds up. A body: a number; "bad" (the row fails after it has appended), "look" (nothing is appended or set).
+SUM = """
+class Handler:
+    def initialize(self, context):
+        self.rebuilt = []
+
+    def handle(self, data, context):
+        return [self.step(context, index) for index in range(len(data))]
+
+    def step(self, context, index):
+        word = context.body(index).decode()
+        if word == "look":
+            return str(context.state.get(index, 0))
+        number = int(word) if word.isdigit() else 1000
+        context.state[index] = context.state.get(index, 0) + number
+        context.state.append(index, number)
+        if word == "bad":
+            context.fail(index, word, 422)
+        return str(context.state[index])
+
+    def rebuild(self, states, entries):
+        self.rebuilt.append((list(states), [list(each) for each in entries]))
+        return [(state or 0) + sum(numbers) for state, numbers in zip(states, entries)]
+"""
+
 
 def step(
     job_id: str,

@@ -1,45 +1,19 @@
 """`context.state.append`: a step stores what is new, and `rebuild` makes the state of it."""
 
 import contextlib
-import importlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.features.sequence_steps.conftest import CacheSettings
-from tests.features.sequence_steps.stepping import Make, answered, step
+from tests.features.sequence_steps.stepping import SUM, Make, answered, step
 from tests.unit.ts.frontend_stub import Worker
 
 from ts.features.sequence_steps.record import Damaged
 from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance
 from ts.features.sequence_steps.stores.portable import read_sequences, write_sequences
-
-#: Adds up. A body: a number; "bad" (the row fails after it has appended), "look" (nothing is appended or set).
-SUM = """
-class Handler:
-    def initialize(self, context):
-        self.rebuilt = []
-
-    def handle(self, data, context):
-        return [self.step(context, index) for index in range(len(data))]
-
-    def step(self, context, index):
-        word = context.body(index).decode()
-        if word == "look":
-            return str(context.state.get(index, 0))
-        number = int(word) if word.isdigit() else 1000
-        context.state[index] = context.state.get(index, 0) + number
-        context.state.append(index, number)
-        if word == "bad":
-            context.fail(index, word, 422)
-        return str(context.state[index])
-
-    def rebuild(self, states, entries):
-        self.rebuilt.append((list(states), [list(each) for each in entries]))
-        return [(state or 0) + sum(numbers) for state, numbers in zip(states, entries)]
-"""
 
 
 @pytest.fixture(params=["memory", "file", "redis"])
@@ -211,17 +185,6 @@ def test_an_entry_that_is_damaged_or_lost_costs_its_sequence_alone(
     worker = worker_of(SUM)
     assert answered(worker, step("1", "s", "1"), step("2", "t", "1")) == [DAMAGED, "21"]
     assert answered(worker, step("3", "s", "1", start=True)) == ["1"]
-
-
-@pytest.fixture
-def maintenance(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Maintenance]:
-    place = str(tmp_path / "sequences.db") if kind == "file" else request.getfixturevalue("redis_server").url
-    opening = importlib.import_module(
-        {"file": "ts.features.sqlite.open_sqlite", "redis": "ts.features.redis.open_redis"}[kind]
-    )
-    maintenance = opening.open_maintenance(place, create=True)
-    yield maintenance
-    maintenance.close()
 
 
 def examined(maintenance: Maintenance, model: str) -> dict[str, Examined]:

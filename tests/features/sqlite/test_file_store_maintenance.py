@@ -177,6 +177,54 @@ def test_an_import_overwrites_only_what_it_is_told_to(
     assert store.acquire(["a"])[0].state == b"a 5"
 
 
+def test_one_sequence_is_exported_alone(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(path)
+    change(path, STATE)
+    export, target = tmp_path / "export", tmp_path / "new.db"
+    assert main(["store", "export", str(path), str(export), "--model", "m", "--sequence", "b"]) == 0
+    assert "exported: 1; not exported, since they cannot be read: 0" in capsys.readouterr().err
+    assert main(["store", "import", str(target), str(export)]) == 0
+    assert open_store(target).acquire(["b"])[0].state == b"b 5"
+    assert not lease_on(open_store(target), "a").record.has_begun
+    assert main(["store", "export", str(path), str(tmp_path / "2"), "--model", "m", "--sequence", "none"]) == 2
+    assert "no sequence 'none' of model 'm'" in capsys.readouterr().err
+    assert not (tmp_path / "2").exists()
+
+
+FORK = ["--model", "m", "--sequence", "a"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--model", "m"], "fork takes --sequence, --as too"),
+        ([*FORK, "--as", "f", "--step", "2"], "cannot be forked after step 2; the store has its state after step 5"),
+        ([*FORK, "--as", "b"], "'b' is in the store"),
+        (["--model", "m", "--sequence", "over", "--as", "f"], "the sequence is over (ended)"),
+        (["--model", "m", "--sequence", "not begun", "--as", "f"], "no sequence 'not begun' of model 'm'"),
+    ],
+)
+def test_a_fork_that_cannot_be_made_changes_nothing(
+    path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    fill(path)
+    before = rows(path, "SELECT id, head, fence FROM sequences ORDER BY id")
+    try:
+        status = main(["store", "fork", str(path), *arguments])
+    except SystemExit as left:
+        status = int(left.code or 0)
+    assert status == 2
+    assert told in capsys.readouterr().err
+    assert rows(path, "SELECT id, head, fence FROM sequences ORDER BY id") == before
+
+
+def test_a_damaged_sequence_is_not_forked(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(path)
+    change(path, STATE)
+    assert main(["store", "fork", str(path), *FORK, "--as", "f"]) == 2
+    assert "m 'a' cannot be read: the checksum of its state is wrong" in capsys.readouterr().err
+
+
 def test_damage_is_not_exported(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(path)
     change(path, STATE)

@@ -41,10 +41,18 @@ class RedisMaintenance(Maintenance):
 
     def examine(self) -> Iterator[Examined]:
         for key in self._keys(SEQUENCE):
-            reading = examine(key, self._found(key))
-            if reading is not None:
-                sequence = None if reading.lost else reading.sequence
-                yield Examined(key.model, key.sequence_id, reading.problems, sequence)
+            examined = self._examine(key)
+            if examined is not None:
+                yield examined
+
+    def examine_one(self, model: str, sequence_id: str) -> Examined | None:
+        return self._examine(SequenceKey(model, SEQUENCE, sequence_id))
+
+    def _examine(self, key: SequenceKey) -> Examined | None:
+        reading = examine(key, self._found(key))
+        if reading is None:
+            return None
+        return Examined(key.model, key.sequence_id, reading.problems, None if reading.lost else reading.sequence)
 
     def other_problems(self) -> Sequence[str]:
         return [

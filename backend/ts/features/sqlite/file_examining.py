@@ -1,4 +1,4 @@
-"""Reads all sequences of a file, in short transactions."""
+"""Reads sequences of a file as an operator sees them, in short transactions."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Final
 from ts.features.sequence_steps.stores.maintenance import Examined
 from ts.features.sqlite.file_journal import fold
 from ts.features.sqlite.file_moving import examine
-from ts.features.sqlite.file_rows import text_of
+from ts.features.sqlite.file_rows import name_of, text_of
 from ts.features.sqlite.file_tables import Tables
 from ts.features.sqlite.sqlite_file import is_damage
 
@@ -26,14 +26,25 @@ def examine_all(tables: Tables) -> Iterator[Examined]:
         if not found:
             return
         for number, model, sequence_id in found:
-            try:
-                with file.transaction():
-                    fold(tables)
-                    examined = examine(tables, number)
-            except sqlite3.DatabaseError as error:
-                if not is_damage(error):
-                    raise
-                examined = Examined(text_of(model), text_of(sequence_id), [f"its place is damaged: {error}"], None)
+            examined = _examine(tables, number, text_of(model), text_of(sequence_id))
             if examined is not None:
                 yield examined
         last = found[-1][0]
+
+
+def examine_one(tables: Tables, model: str, sequence_id: str) -> Examined | None:
+    """Read a sequence; None if there is none with this id that has begun. Raises StoreError."""
+    with tables.file.reading():
+        found = tables.find(name_of(model), name_of(sequence_id))
+    return None if found is None else _examine(tables, found[0], model, sequence_id)
+
+
+def _examine(tables: Tables, number: int, model: str, sequence_id: str) -> Examined | None:
+    try:
+        with tables.file.transaction():
+            fold(tables)
+            return examine(tables, number)
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        return Examined(model, sequence_id, [f"its place is damaged: {error}"], None)

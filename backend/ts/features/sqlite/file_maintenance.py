@@ -7,7 +7,7 @@ from typing import Any, Final
 from ts.features.sequence_steps.record import Damaged, headless_record, pack_head
 from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, Repaired, StoredSequence
-from ts.features.sqlite.file_examining import examine_all
+from ts.features.sqlite.file_examining import examine_all, examine_one
 from ts.features.sqlite.file_journal import fold
 from ts.features.sqlite.file_moving import examine, put
 from ts.features.sqlite.file_opening import all_of, open_file
@@ -38,6 +38,9 @@ class FileMaintenance(Maintenance):
 
     def examine(self) -> Iterator[Examined]:
         return examine_all(self._tables)
+
+    def examine_one(self, model: str, sequence_id: str) -> Examined | None:
+        return examine_one(self._tables, model, sequence_id)
 
     def other_problems(self) -> Sequence[str]:
         with self._file.reading():

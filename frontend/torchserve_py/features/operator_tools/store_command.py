@@ -1,4 +1,4 @@
-"""`torchserve-py store`: finds what is damaged in a store of sequences, sets it right, and moves sequences."""
+"""`torchserve-py store`: finds and repairs what is damaged in a store of sequences, and moves and forks sequences."""
 
 import argparse
 import contextlib
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from torchserve_py.plugins import stores
-from ts.features.sequence_steps.record import Damaged
-from ts.features.sequence_steps.stores.maintenance import Maintenance, StoredSequence
+from ts.features.sequence_steps.record import Damaged, unpack_head
+from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, StoredSequence
 from ts.features.sequence_steps.stores.portable import read_sequences, write_sequences
+from ts.features.sequence_steps.stores.sequence_fork import CannotFork, fork
 from ts.features.sequence_steps.stores.store import StoreError
 
 _DAMAGE: Final = 1
@@ -21,8 +22,9 @@ _STREAM: Final = "-"
 _EPILOG: Final = """\
 check    lists what is damaged; the exit status is 1 if anything is
 repair   drops what cannot be read and keeps the rest; a sequence without a readable head is over
-export   writes all sequences that can be read to FILE ("-" for the standard output)
+export   writes the sequences that can be read to FILE ("-" for the standard output)
 import   adds the sequences in FILE to the store, which may be of another kind
+fork     copies a sequence under the id NEW; both go on by themselves, and the copy has a token of its own
 
 All of it works while servers use the store. Move a sequence that a server holds after that server has stopped."""
 
@@ -31,14 +33,19 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="torchserve-py store",
-        description="Check, repair, export or import the sequences in a store.",
+        description="Check, repair, export, import or fork the sequences in a store.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("act", choices=tuple(_ACTS), help="what to do")
     parser.add_argument("store", metavar="STORE", help="the file of a file store, or the URL of a Redis")
     parser.add_argument("file", metavar="FILE", nargs="?", help="the file to export to or to import from")
-    parser.add_argument("--model", help="export only the sequences of this model")
+    parser.add_argument("--model", help="export only the sequences of this model; the model of the sequence to fork")
+    parser.add_argument("--sequence", metavar="ID", help="the sequence to fork; export only this one, of --model")
+    parser.add_argument("--as", dest="new_id", metavar="NEW", help="the id of the fork")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="fork the sequence as it was after this step, not the last one"
+    )
     parser.add_argument(
         "--replace", action="store_true", help="let an import overwrite sequences that are in the store"
     )
@@ -51,12 +58,28 @@ def main(argv: Sequence[str]) -> int:
     given = arguments.parse_args(argv)
     if (given.file is None) == (given.act in {"export", "import"}):
         arguments.error(f"{given.act} takes {'a' if given.file is None else 'no'} FILE")
+    problem = _contradiction(given)
+    if problem:
+        arguments.error(problem)
     try:
         with contextlib.closing(_opened(given.store, create=given.act == "import")) as store:
             return _ACTS[given.act](store, given)
     except (StoreError, Damaged, OSError) as error:
         _tell(f"torchserve-py store {given.act}: {error}")
         return _FAILED
+
+
+def _contradiction(given: argparse.Namespace) -> str:
+    """Return what is wrong with the options for a sequence, "" if nothing is."""
+    if given.act == "fork":
+        wanted = {"--model": given.model, "--sequence": given.sequence, "--as": given.new_id}
+        missing = [name for name, value in wanted.items() if not value]
+        return f"fork takes {', '.join(missing)} too" if missing else ""
+    if given.new_id is not None or given.step is not None:
+        return "--as and --step are for fork"
+    if given.sequence is not None and (given.act != "export" or given.model is None):
+        return "--sequence is for fork, and for export together with --model"
+    return ""
 
 
 def _opened(place: str, *, create: bool) -> Maintenance:
@@ -103,7 +126,7 @@ def _export(store: Maintenance, given: argparse.Namespace) -> int:
 
     def readable() -> Iterator[StoredSequence]:
         nonlocal unreadable
-        for model, sequence_id, problems, sequence in store.examine():
+        for model, sequence_id, problems, sequence in _chosen(store, given):
             if given.model not in {None, model}:
                 continue
             for problem in problems:
@@ -117,6 +140,35 @@ def _export(store: Maintenance, given: argparse.Namespace) -> int:
         count = write_sequences(readable(), out)
     _tell(f"exported: {count}; not exported, since they cannot be read: {unreadable}")
     return _DAMAGE if unreadable else 0
+
+
+def _chosen(store: Maintenance, given: argparse.Namespace) -> Iterator[Examined]:
+    if given.sequence is None:
+        yield from store.examine()
+    else:
+        yield _the_one(store, given)
+
+
+def _the_one(store: Maintenance, given: argparse.Namespace) -> Examined:
+    examined = store.examine_one(given.model, given.sequence)
+    if examined is None:
+        raise StoreError(f"the store has no sequence {given.sequence!r} of model {given.model!r}")
+    return examined
+
+
+def _fork(store: Maintenance, given: argparse.Namespace) -> int:
+    examined = _the_one(store, given)
+    if examined.sequence is None:
+        raise Damaged(f"{given.model} {given.sequence!r} cannot be read: {'; '.join(examined.problems)}")
+    try:
+        made = fork(examined.sequence, given.new_id, given.step)
+    except CannotFork as error:
+        raise StoreError(f"{given.model} {given.sequence!r}: {error}") from error
+    if not store.write(made, replace=False):
+        raise StoreError(f"{given.model} {given.new_id!r} is in the store; choose an id that was not used before")
+    head = unpack_head(made.head)
+    print(f"forked: {given.new_id!r} goes on after step {head.last}; its token is {head.token}")
+    return 0
 
 
 @contextlib.contextmanager
@@ -159,4 +211,5 @@ _ACTS: Final[dict[str, Callable[[Maintenance, argparse.Namespace], int]]] = {
     "repair": _repair,
     "export": _export,
     "import": _import,
+    "fork": _fork,
 }

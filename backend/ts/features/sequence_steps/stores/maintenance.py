@@ -66,6 +66,9 @@ class Maintenance(Protocol):
     def examine(self) -> Iterator[Examined]:
         """Read each sequence that has begun, open or over."""
 
+    def examine_one(self, model: str, sequence_id: str) -> Examined | None:
+        """Read one sequence, open or over; None if the store has none with this id that has begun."""
+
     def other_problems(self) -> Sequence[str]:
         """Return what else is wrong with the store, or was set aside in it; each a sentence that names it."""
 
