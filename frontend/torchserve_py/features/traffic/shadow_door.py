@@ -24,7 +24,7 @@ _SET: Final = Operation(
         JSON: {
             "type": "object",
             "required": ["version"],
-            "properties": {"version": TEXT, "percent": {"type": "number", "exclusiveMinimum": 0, "maximum": 100}},
+            "properties": {"version": TEXT, "percent": {"type": "number", "minimum": 0, "maximum": 100}},
         }
     },
     gives={JSON: OBJECT},
