@@ -77,6 +77,7 @@ BUILT_IN: Final = (
     "computing",
     "forms",
     "fleet",
+    "journal",
     "snapshots",
     "confinement",
     "handler_metrics",

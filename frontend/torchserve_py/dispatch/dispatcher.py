@@ -19,6 +19,7 @@ from torchserve_py.dispatch.alarm import Alarm
 from torchserve_py.dispatch.refused_steps import cause_of, close_reason, pause_of
 from torchserve_py.jobs.inference_job import InferenceJob, new_job_id
 from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.job_observer import OnEnd, OnPart
 from torchserve_py.jobs.parts import Input, Inputs, Part, Parts, ReaderEvents
 from torchserve_py.metrics.model_metrics import BatchRecord, JobRecord, ModelMetrics
 from torchserve_py.scheduling.closed import Over
@@ -97,8 +98,9 @@ class Dispatcher(ReaderEvents):
     def submit(
         self,
         request: InferenceRequest,
-        on_end: Callable[[str, Cause | int, bool], None] | None = None,
+        on_end: OnEnd | None = None,
         refusal: Cause | None = None,
+        on_part: OnPart | None = None,
     ) -> Parts:
         """Admit one inference request, or refuse it for this cause; a refusal is raised by the first `Parts.next`."""
         now, limit = self.now(), request.expires_in
@@ -114,6 +116,7 @@ class Dispatcher(ReaderEvents):
             open_ended=request.more_input,
             request=request,
             on_end=on_end,
+            on_part=on_part,
         )
         if (named := request.sequence) is not None and self._keeps_sequences:
             job.sequence_id, job.starts_sequence, job.ends_sequence = named.id, named.starts, named.ends
@@ -216,6 +219,8 @@ class Dispatcher(ReaderEvents):
         else:
             self.metrics.part_times[job.part_at > 0].append(now - (job.part_at or job.submitted_at))
             job.part_at = now
+            if job.on_part is not None:
+                job.on_part(part)
             parts.deliver(part)
             if parts.buffered_bytes > self._stream_buffer_size:
                 self._fell_behind(job, parts, worker)
@@ -448,10 +453,11 @@ class Dispatcher(ReaderEvents):
         record = JobRecord(
             *(time.time(), job.submitted_at, job.sent_at, now, job.request.by_default, job.request.via, told, failed),
             *(job.id, job.request.headers, trace_id, job.sequence_id or "", job.worker_id, size),
+            job.opens,
         )
         self.metrics.ended(record)
         if job.on_end is not None:
-            job.on_end(job.id, told, failed)
+            job.on_end(record, outcome if isinstance(outcome, Part) else None)
 
     def _tell_closed(self, effect: CloseSequence, now: float) -> None:
         self.metrics.sequences_closed[effect.reason].inc()

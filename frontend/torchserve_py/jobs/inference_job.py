@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.job_observer import OnEnd, OnPart
 from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import Job
@@ -58,8 +59,8 @@ class InferenceJob(Job):
     """A job with its request, its reader and the times that the watchdog of its worker compares."""
 
     request: InferenceRequest = field(kw_only=True)  # what was submitted
-    #: Called once it has its outcome; see `job_observer.ObservedJob.end`.
-    on_end: Callable[[str, Cause | int, bool], None] | None = None
+    on_end: OnEnd | None = None
+    on_part: OnPart | None = None
 
     #: What the reader holds; None once the job has its outcome.
     parts: Parts | None = field(default=None, init=False, repr=False)
@@ -93,6 +94,7 @@ class InferenceJob(Job):
             is_handed_over=True,
             request=self.request,
             on_end=self.on_end,
+            on_part=self.on_part,
         )
         again.parts = parts
         return again

@@ -1,10 +1,17 @@
 """What a feature that follows every job is told, and what it may change; `plugin_api.Plugin.observer` makes one."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.scheduling.effects import Cause
+from torchserve_py.jobs.parts import Part
+from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.settings.schemas.plugin_keys import PluginKeys
+
+#: Gets the record of a job that has its outcome, and the last part of its answer, or None if it has no answer.
+OnEnd: TypeAlias = Callable[[JobRecord, Part | None], None]
+#: Gets a part of a job's answer that others will follow.
+OnPart: TypeAlias = Callable[[Part], None]
 
 
 class ObservedJob(NamedTuple):
@@ -13,21 +20,29 @@ class ObservedJob(NamedTuple):
     Attributes:
         headers: What its worker gets in place of the request's headers.
         trace_id: The trace that the access log names, if the observer keeps one.
-        end: Called once the job has its outcome, with its id, the status of its answer or why it has none, and whether
-            it failed.
+        end: Called once the job has its outcome.
+        part: Called for each part but the last, if it is not None.
     """
 
     headers: Sequence[tuple[Any, Any]]
     trace_id: str | None
-    end: Callable[[str, Cause | int, bool], None]
+    end: OnEnd
+    part: OnPart | None = None
 
 
 class JobObserver(Protocol):
     """Follows jobs in the server, and calls of models in workers."""
 
     @property
-    def in_workers(self) -> tuple[str, str]:
+    def in_workers(self) -> tuple[str, str] | None:
         """The name of a module for workers, and the argument of its ``observer``; see `ts.runtime.worker_observer`."""
+        ...
+
+    def of_model(self, name: str, version: str, keys: PluginKeys) -> "JobObserver | None":
+        """Return what follows the jobs of a version of a model with these keys, None if nothing does.
+
+        Raises ModelError: the keys ask for what is not possible here.
+        """
         ...
 
     def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob:

@@ -47,6 +47,7 @@ class JobRecord(NamedTuple):
         headers: Of its request.
         trace_id, sequence_id, worker_id: Empty for none.
         state_size: How many bytes the state has that a store has written with it; 0 if it has written none.
+        opens: Whether it is the first job of its sequence for its worker.
     """
 
     at: float
@@ -63,6 +64,7 @@ class JobRecord(NamedTuple):
     sequence_id: str
     worker_id: str
     state_size: int
+    opens: bool = False
 
 
 class BatchRecord(NamedTuple):

@@ -166,6 +166,8 @@ class Assembly:
             over=over,
         )
         limits = self._limits(config)
+        found = (each.of_model(plan.name, plan.version, config.plugin_keys) for each in self._observers)
+        observers = [each for each in found if each is not None]
 
         devices: dict[str, DeviceAssignment] = {}
         declared = self._metrics.declared_model_metrics
@@ -175,7 +177,7 @@ class Assembly:
             device = devices[place.worker_id] = plan.devices.next()
             label = f"W-{place.worker_id}-{plan.name}_{plan.version}"
             launch = launch_of(self._launch, plan, device, place, settings)
-            load = load_message(plan, device, place, settings, declared, self._observers)
+            load = load_message(plan, device, place, settings, declared, observers)
             return lambda: Worker(
                 place.worker_id, label, self._launcher, launch, load, limits, self._listener, dispatcher
             )
@@ -202,7 +204,7 @@ class Assembly:
             label = f"Model {plan.name} version {plan.version}"
             module = importlib.import_module(module_of("autoscaler"))
             following = module.autoscaler(label, config.plugin_keys, pool, dispatcher, metrics)
-        return Model(plan, dispatcher, pool, self._usage, self._observers, following, self._room)
+        return Model(plan, dispatcher, pool, self._usage, observers, following, self._room)
 
     def _limits(self, config: EffectiveConfig) -> WorkerLimits:
         limits = WorkerLimits(

@@ -14,9 +14,9 @@ from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.job_observer import JobObserver
 from torchserve_py.jobs.limits import Limits
-from torchserve_py.jobs.parts import JobFailed, Parts
+from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.metrics.instruments import Histogram
-from torchserve_py.metrics.model_metrics import ModelMetrics
+from torchserve_py.metrics.model_metrics import JobRecord, ModelMetrics
 from torchserve_py.plans.plan import Plan
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import NoDescribeWorker
@@ -119,13 +119,18 @@ class Model:
             observed.append(observer.begin(request, self.name, self.version))
             request = replace(request, headers=observed[-1].headers)
 
-        def end(job_id: str, told: Cause | int, failed: bool) -> None:
+        def end(record: JobRecord, last: Part | None) -> None:
             if then is not None:
                 then()
             for each in observed:
-                each.end(job_id, told, failed)
+                each.end(record, last)
 
-        parts = self.dispatcher.submit(request, end, refusal)
+        def part(arrived: Part) -> None:
+            for tell in tell_part:
+                tell(arrived)
+
+        tell_part = [each.part for each in observed if each.part is not None]
+        parts = self.dispatcher.submit(request, end, refusal, part if tell_part else None)
         parts.trace_id = next((each.trace_id for each in observed if each.trace_id is not None), None)
         return parts
 

@@ -114,7 +114,7 @@ def load_message(
         adapters=[offer.adapter for offer in sources()],
         forms=module_of("forms"),
         protocols=dict(protocols()),
-        observers=dict(each.in_workers for each in observers),
+        observers=dict(each.in_workers for each in observers if each.in_workers is not None),
         model_name=plan.name,
         model_version=plan.version,
         model_dir=str(plan.files.model_dir) if node is None else "",

@@ -19,6 +19,7 @@ from torchserve_py.features.console.sampler import Sampler, about
 from torchserve_py.features.console.server_state import Machine, settings_shown
 from torchserve_py.features.console.tracebacks import Tracebacks
 from torchserve_py.features.console.worker_tails import WorkerTails
+from torchserve_py.features.journal.journal_thread import open_journals
 from torchserve_py.features.openai.openai_keys import answers_openai
 from torchserve_py.features.probes.probes_door import SHUTTING_DOWN, not_loaded
 from torchserve_py.features.served_functions.request_examples import declared_example
@@ -190,6 +191,7 @@ class LiveViews(Door):
             "slowest": self._finished.slowest(model.name, model.version),
             "metrics": [each._asdict() for each in self.context.metrics.handlers.shown(model.name)],
             "batches": activity.batches if history is None else history.batches,
+            "journal": _journal_of(model),
         }
 
     async def _log(self, values: PathValues) -> AsyncGenerator[Event, None]:
@@ -203,6 +205,12 @@ class LiveViews(Door):
             elif (quiet := quiet + 1) % _QUIET_LOOKS == 0:
                 yield None
             await asyncio.sleep(_LOOK)
+
+
+def _journal_of(model: ServedModel) -> dict[str, int] | None:
+    """Return how many records the journal of a model has written and dropped, None if it has none."""
+    found = [each for each in open_journals() if (each.model, each.version) == (model.name, model.version)]
+    return {"records": found[0].records, "dropped": found[0].dropped} if found else None
 
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.job_observer import ObservedJob
+from torchserve_py.jobs.parts import Part
+from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 from ts.features.tracing.span_export import HEADERS, OTLP, provider_of
 from ts.protocol.request_names import name_among
 
@@ -45,9 +48,13 @@ class JobSpans:
             raise FeatureUnavailable(f"traces = {destination}: {error}") from error
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        self.in_workers = "ts.features.tracing.handler_spans", destination
+        self.in_workers: tuple[str, str] | None = "ts.features.tracing.handler_spans", destination
         self._tracer = provider.get_tracer("torchserve_py")
         self._propagator = TraceContextTextMapPropagator()
+
+    def of_model(self, name: str, version: str, keys: PluginKeys) -> Self:
+        """Return this: the jobs of all models have spans."""
+        return self
 
     def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob:
         """Begin the span of a job."""
@@ -75,8 +82,9 @@ class JobSpans:
         own: dict[str, str] = {}
         self._propagator.inject(own, set_span_in_context(span, context))
 
-        def end(job_id: str, told: Cause | int, failed: bool) -> None:
-            span.set_attribute("request.id", request_id or job_id)
+        def end(record: JobRecord, last: Part | None) -> None:
+            told, failed = record.told, record.failed
+            span.set_attribute("request.id", request_id or record.job_id)
             if request.via == _HTTP and not isinstance(told, Cause):
                 span.set_attribute("http.response.status_code", told)
             if failed:

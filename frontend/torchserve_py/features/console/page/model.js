@@ -67,6 +67,7 @@ function page(server, model, chosen, signal) {
     : null;
   const shows = { sequences: model.stateful, chat: model.answers_openai };
   const tabs = TABS.filter(([id]) => shows[id] ?? true);
+  const journal = h("span", { class: "badge" });
   const panel = h("div", { id: "panel", role: "tabpanel", tabIndex: -1 });
   const links = tabs.map(([id, label]) =>
     h("button", { type: "button", role: "tab", id: `tab-${id}`, onclick: () => choose(id), onkeydown: move }, label),
@@ -103,7 +104,7 @@ function page(server, model, chosen, signal) {
     { class: "model" },
     h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Models")),
     h("div", { class: "heading" }, h("h1", {}, model.name), versions, h("span", { class: "spacer" }), makeDefault, remove),
-    h("p", { class: "about" }, badges(model)),
+    h("p", { class: "about" }, badges(model), journal),
     h("div", { class: "tabs", role: "tablist" }, links),
     panel,
   );
@@ -114,6 +115,8 @@ function page(server, model, chosen, signal) {
       reconcile(versions, now.versions, (each) => each, (each) => versionLink(now, each), (link, each) => {
         setText(link, each === now.default ? `${each} · default` : each);
       });
+      journal.hidden = !now.journal;
+      if (now.journal) setText(journal, journalText(now.journal));
       makeDefault.hidden = now.default === now.version;
       shown.update?.(now);
     },
@@ -128,6 +131,10 @@ function versionLink(model, version) {
 function badges({ contract, stateful, durable, url, config }) {
   const words = [contract, config.device_type, stateful && "sequences", durable && "stored", config.continuous && "continuous batching"];
   return [...words.filter(Boolean).map((word) => h("span", { class: "badge" }, word)), h("span", { class: "muted" }, url)];
+}
+
+function journalText({ records, dropped }) {
+  return `journal: ${records.toLocaleString("en")} records` + (dropped ? `, ${dropped.toLocaleString("en")} dropped` : "");
 }
 
 async function setDefault(button, { name, version }) {

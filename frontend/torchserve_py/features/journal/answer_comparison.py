@@ -1,0 +1,99 @@
+"""Finds what differs between two answers: JSON by its values, events one by one, everything else byte by byte."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+#: How many differences of one answer are told, and how many characters of a value.
+_MOST_TOLD: Final = 5
+_MOST_SHOWN: Final = 80
+_DATA: Final = b"data: "
+_NOT_JSON: Final = object()
+
+
+class Comparison:
+    """Compares answers.
+
+    Args:
+        tolerance: By how much numbers may differ, of 1 or of the larger one.
+        ignored: The members of JSON objects that may differ, such as ``usage.seconds``; items of lists have no name.
+    """
+
+    def __init__(self, tolerance: float = 0.0, ignored: Sequence[str] = ()) -> None:
+        self._tolerance = tolerance
+        self._ignored = frozenset(ignored)
+
+    def differences(self, recorded: bytes, replayed: bytes, ignored: Sequence[str] = ()) -> list[str]:
+        """Return what differs, each with where it is; empty if nothing does. ``ignored`` comes on top."""
+        if recorded == replayed:
+            return []
+        skip = self._ignored | frozenset(ignored)
+        one, other = _documents(recorded), _documents(replayed)
+        if len(one) != len(other):
+            return [f"{len(one)} events became {len(other)}"]
+        found: list[str] = []
+        for number, (before, after) in enumerate(zip(one, other, strict=True)):
+            where = f"event {number + 1}" if len(one) > 1 else ""
+            found += self._of_documents(before, after, where, skip)
+            if len(found) >= _MOST_TOLD:
+                break
+        return found[:_MOST_TOLD]
+
+    def _of_documents(self, one: bytes, other: bytes, where: str, skip: frozenset[str]) -> Iterator[str]:
+        values = _json(one), _json(other)
+        if _NOT_JSON in values:
+            if one != other:
+                yield f"{where + ': ' if where else ''}{_shown(one)} became {_shown(other)}"
+            return
+        yield from self._of_values(*values, where, "", skip)
+
+    def _of_values(self, one: Any, other: Any, where: str, path: str, skip: frozenset[str]) -> Iterator[str]:
+        if isinstance(one, dict) and isinstance(other, dict):
+            for name in {**one, **other}:
+                inner = f"{path}.{name}" if path else str(name)
+                if inner in skip:
+                    continue
+                shown = f"{where}.{name}" if where else str(name)
+                if name not in one or name not in other:
+                    yield f"{shown} is {'new' if name in other else 'missing'}"
+                else:
+                    yield from self._of_values(one[name], other[name], shown, inner, skip)
+        elif isinstance(one, list) and isinstance(other, list):
+            if len(one) != len(other):
+                yield f"{where or 'the list'} had {len(one)} items and has {len(other)}"
+                return
+            for index, (before, after) in enumerate(zip(one, other, strict=True)):
+                yield from self._of_values(before, after, f"{where}[{index}]", path, skip)
+        elif not self._are_equal(one, other):
+            yield f"{where + ': ' if where else ''}{_shown(one)} became {_shown(other)}"
+
+    def _are_equal(self, one: Any, other: Any) -> bool:
+        if isinstance(one, bool) or isinstance(other, bool) or not _are_numbers(one, other):
+            return type(one) is type(other) and bool(one == other)
+        if one == other or (one != one and other != other):  # noqa: PLR0124 - NaN
+            return True
+        return math.isclose(one, other, rel_tol=self._tolerance, abs_tol=self._tolerance)
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(each, int | float) for each in values)
+
+
+def _documents(answer: bytes) -> list[bytes]:
+    """Return the data of events that a server sends, or the answer itself."""
+    if not answer.startswith(_DATA):
+        return [answer]
+    return [line.removeprefix(_DATA) for line in answer.splitlines() if line.startswith(_DATA)]
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _NOT_JSON
+
+
+def _shown(value: Any) -> str:
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else json.dumps(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

@@ -1,0 +1,136 @@
+"""`torchserve-py replay`: sends the requests of a journal to another version of their model, and says what differs."""
+
+import argparse
+import asyncio
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import orjson
+
+from torchserve_py.features.journal.answer_comparison import Comparison
+from torchserve_py.features.journal.read_journal import JournalReader, JournalUnreadable
+from torchserve_py.features.journal.replay import Replay, ReplayPlan
+from torchserve_py.features.journal.replay_report import ReplayReport
+from torchserve_py.features.journal.sealed_lines import KeyUnusable, key_in
+
+#: The variable with the server's key: arguments of a command can be seen by all users of a machine.
+KEY_VARIABLE: Final = "TORCHSERVE_PY_KEY"
+_DIFFERS: Final = 1
+_FAILED: Final = 2
+#: How many requests may be without an answer while they are sent at their recorded times.
+_MANY: Final = 256
+_EPILOG: Final = f"""\
+The exit status is 0 if all answers are as recorded, 1 if one differs, 2 if the replay is not possible.
+A server that asks for a key gets the one in the variable {KEY_VARIABLE}."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="torchserve-py replay",
+        description="Send the requests of a journal to a running server again, and say which answers differ.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("journal", metavar="JOURNAL", nargs="+", type=Path, help="files or folders of a journal")
+    parser.add_argument(
+        "--model",
+        metavar="NAME[=VERSION]",
+        action="append",
+        default=[],
+        help="replay the requests to this model, on this version or the default one (otherwise: all, the default ones)",
+    )
+    parser.add_argument(
+        "--server", metavar="URL", default="http://127.0.0.1:8080", help="the inference API (%(default)s)"
+    )
+    parser.add_argument(
+        "--speed",
+        metavar="X",
+        type=_number("a number above 0", lambda value: value > 0),
+        help="send at the recorded times, X times as fast (otherwise: one after another)",
+    )
+    parser.add_argument(
+        "--at-once", metavar="N", type=_count, help=f"how many may be without an answer (1; with --speed {_MANY})"
+    )
+    parser.add_argument(
+        "--tolerance",
+        metavar="T",
+        type=_number("a number from 0", lambda value: value >= 0),
+        default=0.0,
+        help="by how much numbers in JSON may differ, of 1 or of the larger one (0)",
+    )
+    parser.add_argument(
+        "--ignore",
+        metavar="MEMBER",
+        action="append",
+        default=[],
+        help="a member of JSON answers that may differ, such as usage.seconds",
+    )
+    parser.add_argument("--key-file", metavar="FILE", type=Path, help="the key of an encrypted journal")
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=_number("a number above 0", lambda value: value > 0),
+        default=120.0,
+        help="seconds that an answer may take (%(default)g)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    return parser
+
+
+def _number(what: str, is_right: Callable[[float], bool]) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and is_right(value)):
+            raise argparse.ArgumentTypeError(f"{text!r} must be {what}")
+        return value
+
+    return read
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 10_000):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 to 10000")
+    return int(text)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    arguments = parser()
+    given = arguments.parse_args(argv)
+    models = {}
+    for each in given.model:
+        name, separator, version = each.partition("=")
+        if not name or (separator and not version):
+            arguments.error(f"--model {each}: it must be NAME or NAME=VERSION")
+        models[name] = version or None
+    at_once = given.at_once or (1 if given.speed is None else _MANY)
+    comparison = Comparison(given.tolerance, given.ignore)
+    key = os.environ.get(KEY_VARIABLE)
+    plan = ReplayPlan(given.server.rstrip("/"), models, given.speed, at_once, given.timeout, key, comparison)
+    try:
+        journal = JournalReader(given.journal, None if given.key_file is None else key_in(given.key_file))
+        try:
+            report = asyncio.run(_replayed(plan, journal))
+        finally:
+            journal.close()
+    except (JournalUnreadable, KeyUnusable) as error:
+        print(f"torchserve-py replay: {error}", file=sys.stderr)
+        return _FAILED
+    except aiohttp.ClientError as error:
+        print(f"torchserve-py replay: {given.server} cannot be reached: {error}", file=sys.stderr)
+        return _FAILED
+    print(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2).decode() if given.json else report.as_text())
+    return _DIFFERS if report.differing else 0
+
+
+async def _replayed(plan: ReplayPlan, journal: JournalReader) -> ReplayReport:
+    return await Replay(plan, journal).run()

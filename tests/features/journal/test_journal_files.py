@@ -1,0 +1,115 @@
+"""The files of a journal: rotation, retention, encryption, and what a reader makes of damage."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchserve_py.features.journal.journal_files import JournalFiles
+from torchserve_py.features.journal.journal_record import JournalRecord
+from torchserve_py.features.journal.read_journal import JournalReader, JournalUnreadable
+from torchserve_py.features.journal.sealed_lines import KeyUnusable, key_in
+
+KEY = bytes(32)
+WEEK = 168
+
+
+def record(number: int) -> dict[str, Any]:
+    known: dict[str, Any] = dict.fromkeys(JournalRecord.__required_keys__)
+    return {**known, "time": f"2026-01-01T00:00:{number:02}+00:00", "model": "m", "step": number}
+
+
+def line(number: int) -> bytes:
+    return json.dumps(record(number)).encode() + b"\n"
+
+
+def steps(folder: Path, key: bytes | None = None) -> list[int | None]:
+    reader = JournalReader([folder], key)
+    try:
+        return [reader.read(place)["step"] for place in reader.places]
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_what_was_written_is_read_in_the_order_of_the_requests(key: bytes | None, tmp_path: Path) -> None:
+    for numbers in ((3, 1), (2,)):  # by two servers, or one that was restarted
+        JournalFiles(tmp_path, WEEK, 1 << 30, key).write([line(number) for number in numbers])
+    assert steps(tmp_path, key) == [1, 2, 3]
+    assert len([*tmp_path.glob("*.jsonl")]) == 2
+
+
+def test_the_oldest_files_go_when_all_have_too_many_bytes(tmp_path: Path) -> None:
+    files = JournalFiles(tmp_path, WEEK, 8 * len(line(1)), None)
+    for number in range(1, 31):
+        files.write([line(number)])
+    kept = steps(tmp_path)
+    assert kept == [*range(31 - len(kept), 31)]
+    assert sum(file.stat().st_size for file in tmp_path.glob("*.jsonl")) <= 9 * len(line(1))
+
+
+def test_old_files_go(tmp_path: Path) -> None:
+    old = JournalFiles(tmp_path, 1, 1 << 30, None)
+    old.write([line(1)])
+    (file,) = tmp_path.glob("*.jsonl")
+    os.utime(file, (time.time() - 3700,) * 2)
+    JournalFiles(tmp_path, 1, 1 << 30, None).write([line(2)])
+    assert steps(tmp_path) == [2]
+
+
+def test_nothing_is_written_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = JournalFiles(tmp_path, WEEK, 1 << 30, None)
+    files.write([line(1)])
+    (file,) = tmp_path.glob("*.jsonl")
+
+    class Full:
+        def write(self, content: memoryview) -> int:
+            with file.open("ab") as out:
+                if file.stat().st_size > len(line(1)):
+                    raise OSError(28, "No space left on device")
+                return out.write(content[:10])
+
+        def truncate(self, size: int) -> None:
+            os.truncate(file, size)
+
+    monkeypatch.setattr(files, "_out", Full())
+    with pytest.raises(OSError, match="No space"):
+        files.write([line(2)])
+    assert file.read_bytes() == line(1)
+    files.write([line(3)])
+    assert steps(tmp_path) == [1, 3]
+
+
+def test_damaged_and_incomplete_lines_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(line(1) + b'{"time": 1}\n' + b"rubbish\n" + line(2) + b'{"time')
+    reader = JournalReader([tmp_path], None)
+    assert (len(reader.places), reader.damaged, reader.incomplete) == (2, 2, 1)
+
+
+def test_sealed_lines_cannot_be_moved_or_read_without_the_key(tmp_path: Path) -> None:
+    JournalFiles(tmp_path, WEEK, 1 << 30, KEY).write([line(1), line(2)])
+    (file,) = tmp_path.glob("*.jsonl")
+    with pytest.raises(JournalUnreadable, match="--key-file"):
+        JournalReader([tmp_path], None)
+    with pytest.raises(JournalUnreadable, match="another key"):
+        JournalReader([tmp_path], bytes(31) + b"x")
+    head, first, second = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(head + first + second.replace(b'"n":1', b'"n":5'))
+    reader = JournalReader([tmp_path], KEY)
+    assert (len(reader.places), reader.damaged) == (1, 1)
+
+
+@pytest.mark.parametrize(("text", "said"), [("AAAA", "has 3 bytes, it must have 32"), ("é", "is not Base64")])
+def test_a_key_of_another_form_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(text)
+    with pytest.raises(KeyUnusable, match=said):
+        key_in(tmp_path / "key")
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        JournalFiles(tmp_path / "file" / "m", WEEK, 1, None)
