@@ -70,7 +70,7 @@ def without_packages(folder: Path) -> str:
 def test_the_kernel_serves_without_features_and_their_packages(tmp_path: Path) -> None:
     path = os.pathsep.join((without_packages(tmp_path / "site"), without(set(plugins.BUILT_IN), tmp_path / "copy")))
     with RunningServer({"echo": model_folder(tmp_path, "echo", ECHO)}, environment={"PYTHONPATH": path}) as server:
-        server.wait_ready()
+        # It waits for the worker, as any request does.
         answer = requests.post(f"{server.inference}/predictions/echo", data=b"hello", timeout=DEADLINE)
         assert (answer.status_code, answer.content) == (200, b"hello")
 
@@ -80,7 +80,7 @@ def test_the_rest_serves(name: str, tmp_path: Path) -> None:
     gone = gone_with(name)
     path = without(gone, tmp_path / "copy")
     with RunningServer({"echo": model_folder(tmp_path, "echo", ECHO)}, environment={"PYTHONPATH": path}) as server:
-        server.wait_ready()
+        # It waits for the worker, as any request does.
         answer = requests.post(f"{server.inference}/predictions/echo", data=b"hello", timeout=DEADLINE)
         assert (answer.status_code, answer.content) == (200, b"hello")
         described = requests.options(f"{server.inference}/", timeout=DEADLINE).json()

@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 from torchserve_py.doors.failures import INVALID_REQUEST, failure_of, too_many_connections
+from torchserve_py.features.fleet.fleet_member import FLEET_NOT_TOLD
 from torchserve_py.features.management.management_calls import ModelApiDisabledError
+from torchserve_py.features.quickstart.unloaded_door import MODEL_NOT_LOADED
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.request_budget import NoRoomError
@@ -19,5 +21,11 @@ def test_every_cause_is_explained() -> None:
     section = text.partition("## What a cause means and what to do")[2].partition("\n## ")[0]
     documented = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     failures = [failure_of(NoRoomError()), too_many_connections(""), ModelApiDisabledError().failure]
-    causes_of_doors = [HANDLER_ERROR, INVALID_REQUEST, *(failure.cause for failure in failures)]
+    causes_of_doors = [
+        HANDLER_ERROR,
+        INVALID_REQUEST,
+        FLEET_NOT_TOLD,
+        MODEL_NOT_LOADED,
+        *(failure.cause for failure in failures),
+    ]
     assert sorted(documented) == sorted([*map(str, set(Cause) - UNSEEN), *map(str, causes_of_doors)])

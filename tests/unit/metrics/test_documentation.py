@@ -3,11 +3,15 @@
 import re
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.metrics.exposition import documented, server_metrics
 
+from torchserve_py.features.fleet.fleet_member import FleetMember, show_member
 from torchserve_py.features.memory_budget.budget_metrics import BudgetMetrics
+from torchserve_py.features.traffic.canaries import Canaries
+from torchserve_py.features.traffic.shadows import Shadows
 from torchserve_py.scheduling.demand import Reason
 from torchserve_py.scheduling.effects import CloseReason
 
@@ -18,6 +22,11 @@ def test_every_family_is_documented_with_its_type() -> None:
     metrics = server_metrics()
     metrics.model("noop", "1.0")
     BudgetMetrics(metrics)
+    nobody: Any = None
+    show_member(metrics, FleetMember(nobody, nobody))
+    shadows = Shadows(nobody)
+    for family in (Canaries(nobody, nobody).decisions, shadows.requests, shadows.seconds):
+        metrics.add(family)
     rows = re.findall(r"^\| (`[^|]+`) \| (counter|gauge|histogram) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     in_docs = {name: kind for names, kind in rows for name in re.findall(r"`(\w+)`", names)}
     assert in_docs == {name: kind for name, (kind, _) in documented(metrics).items()}

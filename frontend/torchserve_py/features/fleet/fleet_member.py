@@ -21,6 +21,7 @@ from torchserve_py.features.fleet.state_folder import StateFolder
 from torchserve_py.features.management.management_calls import ChangedVersion, ManagementCalls
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Gauge
+from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.plugin_api import FeatureUnavailable, Restored
 from torchserve_py.serving.errors import InvalidModel, ModelError
 from torchserve_py.serving.serving import RegisterRequest, Serving
@@ -29,6 +30,8 @@ from torchserve_py.settings.table import Settings
 
 logger = logging.getLogger(__name__)
 
+#: The cause of an answer to a call whose change the fleet does not know.
+FLEET_NOT_TOLD: Final = "fleet_not_told"
 #: How often a server looks for a new state (seconds), and after how long it tries again what it could not do.
 _LOOK_INTERVAL: Final = 1.0
 _RETRY_INTERVAL: Final = 15.0
@@ -76,7 +79,7 @@ class FleetMember:
         except (FleetStateError, TimeoutError) as error:
             why = str(error) or "its state cannot be read"
             text = f"This server has made the change, but not its fleet: {why} Make the change again later."
-            raise DoorError(Failure(503, UNAVAILABLE, text, "fleet_not_told")) from error
+            raise DoorError(Failure(503, UNAVAILABLE, text, FLEET_NOT_TOLD)) from error
 
     async def follow(self) -> None:
         """Serve what the fleet serves, until it is cancelled; the first server tells what that is."""
@@ -200,12 +203,17 @@ async def belong_to_fleet(context: DoorContext) -> None:
         return
     member = FleetMember(context.serving, await asyncio.to_thread(_store_at, place))
     context.shared(ManagementCalls.of).followers.append(member.tell)
+    show_member(context.metrics, member)
+    await member.follow()
+
+
+def show_member(metrics: ServerMetrics, member: FleetMember) -> None:
+    """Show at ``/metrics`` which state a server serves, and in how many versions it does not."""
     for name, meaning, read in (
         ("ts_fleet_state", "Number of the state of its fleet that this server serves", lambda: member.number),
         ("ts_fleet_failures", "Versions in which this server does not follow its fleet", lambda: member.failed),
     ):
-        context.metrics.add(Family(name, Gauge, "Count", meaning)).child({}).read_from(read)
-    await member.follow()
+        metrics.add(Family(name, Gauge, "Count", meaning)).child({}).read_from(read)
 
 
 def _store_at(place: str) -> StateStore:

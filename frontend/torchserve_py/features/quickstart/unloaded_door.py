@@ -2,13 +2,16 @@
 
 import os
 from collections.abc import Coroutine, Iterator
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from torchserve_py.doors.failures import UNAVAILABLE, Failure, not_found
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.features.served_functions.problem_dialect import ProblemDialect
 from torchserve_py.transport.http1.request import Request
 from ts.serve_decorator import DEVELOPMENT_VARIABLE
+
+#: The cause of an answer while the model of a file does not load.
+MODEL_NOT_LOADED: Final = "model_not_loaded"
 
 
 class UnloadedFiles:
@@ -45,7 +48,7 @@ class UnloadedDoor(Door):
         return self._tell(f"Nothing has the path {request.target.partition('?')[0][:80]!r}. {told}")
 
     async def _tell(self, message: str) -> Reply:
-        failure = Failure(503, UNAVAILABLE, message, "model_not_loaded")
+        failure = Failure(503, UNAVAILABLE, message, MODEL_NOT_LOADED)
         answer = self._dialect.failure(failure)
         return answer._replace(headers=(*answer.headers, *failure.headers))
 
