@@ -37,6 +37,8 @@ class Dialect:
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
         """Return the failure for a job that ended without (the rest of) an answer."""
         failure = failure_of_job(cause, exchange.name, exchange.version, exchange.parts.sequence_id, exchange.model)
+        if (exceeded := exchange.parts.exceeded) is not None:
+            return failure._replace(message=exceeded.message, retry_after=exceeded.retry_after)
         if cause is not Cause.outcome_unknown:
             return failure
         return failure._replace(more_headers=(exchange.request_id_header,))

@@ -45,7 +45,8 @@ class Failure(NamedTuple):
     """An error as a client sees it: an HTTP status, TorchServe's exception name, a message for people, and the cause.
 
     ``cause`` is empty if status and type suffice. ``overloaded``: the same request may succeed a moment later, so the
-    answer says when to try again. ``allow`` names the methods of the path, for status 405. ``details`` is JSON, for
+    answer says when to try again: in ``retry_after`` seconds.
+    ``allow`` names the methods of the path, for status 405. ``details`` is JSON, for
     APIs whose errors have details. ``more_headers`` are the model's.
     """
 
@@ -57,11 +58,16 @@ class Failure(NamedTuple):
     allow: str = ""
     details: bytes | bytearray = b""
     more_headers: Sequence[Sequence[str]] = ()
+    retry_after: int = 1
 
     @property
     def headers(self) -> list[tuple[str, str]]:
         """The headers that come with the status, whatever the dialect."""
-        named = [(CAUSE_HEADER, self.cause), ("Allow", self.allow), *([RETRY_AFTER] if self.overloaded else ())]
+        named = [
+            (CAUSE_HEADER, self.cause),
+            ("Allow", self.allow),
+            ("Retry-After", str(self.retry_after) if self.overloaded else ""),
+        ]
         own = [(name, value) for name, value in self.more_headers if name.lower() not in _NOT_THE_MODELS]
         return [*[(name, value) for name, value in named if value], *own]
 

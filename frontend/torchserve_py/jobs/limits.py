@@ -1,8 +1,15 @@
 """What one client may ask of a server, whatever the model: the limits of its key."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torchserve_py.scheduling.effects import Cause
+
+
+class Exceeded(NamedTuple):
+    """What the client is told whose request exceeds a limit: which, and in how many seconds it may try again."""
+
+    message: str
+    retry_after: int
 
 
 class Limits(Protocol):
@@ -10,6 +17,9 @@ class Limits(Protocol):
 
     def begin(self) -> Cause | None:
         """Count a request that begins, or return why it may not."""
+
+    def exceeded(self, cause: Cause) -> Exceeded:
+        """Return what to tell a client that `begin` has just refused for this cause."""
 
     def end(self) -> None:
         """Note that a request which was counted has its answer."""

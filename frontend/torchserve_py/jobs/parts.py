@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from torchserve_py.jobs.limits import Exceeded
 from torchserve_py.scheduling.effects import Cause
 from ts.protocol.messages import SequenceNews
 from ts.protocol.response_head import headers_problem, reason_problem, status_problem
@@ -174,7 +175,7 @@ class Parts:
 
     __slots__ = (
         *("_buffer", "_copy_to", "_failure", "_reader", "_on_first", "_waiter"),
-        *("buffered_bytes", "ended", "inputs", "job_id", "sequence_id", "trace_id", "version"),
+        *("buffered_bytes", "ended", "exceeded", "inputs", "job_id", "sequence_id", "trace_id", "version"),
     )
 
     def __init__(self, job_id: str, sequence_id: str | None, reader: ReaderEvents) -> None:
@@ -182,6 +183,8 @@ class Parts:
         self.sequence_id = sequence_id
         #: Whether the last part, or a failure, has arrived (it may still wait to be read).
         self.ended = False
+        #: What the client is told of its limit, if the job was refused for one.
+        self.exceeded: Exceeded | None = None
         #: The trace that has a span for the job, if there is one.
         self.trace_id: str | None = None
         #: The version that has the job, if it is another one than it was submitted to.

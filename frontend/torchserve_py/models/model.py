@@ -107,7 +107,9 @@ class Model:
     def submit_within_limits(self, request: InferenceRequest, limits: Limits) -> Parts:
         """Admit a request of a client with limits, unless it exceeds these."""
         if (refusal := limits.begin()) is not None:
-            return self._submit_observed(request, refusal=refusal)
+            parts = self._submit_observed(request, refusal=refusal)
+            parts.exceeded = limits.exceeded(refusal)
+            return parts
         return self._submit_observed(request, limits.end)
 
     def _submit_observed(

@@ -35,6 +35,17 @@ def test_a_rate_below_one_a_second_lets_one_through_each_time() -> None:
     assert [limits.begin() for _ in range(2)] == [None, Cause.rate_limited]
 
 
+def test_who_comes_after_the_time_that_a_refusal_names_gets_through() -> None:
+    clock = Clock()
+    limits = KeyLimits(clock)
+    limits.change(0.4, None)
+    assert [limits.begin() for _ in range(2)] == [None, Cause.rate_limited]
+    told = limits.exceeded(Cause.rate_limited)
+    assert told == ("This key may make at most 0.4 requests a second.", 3)
+    clock.now += told.retry_after
+    assert limits.begin() is None
+
+
 def test_who_has_as_many_as_it_may_waits_for_an_answer() -> None:
     limits = KeyLimits()
     limits.change(None, 2)

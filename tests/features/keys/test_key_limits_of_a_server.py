@@ -106,7 +106,10 @@ def test_a_key_gets_no_more_in_a_second_than_it_may(server: RunningServer, port:
     with server:
         server.wait_ready()
         assert ask(server, "rare").status_code == 200
-        assert refused(ask(server, "rare")) == (429, "rate_limited", "1")
+        answer = ask(server, "rare")
+        assert (answer.status_code, answer.headers["ts-error-cause"]) == (429, "rate_limited")
+        assert 900 < int(answer.headers["Retry-After"]) <= 1000
+        assert answer.json()["message"] == "This key may make at most 0.001 requests a second."
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             stub = InferenceAPIsServiceStub(channel)
             request = PredictionsRequest(model_name="m", input={"data": b"x"})

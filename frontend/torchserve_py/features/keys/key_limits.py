@@ -1,8 +1,10 @@
 """The limits of a key, and what counts against them."""
 
+import math
 import time
 from collections.abc import Callable
 
+from torchserve_py.jobs.limits import Exceeded
 from torchserve_py.scheduling.effects import Cause
 
 
@@ -40,6 +42,14 @@ class KeyLimits:
             self._left -= 1
         self._running += 1
         return None
+
+    def exceeded(self, cause: Cause) -> Exceeded:
+        """Return what to tell a client that `begin` has just refused for this cause."""
+        if cause is Cause.rate_limited and (rate := self._per_second) is not None:
+            return Exceeded(
+                f"This key may make at most {rate:g} requests a second.", math.ceil((1 - self._left) / rate)
+            )
+        return Exceeded(f"This key may have at most {self._at_once} requests at once.", 1)
 
     def end(self) -> None:
         """Note that a request which was counted has its answer."""
