@@ -235,6 +235,8 @@ class Context:
         self.state_encoders: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
         #: The handler's method that makes states of the entries in logs, if it has one; see `RowStates.append`.
         self.rebuild: Callable[[list[Any], list[list[Any]]], list[Any]] | None = None
+        #: The handler's method that makes its own states of those of other versions, if it has one.
+        self.migrate: Callable[..., Any] | None = None
         #: The handler's `ts.sequence.arena.Arena`, if it makes one.
         self.arena: Any = None
         #: The values of each row of the current call, as the handler gets them.

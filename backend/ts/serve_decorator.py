@@ -19,6 +19,8 @@ STATE: Final = "state"
 LOG: Final = "log"
 #: The method of a decorated class that makes states of what was appended.
 REBUILD: Final = "rebuild"
+#: The method of a decorated class that makes states of this version of the model of those of another one.
+MIGRATE: Final = "migrate"
 #: The method of a decorated class that answers requests.
 METHOD: Final = "predict"
 #: The variable of the environment that `torchserve-py serve` sets where only this machine reaches the server: answers
@@ -56,9 +58,9 @@ def serve(target: T | None = None, **options: Any) -> T | Callable[[T], T]:
     """Mark the one function, class or object of a file that is the model.
 
     Args:
-        target: The function, or a class with a method ``predict`` and perhaps ``setup(device)`` and
-            ``rebuild(states, entries)``; or an object of a library: a pipeline of transformers, an estimator of
-            scikit-learn, a `torch.nn.Module`, a session of ONNX Runtime.
+        target: The function, or a class with a method ``predict`` and perhaps ``setup(device)``,
+            ``rebuild(states, entries)`` and ``migrate(state, from_version)``; or an object of a library: a pipeline of
+            transformers, an estimator of scikit-learn, a `torch.nn.Module`, a session of ONNX Runtime.
         batch_size: The most requests that one call gets; then each parameter is a list with a value of each request,
             and so is the result.
         max_batch_delay: How long a request waits for others to fill its batch, in milliseconds.

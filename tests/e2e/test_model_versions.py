@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,9 +58,9 @@ class Store:
         self._cache = f"store: {kind}{place}"
         self._directory = directory
 
-    def version(self, version: str, more: str = "") -> Path:
+    def version(self, version: str, more: str = "", handler: str = HANDLER) -> Path:
         """Write a version of the model."""
-        folder = model_folder(self._directory / version, "count", HANDLER, CONFIG.format(cache=self._cache + more))
+        folder = model_folder(self._directory / version, "count", handler, CONFIG.format(cache=self._cache + more))
         (folder / "MAR-INF").mkdir()
         model = {"modelName": "count", "modelVersion": version, "handler": "handler.py", "configFile": CONFIG_FILE}
         (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": model}))
@@ -214,3 +215,64 @@ def test_what_was_in_memory_is_lost_with_the_version_and_no_later_one_begins_fro
         assert server.register(one).status_code == 200
         assert [step(server, "a"), step(server, "b")] == [(410, "sequence_lost"), (200, "1.0:1")]
         assert step(server, "a", ts_request_sequence_start="true") == (200, "1.0:1")
+
+
+#: Version 1's state is a number, and version 2's a dict; one with more than 99 steps cannot be migrated.
+MIGRATING = HANDLER.replace(
+    """        self.steps[sequence_id] = self.steps.get(sequence_id, 0) + 1
+        return f"{self.version}:{self.steps[sequence_id]}"
+""",
+    """        state = self.steps.get(sequence_id, {"steps": 0})
+        state["steps"] += 1
+        self.steps[sequence_id] = state
+        return f"{self.version}:{state['steps']}"
+
+    def migrate(self, state, from_version):
+        if state > 99:
+            raise ValueError("too long")
+        return {"steps": state}
+""",
+)
+LONG = HANDLER.replace("get(sequence_id, 0) + 1", "get(sequence_id, 100 if 'stays' in sequence_id else 0) + 1")
+
+
+def test_sequences_move_to_a_version_that_migrates_their_states(shared_store: Store) -> None:
+    one, two = shared_store.version("1.0", handler=LONG), shared_store.version("2.0", handler=MIGRATING)
+    with RunningServer({"count": one}, {"unregister_model_timeout": 2}) as server:
+        for sequence in ("moves", "rests", "ends", "stays", "named"):
+            assert step(server, sequence)[0] == 200
+        assert server.register(two).status_code == 200
+        # While version 1 is the default, all stays as it is; who names the other version moves the sequence.
+        assert step(server, "moves") == (200, "1.0:2")
+        assert step(server, "named", version="2.0") == (200, "2.0:2")
+        make_default(server, "2.0")
+        assert [step(server, "moves"), step(server, "moves")] == [(200, "2.0:3"), (200, "2.0:4")]
+        assert step(server, "moves", version="1.0") == (409, "sequence_moved")
+        assert [step(server, "stays"), step(server, "stays")] == [(200, "1.0:102"), (200, "1.0:103")]
+        assert step(server, "ends", ts_request_sequence_end="true") == (200, "2.0:2")
+        assert step(server, "ends") == (200, "2.0:1")
+        assert open_sequences(server) == {"1.0": 2, "2.0": 3}
+        metrics = requests.get(f"{server.metrics}/metrics", timeout=DEADLINE).text
+        counted = re.findall(
+            r'^ts_(.+)_total\{model_name="count",model_version="2.0".* (\d)\.0$', metrics, re.MULTILINE
+        )
+        assert {("sequences_migrated", "3"), ("migration_failures", "1")} <= set(counted)
+
+        # What cannot be migrated keeps the old version for a while; then its client hears why, and nothing is lost.
+        assert unregister(server, "1.0").status_code == 200
+        assert step(server, "rests") == (200, "2.0:2")
+        assert step(server, "stays") in ((409, "sequence_moved"), (500, "migration_failed"))
+        assert server.register(one).status_code == 200
+        assert step(server, "stays") == (200, "1.0:104")
+
+
+def test_a_server_with_the_next_version_alone_continues_what_another_one_began(shared_store: Store) -> None:
+    one, two = shared_store.version("1.0", handler=LONG), shared_store.version("2.0", handler=MIGRATING)
+    with RunningServer({"count": one}) as first, RunningServer({"count": two}) as second:
+        assert [step(first, each) for each in ("a", "b", "stays")] == [(200, "1.0:1"), (200, "1.0:1"), (200, "1.0:101")]
+        assert step(second, "a") == (200, "2.0:2")
+        assert step(first, "a") == (409, "sequence_moved")
+        assert step(second, "stays") == (409, "sequence_moved")
+        assert step(first, "stays") == (200, "1.0:102")
+        first.terminate()
+        assert [step(second, each) for each in ("a", "b")] == [(200, "2.0:3"), (200, "2.0:2")]

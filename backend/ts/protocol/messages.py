@@ -155,6 +155,8 @@ class SequenceNews(NamedTuple):
         token: What names the sequence that the row is of among all that have its id; empty if it is not known.
         version: The version of the model that the sequence of a refused step belongs to; empty if that is not why.
         state_size: How many bytes the state has that a store has written with the step; 0 if it has written none.
+        migration: What came of moving the sequence here from another version of the model: `MIGRATED` with the commit
+            of the step, or `NOT_MIGRATED`; empty if nothing was to be moved.
     """
 
     cause: str = ""
@@ -162,6 +164,12 @@ class SequenceNews(NamedTuple):
     token: str = ""
     version: str = ""
     state_size: int = 0
+    migration: str = ""
+
+
+#: What `SequenceNews.migration` may be.
+MIGRATED: Final = "migrated"
+NOT_MIGRATED: Final = "failed"
 
 
 class ResultRow(NamedTuple):

@@ -68,6 +68,7 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
     ) = load["header_keys"]
     context.cache_settings = load.get("cache")
     context.rebuild = getattr(instance, "rebuild", None)
+    context.migrate = getattr(instance, "migrate", None)
     outcome = initialize(context)
     if isinstance(outcome, CoroutineType):
         if wait_for is None:

@@ -141,6 +141,8 @@ class TorchServeHandler:
             context = self._service.context
             written = "state" if context.rebuild is None else "entries"
             declared["sequence_states"] = {"store": (context.cache_settings or {})["store"], "stepsWrite": written}
+            if context.migrate is not None:
+                declared["sequence_states"]["migrates"] = True
         return {**self._service.declared, **declared}
 
     def begin_rows(self, wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES) -> list[Row]:

@@ -72,6 +72,8 @@ class SequenceCache(MutableMapping[str, Any]):
         self._arena = getattr(context, "arena", None)
         #: Makes states of the entries in their logs; None if the handler cannot, and so has no logs.
         self.rebuild: Rebuild | None = getattr(context, "rebuild", None)
+        #: Makes states of those of other versions of the model; None if the handler cannot.
+        self.migrate: Callable[..., Any] | None = getattr(context, "migrate", None)
         self._capacity = settings.get("capacity") or default_capacity(getattr(context, "model_yaml_config", None) or {})
         #: Whether a store holds the states that this cache evicts.
         self._stored = settings.get("store", "memory") != "memory"

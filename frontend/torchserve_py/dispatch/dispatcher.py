@@ -37,6 +37,7 @@ from torchserve_py.scheduling.effects import (
 from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
+from torchserve_py.scheduling.sequence import IDLE
 from torchserve_py.transport.running_time import running_time
 from torchserve_py.workers.worker import Worker
 from ts.protocol.boot_clock import boot_time
@@ -81,6 +82,8 @@ class Dispatcher(ReaderEvents):
         self._workers: dict[str, Worker] = {}
         #: The bytes that may wait for a reader before its worker is paused.
         self._stream_buffer_size = stream_buffer_size
+        #: The versions that are to have sequences which still run here.
+        self._moving: dict[str, Dispatcher] = {}
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
         self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
@@ -183,6 +186,8 @@ class Dispatcher(ReaderEvents):
                 elif part.job_id in self._jobs:
                     raise ValueError(f"a result of job {part.job_id}, which it does not have")
         finally:
+            if self._moving:
+                self._move(arrived, now)
             self._perform(self.scheduler.parts(arrived, now), now)
 
     def _result(
@@ -198,6 +203,8 @@ class Dispatcher(ReaderEvents):
             self.scheduler.failed(job.id)
         refusal = None
         if news is not None:
+            if news.migration in self.metrics.migrations:
+                self.metrics.migrations[news.migration].inc()
             refusal = cause_of(news, durable=self._durable)
             job.token = job.token or news.token or None
             if refusal is not None and job.parts is not None and news.version:
@@ -245,19 +252,52 @@ class Dispatcher(ReaderEvents):
         waiting = self.scheduler.take_waiting(job.sequence_id, attrgetter("may_be_handed_over"), now)
         self._perform(self.scheduler.close_sequence(job.sequence_id, CloseReason.suspended, now), now)
         for each in (job, *cast("Sequence[InferenceJob]", waiting)):
-            other.take_over(each)
+            other.take_over(each, by=self)
         return None
 
-    def take_over(self, job: InferenceJob) -> None:
-        """Run a job of another version's dispatcher, which forgets it, since its sequence is one of this version."""
+    def take_over(self, job: InferenceJob, *, by: Dispatcher | None) -> None:
+        """Run a job of another version's dispatcher, which forgets it, since its sequence is one of this version.
+
+        ``by`` is that dispatcher, if its version cannot run the sequence.
+        """
         parts, job.parts = job.parts, None
         if parts is None:
             return  # its reader has left
         parts.read_by(self)
         now = self.now()
-        self._perform(self.scheduler.submit(job.handed_over(parts), now), now)
+        self._perform(self.scheduler.submit(job.handed_over(parts, by), now), now)
         if not self._workers:
             self.on_waiting()
+
+    def move(self, sequence_id: str, to: Dispatcher) -> bool:
+        """Let another version have a stored sequence, which continues what this one has begun; return whether it may.
+
+        It gets the sequence once that rests, or with the jobs that wait behind a running one. It does not, as long as
+        the sequence is open here, if it was found not to run it.
+        """
+        sequence = self.scheduler.sequence(sequence_id)
+        if sequence is None or sequence.handed_over_by is to:
+            return False
+        if sequence.state is IDLE:
+            self.close_sequence(sequence_id, keep_stored=True)
+            return True
+        self._moving[sequence_id] = to
+        return False
+
+    def _move(self, arrived: Sequence[tuple[str, bool]], now: float) -> None:
+        """Let other versions have the sequences whose last running job has been answered."""
+        for job in [self._jobs[job_id] for job_id, more in arrived if not more and job_id in self._jobs]:
+            sequence = self.scheduler.sequence(job.sequence_id or "")
+            if sequence is None or sequence.id not in self._moving or sequence.in_flight != (job,):
+                continue
+            waiting = cast("Sequence[InferenceJob]", (*sequence.waiting, *sequence.successors))
+            is_over = bool(sequence.ending or job.ends_sequence)
+            if not is_over and all(each.may_be_handed_over and not each.sends for each in waiting):
+                to = self._moving[sequence.id]
+                self.scheduler.take_waiting(sequence.id, waiting.__contains__, now)
+                self._perform(self.scheduler.close_sequence(sequence.id, CloseReason.suspended, now), now)
+                for each in waiting:
+                    to.take_over(each, by=None)
 
     def _postpone(self, job: InferenceJob, now: float) -> bool:
         """Have a job sent again whose sequence another server holds; return False if that took too long."""
@@ -461,6 +501,7 @@ class Dispatcher(ReaderEvents):
 
     def _tell_closed(self, effect: CloseSequence, now: float) -> None:
         self.metrics.sequences_closed[effect.reason].inc()
+        self._moving.pop(effect.sequence_id, None)
         if effect.worker_id is not None and (worker := self._workers.get(effect.worker_id)) is not None:
             worker.end_sequence(effect.sequence_id, effect.reason.value, boot_time() - (now - effect.at))
 

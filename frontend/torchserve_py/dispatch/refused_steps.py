@@ -15,6 +15,7 @@ CLOSE_REASONS: Final[dict[Cause | None, CloseReason | None]] = {
     Cause.sequence_expired: CloseReason.idle,
     Cause.sequence_moved: CloseReason.suspended,
     Cause.version_gone: CloseReason.suspended,
+    Cause.migration_failed: CloseReason.suspended,
     # These may be of another sequence with the same id: the one that is open continues at its next step.
     Cause.sequence_ended: CloseReason.suspended,
     Cause.sequence_unknown: CloseReason.suspended,

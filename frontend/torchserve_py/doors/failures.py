@@ -223,6 +223,12 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
         "VersionGoneException",
         f"{_SUBJECT} belongs to a version of the model that no server has any more. {_START_AGAIN}",
     ),
+    Cause.migration_failed: (
+        500,
+        INTERNAL,
+        f"{_SUBJECT} belongs to a version of the model that no server has any more, and its state cannot be migrated."
+        " The state is kept. The request was not applied; the model log says why.",
+    ),
     Cause.state_damaged: (
         500,
         INTERNAL,

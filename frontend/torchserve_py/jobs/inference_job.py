@@ -81,17 +81,20 @@ class InferenceJob(Job):
     @property
     def may_be_handed_over(self) -> bool:
         """Whether another version may run the job: its client has named none, and no worker has some of its inputs."""
-        return self.request.by_default and not (self.request.more_input or self.is_handed_over)
+        return self.request.by_default and not (self.request.more_input or self.handed_over_by is not None)
 
-    def handed_over(self, parts: Parts) -> "InferenceJob":
-        """Return the job as another version's dispatcher submits it, with what its reader holds."""
+    def handed_over(self, parts: Parts, by: object | None) -> "InferenceJob":
+        """Return the job as another version's dispatcher submits it, with what its reader holds.
+
+        ``by`` is the version that does not run its sequence, if that is why.
+        """
         again = InferenceJob(
             self.id,
             *(self.sequence_id, self.starts_sequence, self.ends_sequence, self.step, self.token),
             priority=self.priority,
             expires_at=self.expires_at,
             answer_by=self.answer_by,
-            is_handed_over=True,
+            handed_over_by=by,
             request=self.request,
             on_end=self.on_end,
             on_part=self.on_part,

@@ -97,6 +97,7 @@ class Part(NamedTuple):
 
 _FIELDS: Final = len(Part._fields)
 _NEWS: Final = Part._fields.index("news")
+_NEWS_TYPES: Final = [str, list, str, str, int, str]
 _UNKNOWN: Final = SequenceNews(Cause.outcome_unknown.value)
 #: With this status a worker accepts a WebSocket; what is sent over it follows in further parts.
 _SWITCHING_PROTOCOLS: Final = 101
@@ -137,7 +138,7 @@ def _problem(row: list[Any]) -> str | None:
         if type(pair) is not list or len(pair) != 2:
             return "its headers are not a list of pairs"
     if news is not None and not _is_news(news):
-        return "what it tells of sequences is not a list of a cause, ids, a token, a version and a size"
+        return "what it tells of sequences is not a list of a cause, ids, a token, a version, a size and a migration"
     problem = None
     if type(status) is not int or not (200 <= status <= 599 or (status == _SWITCHING_PROTOCOLS and more)):
         problem = status_problem(status)
@@ -149,7 +150,7 @@ def _problem(row: list[Any]) -> str | None:
 
 
 def _is_news(news: Any) -> bool:
-    return type(news) is list and [*map(type, news)] == [str, list, str, str, int] and {*map(type, news[1])} <= {str}
+    return type(news) is list and [*map(type, news)] == _NEWS_TYPES and {*map(type, news[1])} <= {str}
 
 
 class JobFailed(Exception):

@@ -93,6 +93,8 @@ SERVER_METRICS: Final = _by_name(
     Declaration("ts_batch_size", HISTOGRAM, "Count", _MODEL, "Requests sent to a worker together", BATCH_BOUNDS),
     Declaration("ts_queue_depth", GAUGE, "Count", _MODEL, "Requests that wait for a worker"),
     Declaration("ts_open_sequences", GAUGE, "Count", _MODEL, "Sequences that are open"),
+    Declaration("ts_sequences_migrated_total", COUNTER, "Count", _MODEL, "Sequences of other versions that moved here"),
+    Declaration("ts_migration_failures_total", COUNTER, "Count", _MODEL, "Sequences that could not be migrated"),
     Declaration("ts_workers_wanted", GAUGE, "Count", _MODEL, "Workers that there are to be"),
     Declaration("ts_workers_ready", GAUGE, "Count", _MODEL, "Workers that take requests"),
     Declaration(

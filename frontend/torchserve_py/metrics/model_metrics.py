@@ -14,6 +14,7 @@ from torchserve_py.metrics.instruments import Counter, Gauge, Histogram
 from torchserve_py.metrics.metric_lines import MetricLines
 from torchserve_py.scheduling.demand import Reason
 from torchserve_py.scheduling.effects import Cause, CloseReason
+from ts.protocol.messages import MIGRATED, NOT_MIGRATED
 
 #: `model_version` of requests that name no version, as in TorchServe.
 DEFAULT_VERSION_LABEL = "default"
@@ -168,6 +169,11 @@ class ModelMetrics:
         self.batch_size = families.child(Histogram, "ts_batch_size", labels)
         self.outcomes = Outcomes()
         self.open_sequences = families.child(Gauge, "ts_open_sequences", labels)
+        #: Sequences of other versions, by what came of moving them here; see `SequenceNews.migration`.
+        self.migrations = {
+            MIGRATED: families.child(Counter, "ts_sequences_migrated_total", labels),
+            NOT_MIGRATED: families.child(Counter, "ts_migration_failures_total", labels),
+        }
         self.queue_depth = families.child(Gauge, "ts_queue_depth", labels)
         self.worker_restarts = families.child(Counter, "ts_worker_restarts_total", labels)
         self.workers_wanted = families.child(Gauge, "ts_workers_wanted", labels)

@@ -26,6 +26,7 @@ from torchserve_py.serving.usage import Usage
 from torchserve_py.workers.pool import WorkerPool
 from torchserve_py.workers.supervisor import Supervisor
 from torchserve_py.workers.worker import Worker
+from ts.protocol.messages import MIGRATED, NOT_MIGRATED
 
 #: Largest description by a handler (bytes); decoding a longer one would block the event loop.
 _MAX_DESCRIPTION = 256 * 1024
@@ -136,10 +137,10 @@ class Model:
         parts.trace_id = next((each.trace_id for each in observed if each.trace_id is not None), None)
         return parts
 
-    def shares_states_with(self, other: Model) -> bool:
-        """Whether stored sequences of the two versions continue with either, see `stateVersion`."""
-        stored = self.served.is_durable and other.served.is_durable
-        return stored and self.config.states.shared_with(other.config.states)
+    def continues(self, other: Model) -> bool:
+        """Whether this version continues another one's stored sequences: it migrates them, or see `stateVersion`."""
+        migrates = bool(self.declared.get("sequence_states", {}).get("migrates"))
+        return self.config.states.continues(other.config.states, migrates=migrates)
 
     @property
     def _ready_workers(self) -> list[Worker]:
@@ -225,6 +226,8 @@ class Model:
             loads_on_demand=self.pool.loads_on_demand,
             latest_change=self.pool.latest_change,
             open_sequences=self.dispatcher.scheduler.open_sequences,
+            migrated=int(self.dispatcher.metrics.migrations[MIGRATED].value),
+            not_migrated=int(self.dispatcher.metrics.migrations[NOT_MIGRATED].value),
             is_leaving=self.dispatcher.scheduler.runs_out,
         )
 

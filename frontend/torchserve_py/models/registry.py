@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 #: Time limit for workers to finish their current work when the server stops after its drain (seconds).
 _CLOSE_LIMIT = 5.0
+#: How many sequences another version gets in one turn of the event loop.
+_MOVED_AT_ONCE = 500
 
 
 class ModelRegistry(ServedModels):
@@ -172,7 +174,7 @@ class ModelRegistry(ServedModels):
             raise DefaultVersionInUse(name)
         if model in versions.leaving:
             gone: Awaitable[bool] = versions.leaving[model]
-        elif others and not versions.default.shares_states_with(model) and model.dispatcher.scheduler.open_sequences:
+        elif others and model.dispatcher.scheduler.open_sequences:
             gone = versions.leaving[model] = self._changes.start(self._leave(model))
             self._changed()
         else:
@@ -345,7 +347,16 @@ class ModelRegistry(ServedModels):
         return asyncio.shield(self._changes.start(self._end(model, finishes_in)))
 
     async def _leave(self, model: Model) -> bool:
-        """Let a version run its open sequences for a while, then end it; return whether its workers are gone."""
+        """Let a version run its open sequences for a while, then end it; return whether its workers are gone.
+
+        The default version gets those that it continues.
+        """
+        to = self.find(model.name)
+        if to.continues(model):
+            for number, sequence in enumerate(list(model.dispatcher.scheduler.sequences()), start=1):
+                model.dispatcher.move(sequence.id, to.dispatcher)
+                if not number % _MOVED_AT_ONCE:
+                    await asyncio.sleep(0)
         await model.dispatcher.drain(self._settings.unregister_model_timeout, Cause.unregistered, runs_out=True)
         versions = self._names.get(model.name)
         if versions is None or versions.models.get(model.version) is not model:

@@ -17,7 +17,6 @@ from torchserve_py.jobs.parts import Parts
 from torchserve_py.models.model import Model
 from torchserve_py.models.traffic import Traffic
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.scheduling.sequence import IDLE
 from torchserve_py.serving.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage, page_of_sequences
 from torchserve_py.serving.serving import ModelStatus, ServedModel, Watcher
@@ -90,18 +89,16 @@ class Versions:
     def choose_for(self, request: InferenceRequest, sequence_id: str, model: Model) -> Model | None:
         """Return the version that runs a request of a sequence, which was meant for ``model``.
 
-        A sequence stays with the version that has it open, unless both versions read each other's states. None: the
-        request names another version.
+        A sequence stays with the version that has it open, unless the other one continues its stored sequences. None:
+        the request names another version.
         """
         owner = self.running(sequence_id)
         if owner is None:
             return self.default if request.by_default and model in self.leaving else model
         if owner is model:
             return model
-        sequence = owner.dispatcher.scheduler.sequence(sequence_id)
-        is_resting = sequence is not None and sequence.state is IDLE
-        if is_resting and model not in self.leaving and model.shares_states_with(owner):
-            owner.dispatcher.close_sequence(sequence_id, keep_stored=True)
+        may_move = model not in self.leaving and model.continues(owner)
+        if may_move and owner.dispatcher.move(sequence_id, model.dispatcher):
             return model
         return owner if request.by_default else None
 

@@ -25,8 +25,11 @@ class SequenceStates:
     durable = False
     of_one_machine = False
 
-    def shared_with(self, other: SequenceStates) -> bool:
-        """Return whether versions of a model that keep states so and so continue each other's sequences."""
+    def continues(self, other: SequenceStates, *, migrates: bool) -> bool:
+        """Return whether a version of a model continues the sequences of one that keeps states otherwise.
+
+        ``migrates``: its handler can make its states of those of other versions.
+        """
         return False
 
     def prepare(self, log_location: Path, confinement: Confinement) -> None:

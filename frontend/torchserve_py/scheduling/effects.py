@@ -21,6 +21,7 @@ class Cause(StrEnum):
     sequence_unknown = "sequence_unknown"
     sequence_open = "sequence_open"
     version_gone = "version_gone"
+    migration_failed = "migration_failed"
     state_damaged = "state_damaged"
     step_applied = "step_applied"
     step_differs = "step_differs"

@@ -80,8 +80,8 @@ class Job:
     expires_at: float | None = None
     #: By when the client wants the whole answer, if it has said so; `expires_at` is no later then.
     answer_by: float | None = None
-    #: Whether another version's scheduler had the job, whose sequence is one of this version.
-    is_handed_over: bool = False
+    #: The version that had the job before, and found that it does not run the sequence.
+    handed_over_by: object | None = None
 
     state: JobState = field(default=NEW, init=False)
     #: Of jobs without a sequence the one with the lowest number goes first: how many were accepted before it, and that

@@ -391,7 +391,7 @@ class Scheduler:
         if job.expires_at is not None and job.expires_at <= now:
             return Cause.client_timeout
         continues = self._sequences is not None and not job.unbatched and job.sequence_id in self._sequences.open
-        continues = continues or job.is_handed_over
+        continues = continues or job.handed_over_by is not None
         if self._draining and (not continues or (self._durable and not self.runs_out)):
             return self._draining
         if not self._wanted_workers and not self._any_worker():

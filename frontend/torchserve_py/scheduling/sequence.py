@@ -82,6 +82,7 @@ class Sequence:
     has_succeeded: bool = False  # whether one of its jobs was answered without an error
     #: The tokens of its jobs that were answered: another one begins when a start marker ends what was there before.
     tokens: tuple[str, ...] = ()
+    handed_over_by: object | None = None  # the version that had the job which opened it, and does not run it
     held_until: float = 0.0  # when a held sequence may be asked for again
     timer: int = 0  # kept by `Deadlines`
 

@@ -340,6 +340,7 @@ class Sequences:
             ends_at=math.inf if self._policy.timeout is None else now + self._policy.timeout,
             idle_since=now,
             active_since=self._suspended.take(job.sequence_id, now),
+            handed_over_by=job.handed_over_by,
         )
         self.open[sequence.id] = sequence
         self._pending.bound[sequence] = None

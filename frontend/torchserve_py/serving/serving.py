@@ -123,6 +123,8 @@ class ModelStatus:
     loads_on_demand: bool = False  # there may be no worker, and a request starts one
     latest_change: Change | None = None
     open_sequences: int = 0
+    migrated: int = 0  # sequences that have moved here from other versions so far
+    not_migrated: int = 0  # sequences of other versions whose states could not be migrated
     is_leaving: bool = False  # whether the version is being unregistered, and runs only sequences that are open
 
     @property

@@ -129,10 +129,15 @@ class Shell:
 
 
 def told(
-    cause: str = "", ended: Sequence[str] = (), token: str = "", version: str = "", state_size: int = 0
+    cause: str = "",
+    ended: Sequence[str] = (),
+    token: str = "",
+    version: str = "",
+    state_size: int = 0,
+    migration: str = "",
 ) -> list[Any]:
     """Return what a row tells of sequences, as it arrives."""
-    return [cause, [*ended], token, version, state_size]
+    return [cause, [*ended], token, version, state_size, migration]
 
 
 def stateless(**fields: Any) -> Policy:

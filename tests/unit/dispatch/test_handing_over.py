@@ -87,3 +87,92 @@ async def test_a_version_that_runs_out_takes_the_steps_that_are_its_own(versions
     versions.refuse(parts)
     assert versions.old.batches == [["a"]]
     assert await cause_of(versions.one.submit("b", "new")) is Cause.unregistered
+
+
+class Moving(Versions):
+    """The sequence is version 1's, and version 2 continues it."""
+
+    def step(self, body: str, *, by_default: bool = True, ends: bool = False) -> Parts:
+        request = InferenceRequest(
+            (), body, "text/plain", sequence=SequenceRequest("s", False, ends, ()), by_default=by_default
+        )
+        return self.one.dispatcher.submit(request)
+
+    def move(self) -> bool:
+        return self.one.dispatcher.move("s", self.two.dispatcher)
+
+
+@pytest.fixture
+async def moving() -> Moving:
+    return Moving()
+
+
+async def test_a_resting_sequence_moves_at_once(moving: Moving) -> None:
+    moving.one.answer(moving.old, moving.step("a"))
+    assert moving.move()
+    assert not moving.one.dispatcher.scheduler.open_sequences
+    assert moving.old.ended.get_nowait() == ("s", "suspended")
+
+
+async def test_a_running_sequence_moves_behind_its_step_with_all_that_waits(moving: Moving) -> None:
+    first, second, third = (moving.step(body) for body in "abc")
+    assert not moving.move()
+    assert moving.new.batches == []
+    moving.one.answer(moving.old, first)
+    assert (moving.old.batches, moving.new.batches) == ([["a"]], [["b"]])
+    moving.two.answer(moving.new, second, b"B")
+    assert moving.new.batches == [["b"], ["c"]]
+    moving.two.answer(moving.new, third, b"C")
+    assert [(await parts.next()).body for parts in (first, second, third)] == [b"ok", b"B", b"C"]
+    assert moving.old.ended.get_nowait() == ("s", "suspended")
+    assert moving.two.dispatcher.scheduler.open_sequences == 1
+    assert not moving.one.dispatcher.scheduler.open_sequences
+
+
+async def test_a_sequence_that_the_other_version_cannot_migrate_comes_back_and_stays(moving: Moving) -> None:
+    first, second = moving.step("a"), moving.step("b")
+    moving.move()
+    moving.one.answer(moving.old, first)
+    moving.refuse(second)
+    assert moving.old.batches == [["a"], ["b"]]
+    assert not moving.move()
+    moving.one.answer(moving.old, second)
+    assert not moving.move()
+    assert moving.one.dispatcher.scheduler.open_sequences == 1
+    third = moving.step("c")
+    moving.one.answer(moving.old, third)
+    assert moving.old.batches == [["a"], ["b"], ["c"]]
+
+
+async def test_a_client_hears_that_a_state_cannot_be_migrated_where_the_old_version_is_gone(moving: Moving) -> None:
+    parts = moving.submit("a")
+    moving.refuse(parts, "0.9", "migration_failed")
+    assert await cause_of(parts) is Cause.migration_failed
+    assert moving.new.ended.get_nowait() == ("s", "suspended")
+
+
+async def test_a_sequence_stays_while_a_step_waits_that_names_its_version(moving: Moving) -> None:
+    first, second = moving.step("a"), moving.step("b", by_default=False)
+    moving.move()
+    moving.one.answer(moving.old, first)
+    assert (moving.old.batches, moving.new.batches) == ([["a"], ["b"]], [])
+    moving.one.answer(moving.old, second)
+    assert not moving.one.dispatcher.scheduler.open_sequences
+
+
+async def test_what_follows_an_end_does_not_move(moving: Moving) -> None:
+    first, second = moving.step("a", ends=True), moving.step("b")
+    moving.move()
+    moving.one.answer(moving.old, first)
+    assert (moving.old.batches, moving.new.batches) == ([["a"], ["b"]], [])
+    moving.one.answer(moving.old, second)
+    assert moving.one.dispatcher.scheduler.open_sequences == 1
+
+
+async def test_what_came_of_migrations_is_counted(moving: Moving) -> None:
+    moving.two.answer(moving.new, moving.submit("a"), news=told(migration="migrated"))
+    news = told("migration_failed", version="0.9", migration="failed")
+    parts = moving.submit("b")
+    moving.two.result(moving.new, parts.job_id, False, 500, "", [], b"", "why", news=news)
+    counted = moving.two.dispatcher.metrics.migrations
+    assert {each: counter.value for each, counter in counted.items()} == {"migrated": 1, "failed": 1}

@@ -65,6 +65,8 @@ def pack_commit(commit: Commit, most_kept: int, now: float) -> PackedCommit:
     fields: list[str | bytes] = ["until", "", "head", head]
     if begins:
         lease.number = 0
+    elif lease.migrated_from:
+        fields += ("version", record.version, "states", record.state_version)
     if new_ids or lease.number:
         recent, added = _collect_ids(lease, len(new_ids))
     oldest = record.last - most_kept

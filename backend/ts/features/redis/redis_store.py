@@ -108,24 +108,33 @@ class RedisStore(Store):
     # Leases
 
     def acquire(self, sequence_ids: Sequence[str], active_since: Mapping[str, float] = JUST_NOW) -> list[Acquired]:
-        acquired, holders = self._acquire_all(sequence_ids, active_since, {})
+        acquired = self._acquire_for(None, sequence_ids, active_since)
         for index, each in enumerate(acquired):
-            if isinstance(each.refusal, OtherVersion) and not each.refusal.is_served:
-                acquired[index] = self._acquire_of_gone_version(sequence_ids[index], active_since, each.refusal)
+            if isinstance(each.refusal, OtherVersion) and (self._settings.migrates or not each.refusal.is_served):
+                acquired[index] = self._acquire_of_other_version(sequence_ids[index], active_since, each.refusal)
+        return acquired
+
+    def _acquire_for(
+        self, version: str | None, sequence_ids: Sequence[str], active_since: Mapping[str, float]
+    ) -> list[Acquired]:
+        """Ask for sequences as a version does, by default this one; take what a server held that has ended."""
+        acquired, holders = self._acquire_all(sequence_ids, active_since, {}, version=version)
         gone = {sequence_id: holder for sequence_id, holder in holders.items() if is_gone(holder)}
         if gone:
-            again, _ = self._acquire_all(list(gone), active_since, gone)
+            again, _ = self._acquire_all(list(gone), active_since, gone, version=version)
             instead = dict(zip(gone, again, strict=True))
             acquired = [instead.get(each, old) for each, old in zip(sequence_ids, acquired, strict=True)]
         return acquired
 
-    def _acquire_of_gone_version(
+    def _acquire_of_other_version(
         self, sequence_id: str, active_since: Mapping[str, float], refusal: OtherVersion
     ) -> Acquired:
-        """Take the lease of a sequence that no server can continue."""
-        ((acquired,), _) = self._acquire_all([sequence_id], active_since, {}, version=refusal.version)
+        """Take the lease of a sequence that no server can continue, or this version once it has migrated the state."""
+        (acquired,) = self._acquire_for(refusal.version, [sequence_id], active_since)
         if acquired.lease is None or acquired.lease.record.closed:
             return acquired
+        if self._settings.migrates:
+            return acquired._replace(refusal=acquired.refusal or refusal)
         return Acquired(acquired.lease, None, refusal)
 
     def _acquire_all(
@@ -263,7 +272,7 @@ class RedisStore(Store):
     def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
         # New leases refuse a write that arrives late.
         ids = [each.lease.sequence_id for each in commits]
-        acquired, _ = self._acquire_all(ids, dict.fromkeys(ids, -math.inf), {})
+        acquired = self.acquire(ids, dict.fromkeys(ids, -math.inf))
         settled = [self._was_written(commit, each) for commit, each in zip(commits, acquired, strict=True)]
         idle_at = boot_time() + self._settings.lifetime
         taken = [(each.lease, idle_at) for each in acquired if each.lease is not None]

@@ -98,7 +98,7 @@ class BatchCommit:
     def apply(self, holdings: Holdings) -> None:
         """Prolong the leases in memory; drop what has ended, was taken over or goes back."""
         for lease in self._prolonged:
-            lease.fresh_until = self._fresh_until
+            holdings.committed(lease, self._fresh_until)
         for sequence_id in self._dropped:
             holdings.drop_from_memory(sequence_id)
         for sequence_id in self._failed:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from ts.features.sequence_steps.migration import Migration
 from ts.features.sequence_steps.rebuilding import MakeRoom, Rebuilding, StoredLog, stored_log
 from ts.features.sequence_steps.step import (
     DAMAGED,
@@ -47,6 +48,7 @@ class Holdings:
         store: Returns the store, once no commit is under way.
         on_drop: Called with the id of a sequence before the worker drops its lease and state.
         metrics: Those of the model.
+        migration: Makes states of those of other versions, if the handler can.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Holdings:
         settings: StoreSettings,
         on_drop: Callable[[str], None],
         metrics: Any,
+        migration: Migration,
     ) -> None:
         self.leases: dict[str, Lease] = {}
         #: Why the states of some of them cannot be read. Their leases are released behind the batch, unless a step of
@@ -69,6 +72,7 @@ class Holdings:
         #: since which the sequence is known not to have been idle for too long.
         self._active_since: dict[str, float] = {}
         self.departures = Departures(store)
+        self._migration = migration
         self._rebuilding = Rebuilding(cache, metrics, settings.rebuilt_at_once)
         self._next_sweep = 0.0
 
@@ -106,6 +110,7 @@ class Holdings:
         self._cache.tiers.moved(STORE, HOST, stored)
         refusals = {}
         logged: list[StoredLog] = []
+        self._migration.begin_batch()
         for sequence_id, each in zip(missing, acquired, strict=True):
             refusal = self._install(sequence_id, each, fresh_until, logged, make_room)
             if refusal is not None:
@@ -153,7 +158,9 @@ class Holdings:
         self.leases[sequence_id] = lease
         self.unreadable.pop(sequence_id, None)
         self._cache.drop(sequence_id)
-        if refusal is None and (acquired.state is not None or acquired.log):
+        if isinstance(acquired.refusal, OtherVersion) and self._settings.migrates:
+            refusal = self._move(lease, acquired, acquired.refusal, make_room)
+        elif refusal is None and (acquired.state is not None or acquired.log):
             try:
                 decoded = self._decoded(sequence_id, acquired, make_room)
                 if acquired.log:
@@ -164,6 +171,17 @@ class Holdings:
                 refusal = self._unusable(lease, error)
         self._installed(lease, refusal)
         return refusal
+
+    def _move(self, lease: Lease, acquired: Acquired, other: OtherVersion, make_room: MakeRoom) -> StepRefusal | None:
+        """Let this version continue a sequence of another one; say why, if it cannot."""
+        try:
+            self._migration.move(lease, acquired.state, acquired.log, make_room)
+        except Exception as error:  # it is the handler's code
+            self._cache.drop(lease.sequence_id)
+            if device_failure(error) is not None:
+                return self._unusable(lease, error)
+            return self._migration.refusal(lease, other, error)
+        return None
 
     def _decoded(self, sequence_id: str, acquired: Acquired, make_room: MakeRoom) -> StoredLog:
         """Decode what was acquired, once more if there is room only then; raise what a decoder raises."""
@@ -217,6 +235,12 @@ class Holdings:
                 text = f"What the store has of sequence {sequence_id!r} is damaged: {problem}."
                 return StepRefusal(DAMAGED, text, needs_state=acquired.lease is not None)
         return None
+
+    def committed(self, lease: Lease, fresh_until: float) -> None:
+        """A commit has prolonged a lease; it may have been the first one after a migration."""
+        lease.fresh_until = fresh_until
+        if lease.migrated_from:
+            self._migration.moved(lease)
 
     def begun(self, sequence_id: str) -> None:
         """Record that the sequence continues at this worker, so it counts as never having been idle for too long."""

@@ -37,6 +37,7 @@ def open_steps(context: Context, load: Load) -> Steps | None:
         most_ids=cache["most_ids"],
         checkpoint_steps=cache["checkpoint_steps"],
         rebuilt_at_once=cache["rebuilt_at_once"],
+        migrates=states.migrate is not None,
     )
     try:
         store = open_store(settings, cache)

@@ -13,6 +13,7 @@ from ts.jobs.row import Row
 from ts.protocol.messages import (
     ANSWER_TOKEN,
     HELD_ELSEWHERE,
+    MIGRATED,
     SEQUENCE_ID_SEPARATOR,
     History,
     ResultRow,
@@ -30,6 +31,8 @@ MOVED: Final = (409, "sequence_moved")
 #: Another server holds the sequence and was asked to let go; the server asks again a moment later.
 HELD: Final = (409, HELD_ELSEWHERE)
 VERSION_GONE: Final = (410, "version_gone")
+#: The state could not be migrated, and no living server has the version that the sequence belongs to.
+MIGRATION_FAILED: Final = (500, "migration_failed")
 RUNNING: Final = (409, "request_running")
 NOT_STORED: Final = (503, "sequence_store")
 UNKNOWN: Final = (503, "outcome_unknown")
@@ -72,12 +75,14 @@ class StepRefusal(NamedTuple):
     Attributes:
         needs_state: Whether that holds only for steps that need the stored state, and not for one that begins.
         version: The version of the model that the sequence belongs to, if that is why.
+        migration: As `SequenceNews.migration`.
     """
 
     reason: Reason
     message: str
     needs_state: bool = False
     version: str = ""
+    migration: str = ""
 
 
 class KeptFields(NamedTuple):
@@ -239,7 +244,7 @@ def with_token(answer: ResultRow, token: str) -> ResultRow:
     job_id, more, status, reason, headers, body, error, news = answer
     if error is not None:
         return answer
-    told = ("", (), token, "", 0) if news is None else (news.cause, news.ended, token, news.version, news.state_size)
+    told = ("", (), token, "", 0, "") if news is None else (*news[:2], token, *news[3:])
     news = _new(SequenceNews, told)
     return _new(ResultRow, (job_id, more, status, reason, [*headers, (ANSWER_TOKEN, token)], body, None, news))
 
@@ -247,7 +252,12 @@ def with_token(answer: ResultRow, token: str) -> ResultRow:
 def with_state_size(answer: ResultRow, size: int) -> ResultRow:
     """Return an answer that tells the server how many bytes the state has that is written with its step."""
     news = answer.news or _NO_NEWS
-    return _new(ResultRow, (*answer[:-1], _new(SequenceNews, (*news[:-1], size))))
+    return _new(ResultRow, (*answer[:-1], _new(SequenceNews, (*news[:4], size, news.migration))))
+
+
+def with_migration(answer: ResultRow) -> ResultRow:
+    """Return an answer that tells the server that the sequence has moved here from another version with its step."""
+    return answer._replace(news=(answer.news or _NO_NEWS)._replace(migration=MIGRATED))
 
 
 def error_answer(job_id: str, status: int, cause: str, message: str, version: str = "") -> ResultRow:
@@ -257,7 +267,10 @@ def error_answer(job_id: str, status: int, cause: str, message: str, version: st
 
 def refusal_answer(job_id: str, refusal: StepRefusal) -> ResultRow:
     """Return the result row of a step of a sequence that cannot run."""
-    return error_answer(job_id, *refusal.reason, refusal.message, refusal.version)
+    answer = error_answer(job_id, *refusal.reason, refusal.message, refusal.version)
+    if refusal.migration and answer.news is not None:
+        return answer._replace(news=answer.news._replace(migration=refusal.migration))
+    return answer
 
 
 def unknown(step: Step) -> ResultRow:

@@ -30,6 +30,7 @@ from ts.features.sequence_steps.batch_commit import BatchCommit
 from ts.features.sequence_steps.commit_thread import CommitOverlap, CommitThread
 from ts.features.sequence_steps.holdings import Holdings, quietly
 from ts.features.sequence_steps.kept_answers import look_up, repeated
+from ts.features.sequence_steps.migration import Migration
 from ts.features.sequence_steps.record import digest_of_body
 from ts.features.sequence_steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, judge
 from ts.features.sequence_steps.step import (
@@ -43,6 +44,7 @@ from ts.features.sequence_steps.step import (
     error_answer,
     new_token,
     refusal_answer,
+    with_migration,
     with_state_size,
     with_token,
 )
@@ -108,7 +110,10 @@ class StoredSteps(Steps):
         self._overlap = CommitOverlap()
         #: The commit that the thread makes.
         self._under_way: BatchCommit | None = None
-        self._holdings = Holdings(cache, self.store_when_idle, settings, self._end_live, context.metrics)
+        migration = Migration(cache, self._written.state, settings, context.metrics)
+        self._holdings = Holdings(
+            *(cache, self.store_when_idle, settings, self._end_live, context.metrics), migration=migration
+        )
 
     def store_when_idle(self) -> Store:
         """Return the store, once no commit is under way."""
@@ -175,6 +180,7 @@ class StoredSteps(Steps):
         self._holdings.unreadable.pop(step.sequence_id, None)
         self._holdings.begun(step.sequence_id)
         settings = self._settings
+        lease.migrated_from = ""
         lease.record.begin(step.claim.token or new_token(), settings.version, settings.state_version)
 
     def _release_closed(self, steps: list[Step]) -> None:
@@ -261,6 +267,8 @@ class StoredSteps(Steps):
                 del batch.steps[sequence_id]
             else:
                 batch.commits.append(commit)
+                if commit.lease.migrated_from:
+                    answers[steps[-1].index] = with_migration(answers[steps[-1].index])
                 if commit.state is not None:
                     index = steps[-1].index
                     answers[index] = with_state_size(answers[index], len(commit.state))

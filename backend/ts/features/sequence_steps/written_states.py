@@ -58,6 +58,8 @@ class WrittenStates:
 
     def _is_whole(self, lease: Lease, steps: int) -> bool:
         states, checkpoint = self._states, lease.record.checkpoint
+        if lease.migrated_from:
+            return True  # what is stored, the log included, is of another version
         if not steps and not checkpoint.log_from:
             return True  # a log has no place for what comes after a checkpoint at the last step
         if states.entries(lease.sequence_id):
@@ -75,7 +77,7 @@ class WrittenStates:
         """
         sequence_id = lease.sequence_id
         entries = self._states.entries(sequence_id)
-        if whole and entries:  # a checkpoint, which can wait
+        if whole and entries and not lease.migrated_from:  # a checkpoint, which can wait
             try:
                 return self.state(sequence_id), None
             except StateError as error:

@@ -1,5 +1,6 @@
 """Runs a function or class that is decorated with `ts.serve` as a handler of TorchServe's contract."""
 
+import functools
 import inspect
 import logging
 import os
@@ -24,7 +25,7 @@ from ts.jobs.errors import (
 )
 from ts.row_states import RowStates
 from ts.runtime.result_bodies import error_status
-from ts.serve_decorator import DEVELOPMENT_VARIABLE, LOG, METHOD, REBUILD, STATE, Options
+from ts.serve_decorator import DEVELOPMENT_VARIABLE, LOG, METHOD, MIGRATE, REBUILD, STATE, Options
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,24 @@ class ServedFunction:
     def rebuild(self) -> Callable[[list[Any], list[list[Any]]], Any] | None:
         """Makes states of what was appended to their logs; None if the function appends nothing."""
         return self._rebuilt if self._values.takes_log else None
+
+    @property
+    def migrate(self) -> Callable[..., Any] | None:
+        """Makes states of those of other versions; None if the class has no such method, or the function no state."""
+        migrate, new = getattr(self._instance, MIGRATE, None), self._values.new_state
+        if migrate is None or new is None:
+            return None
+        kind: Any = (int, float) if new is float else new
+
+        @functools.wraps(migrate)
+        def checked(*given: Any) -> Any:
+            state = migrate(*given)
+            if not isinstance(state, kind):
+                wanted, returned = getattr(new, "__name__", new), type(state).__name__
+                raise TypeError(f"migrate returned a value of the type {returned}; the state of predict is {wanted}")
+            return state
+
+        return checked
 
     def _rebuilt(self, states: list[Any], entries: list[list[Any]]) -> Any:
         assert self._rebuild is not None and self._values.new_state is not None

@@ -90,15 +90,16 @@ class Acquisition:
             tables.close(row.number, IDLE, now + settings.remembered)
             record.closed = IDLE
         is_ours = record.closed or not is_open or may_run(record.version, record.state_version, settings)
-        if not is_ours and self._is_served(row, record):
-            return Acquired(None, None, OtherVersion(record.version, is_served=True))
+        other = None if is_ours else OtherVersion(record.version, self._is_served(row, record))
+        if other is not None and other.is_served and not settings.migrates:
+            return Acquired(None, None, other)
         if not is_free:
             self.holders.setdefault(row.owner, []).append(sequence_id)
             return Acquired(None, None, Held())
-        if not is_ours:
-            lease = self._lease(row, sequence_id, record)
-            return Acquired(lease, None, OtherVersion(record.version, is_served=False))
-        state, problem = None, None
+        if other is not None and not settings.migrates:
+            return Acquired(self._lease(row, sequence_id, record), None, other)
+        state: bytes | None = None
+        problem: OtherVersion | Unreadable | None = other
         log: list[LogEntry] = []
         if not record.closed:
             try:

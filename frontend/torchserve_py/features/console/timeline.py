@@ -32,6 +32,8 @@ class _Seen(NamedTuple):
     is_default: bool
     workers: Mapping[str, WorkerStatus]
     change: Change | None
+    migrated: int
+    not_migrated: int
 
 
 class Timeline:
@@ -50,7 +52,8 @@ class Timeline:
         """Compare a version with the last look at it."""
         limits, workers = (status.min_workers, status.max_workers), {each.id: each for each in status.workers}
         before = self._seen.get(model.id)
-        self._seen[model.id] = _Seen(model, limits, is_default, workers, status.latest_change)
+        moves = (status.migrated, status.not_migrated)
+        self._seen[model.id] = _Seen(model, limits, is_default, workers, status.latest_change, *moves)
         if before is None:
             self._add(at, "plain", model, "registered" + (" as the default version" if is_default else ""))
         else:
@@ -58,6 +61,10 @@ class Timeline:
                 self._add(at, "plain", model, f"scaled from {_range(before.limits)} to {_range(limits)} workers")
             if is_default and not before.is_default:
                 self._add(at, "plain", model, "is the default version now")
+            if moved := status.migrated - before.migrated:
+                self._add(at, "good", model, f"{_sequences(moved)} moved here from another version")
+            if failed := status.not_migrated - before.not_migrated:
+                self._add(at, "bad", model, f"{_sequences(failed)} of another version could not be migrated")
         change = status.latest_change
         if change is not None and change != (None if before is None else before.change):
             self._add(at, "plain", model, f"from {change.before} to {change.now} workers: {change.why}")
@@ -85,6 +92,10 @@ class Timeline:
     def _add(self, at: float, kind: str, model: ServedModel, text: str) -> None:
         self._number += 1
         self.events.append(TimelineEvent(self._number, at, kind, model.name, model.version, text))
+
+
+def _sequences(count: int) -> str:
+    return "1 sequence" if count == 1 else f"{count} sequences"
 
 
 def _range(limits: tuple[int, int]) -> str:

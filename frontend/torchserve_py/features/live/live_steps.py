@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from torchserve_py.features.live.message_forms import Step
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.serving.errors import ModelNotFound
 from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.settings.table import Settings
 
@@ -35,6 +37,14 @@ class StepTemplate(NamedTuple):
     def window(self) -> int:
         """How many steps may be without an answer."""
         return min(_MOST_STEPS, self.model.config.max_sequence_job_queue_size)
+
+    @property
+    def model_now(self) -> ServedModel:
+        """The version that the next step is meant for: another one may be the default since the session began."""
+        if self.version is None:
+            with contextlib.suppress(ModelNotFound):  # then nothing of that name is served any more
+                return self.serving.get(self.model.name)
+        return self.model
 
     @property
     def max_message_size(self) -> int:
@@ -74,8 +84,8 @@ class StepTemplate(NamedTuple):
             only_ask=only_ask,
             limits=None if only_ask else self.request.limits,
         )
-        parts, model = self.serving.submit(self.model, inference), self.model
-        common = (_DIALECT, model, model.name, sequence, parts, self.version)
+        model = self.model_now
+        common = (_DIALECT, model, model.name, sequence, self.serving.submit(model, inference), self.version)
         return StepExchange(*common, step.number, len(step.body), send)
 
 

@@ -74,7 +74,11 @@ _MODEL_SCHEMA: Final = {
         **dict.fromkeys(("maxNumSequence", "maxSequenceJobQueueSize"), _INTEGER),
         **dict.fromkeys(("continuousBatching", "useJobTicket", "useVenv", "stateful", "loadedAtStartup"), _FLAG),
         "deviceIds": {"type": "array", "items": _INTEGER},
-        "sequenceStates": {"type": "object", "required": ["store"], "properties": {"store": TEXT, "stepsWrite": TEXT}},
+        "sequenceStates": {
+            "type": "object",
+            "required": ["store"],
+            "properties": {"store": TEXT, "stepsWrite": TEXT, "migrates": {"type": "boolean"}},
+        },
         "workers": {"type": "array", "items": _WORKER},
         "jobQueueStatus": {
             "type": "object",

@@ -70,14 +70,14 @@ class KeptStates(SequenceStates):
         """Whether states are in a file."""
         return "path" in self.cache.keys_of_store
 
-    def shared_with(self, other: SequenceStates) -> bool:
-        """Return whether both have the same place and the same `stateVersion`."""
+    def continues(self, other: SequenceStates, *, migrates: bool) -> bool:
+        """Return whether both have the same place, and states are migrated or of the same `stateVersion`."""
         if not isinstance(other, KeptStates) or not (self.durable and other.durable):
             return False
         mine, its = self.cache, other.cache
-        return mine.state_version is not None and (mine.state_version, mine.store, mine.path, mine.url) == (
-            (its.state_version, its.store, its.path, its.url)
-        )
+        is_same_place = (mine.store, mine.path, mine.url) == (its.store, its.path, its.url)
+        is_same_form = mine.state_version is not None and mine.state_version == its.state_version
+        return is_same_place and (migrates or is_same_form)
 
     def prepare(self, log_location: Path, confinement: Confinement) -> None:
         """Make the folder of states."""

@@ -12,7 +12,8 @@ known to have ended. A sequence that has ended or expired has no holder. A holde
 server asks for its lease (`Watch`): its server lets go of the sequence if that is idle.
 
 A sequence stays with the version of the model that began it: other versions get no lease on it while it is open, unless
-both say that they read the same version of states.
+both say that they read the same version of states, or the other one migrates states. Such a version gets the lease and
+the state, and its next commit makes the sequence its own.
 
 Only the holder knows the **idle time** of a sequence: its scheduler ends a sequence that had nothing queued and nothing
 in flight for too long. When the holder releases the sequence, the store records the moment, past or future, at which
@@ -71,6 +72,7 @@ class StoreSettings:
     most_ids: int  # the number of request ids of an incarnation that are remembered
     checkpoint_steps: int = 0  # how many steps a log may have before the state is written whole; 0: any number
     rebuilt_at_once: int = 1  # how many states are made of their logs in one call of the handler
+    migrates: bool = False  # whether this version continues sequences of any other one, whose states it migrates
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -83,6 +85,8 @@ class Lease:
         resident: Whether the state, or its absence, is known in memory.
         fresh_until: The moment until which no other holder can have taken the lease over.
         checkpoint_from: The number of the step before which no checkpoint is tried again.
+        migrated_from: The version of the model that the sequence belongs to until the next commit, which writes this
+            process's version and the migrated state; "" if it is this one.
         number, mark, commits: For a store's own use.
     """
 
@@ -92,6 +96,7 @@ class Lease:
     resident: bool = True
     fresh_until: float = 0.0
     checkpoint_from: int = 0
+    migrated_from: str = ""
     number: int = 0
     mark: int = 0
     commits: int = 0
@@ -104,7 +109,8 @@ class Held(NamedTuple):
 class OtherVersion(NamedTuple):
     """The sequence belongs to another version of the model.
 
-    If no living server has that, the lease is taken all the same, so that a step can begin another sequence.
+    If no living server has that, the lease is taken all the same, so that a step can begin another sequence. A version
+    that migrates states takes it in any case, and reads the state.
 
     Attributes:
         version: Which.
