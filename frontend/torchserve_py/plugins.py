@@ -90,6 +90,7 @@ BUILT_IN: Final = (
     "daemon",
     "scaling",
     "memory_budget",
+    "freed_memory",
     "probes",
     "prometheus",
 )

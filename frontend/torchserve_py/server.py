@@ -13,7 +13,6 @@ Doors know `serving.serving` and what they pass through it: a `jobs.inference_re
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import importlib
 import logging
@@ -68,12 +67,6 @@ STARTED_LINE = "Model server started."
 #: How often the log of metrics gets lines of what has changed since the last time (seconds).
 _CHANGES_INTERVAL = 1.0
 
-#: How often freed memory is given back to the system (seconds).
-_FREED_MEMORY_INTERVAL = 5.0
-
-#: ``M_ARENA_MAX`` of <malloc.h>.
-_ARENA_MAX = -8
-
 #: A higher limit has no use, and slows down code that loops over all possible descriptors.
 _MOST_DESCRIPTORS = 1 << 20
 
@@ -123,7 +116,6 @@ class Server:
         for offer in background:
             self._background.append(in_background(offer.work(self._doors.context), offer.what))
         self._background.append(in_background(self._log_changes(), "logging metrics that have changed"))
-        self._background.append(in_background(_give_back_freed_memory(), "giving back freed memory"))
 
     @property
     def serving(self) -> Serving:
@@ -198,27 +190,6 @@ class Server:
                 self._metrics.flush_logs()
             except Exception:  # records of requests would pile up
                 logger.exception("Metrics could not be added up this time")
-
-
-def share_one_arena() -> None:
-    """Have all threads allocate memory in one arena, where the C library has several.
-
-    What threads that decompress have freed at the end of an arena of their own is not given back by `malloc_trim`.
-    """
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        mallopt(_ARENA_MAX, 1)
-
-
-async def _give_back_freed_memory() -> None:
-    """Give freed memory back to the system from time to time; return at once where the C library cannot do that.
-
-    The allocator keeps freed buffers (see `server_process`): after a flood of large bodies, more than a hundred
-    megabytes. A server that is busy takes those it needs again, which costs it little.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    while trim is not None:
-        await asyncio.sleep(_FREED_MEMORY_INTERVAL)
-        await asyncio.to_thread(trim, 0)
 
 
 def _import_doors() -> tuple[ModuleType, list[DoorOffer], list[ListenerOffer], list[BackgroundOffer]]:
@@ -303,7 +274,6 @@ def raise_descriptor_limit() -> None:
 def run(settings: Settings, attend: Attendant = _say_started) -> int:
     """Run a server to its end and return the exit status; see `serve`."""
     raise_descriptor_limit()
-    share_one_arena()
     try:
         with (
             ExitStack() as around,

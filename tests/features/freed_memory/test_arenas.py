@@ -9,7 +9,7 @@ import pytest
 #: Threads allocate while others hold the arenas that there are; then the program prints what arenas there are.
 SCRIPT = """
 import ctypes, sys, threading
-from torchserve_py.server import share_one_arena
+from torchserve_py.features.freed_memory.freed_memory import share_one_arena
 if sys.argv[1:] == ["shared"]:
     share_one_arena()
 libc, together = ctypes.CDLL(None), threading.Barrier(4)

@@ -1,0 +1,1 @@
+"""Memory that the server has freed goes back to the system."""
