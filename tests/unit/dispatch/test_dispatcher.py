@@ -50,7 +50,7 @@ async def test_a_request_that_is_refused_from_the_start_is_counted_and_starts_no
     shell, started, ended = Shell(stateless(), workers=0), list[str](), list[object]()
     shell.dispatcher.on_waiting = lambda: started.append("a worker")
     parts = shell.dispatcher.submit(
-        InferenceRequest((), b""), lambda job_id, told, failed: ended.append(told), Cause.rate_limited
+        InferenceRequest((), b""), lambda record, last: ended.append(record.told), Cause.rate_limited
     )
     assert await cause_of(parts) is Cause.rate_limited
     assert (started, ended) == ([], [Cause.rate_limited])
