@@ -18,7 +18,8 @@ from tests.unit.dispatch.shell import FakeWorker, Shell, told
 from tests.unit.scheduling.invariants import validate
 
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.jobs.parts import JobFailed, Parts
+from torchserve_py.jobs.parts import JobFailed, Part, Parts
+from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import CANCELLED, RUNNING, STREAMING
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
@@ -37,10 +38,10 @@ class Spans:
         self.ends: Counter[str] = Counter()
         self.failed: set[str] = set()
 
-    def ended(self, job_id: str, told: Cause | int, failed: bool) -> None:
-        self.ends[job_id] += 1
-        if failed:
-            self.failed.add(job_id)
+    def ended(self, record: JobRecord, last: Part | None) -> None:
+        self.ends[record.job_id] += 1
+        if record.failed:
+            self.failed.add(record.job_id)
 
 
 class ShellMachine(RuleBasedStateMachine):

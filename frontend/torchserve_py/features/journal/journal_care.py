@@ -15,10 +15,7 @@ _TIDY_INTERVAL: Final = 600.0
 
 async def care_for_journals(context: DoorContext) -> None:
     """Count what journals write and drop, and tidy them, until it is cancelled."""
-    records = context.metrics.add(Family("ts_journal_records_total", Counter, "Count", "Records written to journals"))
-    dropped = context.metrics.add(
-        Family("ts_journal_dropped_total", Counter, "Count", "Requests without a record that should have one")
-    )
+    records, dropped = map(context.metrics.add, journal_families())
     shown: set[tuple[str, str]] = set()
     tidied_at, loop = -_TIDY_INTERVAL, asyncio.get_running_loop()
     while True:
@@ -36,6 +33,14 @@ async def care_for_journals(context: DoorContext) -> None:
             await asyncio.to_thread(_tidy, journals)
         del journals  # a model that has gone takes its journal along
         await asyncio.sleep(_COUNT_INTERVAL)
+
+
+def journal_families() -> tuple[Family[Counter], Family[Counter]]:
+    """Return the counts of records that were written, and of those that were dropped."""
+    return (
+        Family("ts_journal_records_total", Counter, "Count", "Records written to journals"),
+        Family("ts_journal_dropped_total", Counter, "Count", "Requests without a record that should have one"),
+    )
 
 
 def _tidy(journals: list[Journal]) -> None:
