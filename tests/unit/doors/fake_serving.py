@@ -25,6 +25,7 @@ from torchserve_py.serving.serving import (
     RegisterResult,
     ServedConfig,
     ServedModel,
+    Watcher,
     WorkerStatus,
 )
 from torchserve_py.serving.usage import Usage
@@ -380,6 +381,9 @@ class FakeServing:
         gone = [model.id for model in (self.versions(name) if version is None else [self.get(name, version)])]
         await self._change(("unload", name, version))
         self.registered = [model for model in self.registered if model.id not in gone]
+
+    def watch(self, name: str, watcher: Watcher | None) -> None:
+        """Nothing is watched."""
 
     def weights(self, name: str) -> Mapping[str, int]:
         self.find(name)
