@@ -27,10 +27,12 @@ def served(server: RunningServer) -> dict[str, dict[str, tuple[int, bool]]]:
     """By name and version, how many workers there are to be, and whether the version is the default one."""
     found: dict[str, dict[str, tuple[int, bool]]] = {}
     for each in requests.get(f"{server.management}/models", timeout=DEADLINE).json()["models"]:
-        name = each["modelName"]
-        default = server.describe(name)[0]["modelVersion"]
-        versions = server.describe(name, "/all")
-        found[name] = {v["modelVersion"]: (v["minWorkers"], v["modelVersion"] == default) for v in versions}
+        url = f"{server.management}/models/{each['modelName']}"
+        default, every = (requests.get(at, timeout=DEADLINE) for at in (url, f"{url}/all"))
+        if default.ok and every.ok:  # else it has gone meanwhile
+            name = default.json()[0]["modelVersion"]
+            versions = {v["modelVersion"]: (v["minWorkers"], v["modelVersion"] == name) for v in every.json()}
+            found[each["modelName"]] = versions
     return found
 
 
