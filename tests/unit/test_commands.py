@@ -13,7 +13,7 @@ from torchserve_py.cli import main
     [
         ("serv", "did you mean torchserve-py serve?"),
         ("shout.py", "did you mean torchserve-py serve shout.py?"),
-        ("version", "commands are key, serve, init, completion, store; torchserve-py --help tells the flags"),
+        ("version", "commands are key, serve, init, completion, store, replay; torchserve-py --help tells the flags"),
     ],
 )
 def test_a_word_that_is_no_command_is_named_with_what_may_be_meant(tmp_path, monkeypatch, capsys, word, told):

@@ -16,7 +16,7 @@ from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_
 from torchserve_py.features.memory_budget.worker_memory import measure
 
 BUDGET = 210_000_000
-#: A worker of such a model has some 55 MB: three fit.
+#: A worker of such a model has 45 to 55 MB (libraries are shared): three or four fit.
 LARGE = orders.HANDLER.replace(
     "        self.directory =", '        self.weights = bytes(b"w") * 40_000_000\n        self.directory ='
 )
@@ -132,7 +132,7 @@ def test_a_model_that_works_and_one_that_is_pinned_are_not_unloaded(
 def test_who_cannot_be_in_time_is_told_at_once_and_finds_it_loaded_later(server: RunningServer) -> None:
     assert server.predict("slow").status_code == 200  # now it is known how long loading takes
     eventually(
-        lambda: {server.predict(name).status_code for name in NAMES[:3]} == {200} and not pids(server, "slow"),
+        lambda: {server.predict(name).status_code for name in NAMES} == {200} and not pids(server, "slow"),
         "others have the memory",
     )
     refused = server.predict("slow", headers={"ts_request_timeout": "1000"})
