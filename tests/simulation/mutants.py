@@ -9,11 +9,13 @@ from unittest import mock
 
 from ts.features.redis import redis_store
 from ts.features.sequence_steps import rules, steps
+from ts.features.sequence_steps.migration import Migration
 from ts.features.sequence_steps.rebuilding import Rebuilding, StoredLog
 from ts.features.sequence_steps.record import Damaged, SequenceRecord
 from ts.features.sequence_steps.rules import Claim, Verdict
 from ts.features.sequence_steps.stored_steps import StoredSteps
-from ts.features.sequence_steps.stores.store import StoreError
+from ts.features.sequence_steps.stores.store import Lease, StoreError
+from ts.features.sequence_steps.written_states import WrittenStates
 from ts.features.sqlite import file_acquisition, file_journal
 from ts.features.sqlite import file_store as file
 from ts.features.sqlite.file_store import FileStore
@@ -124,6 +126,31 @@ def checkpoint_ahead_of_the_log() -> Planted:
     return _planted_in_logs(lambda log: log if log.state is None else log._replace(state=log.state + log.entries[:1]))
 
 
+def migrated_state_of_the_old_version() -> Planted:
+    """The commit of a migrated state does not say that it is one of the new version."""
+    move = Migration.move
+
+    def planted(self: Migration, lease: Lease, *given: Any) -> None:
+        version = lease.record.version
+        move(self, lease, *given)
+        lease.record.version = version
+
+    return mock.patch.object(Migration, "move", planted)
+
+
+def log_of_two_versions() -> Planted:
+    """What a step appends after a migration is added to the log of the old version."""
+    is_whole = WrittenStates._is_whole
+
+    def planted(self: WrittenStates, lease: Lease, steps: int) -> bool:
+        lease.migrated_from, version = "", lease.migrated_from
+        whole = is_whole(self, lease, steps)
+        lease.migrated_from = version
+        return whole
+
+    return mock.patch.object(WrittenStates, "_is_whole", planted)
+
+
 #: By name; under "" nothing is planted.
 MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
     "": contextlib.nullcontext,
@@ -133,6 +160,7 @@ MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
             *(no_fence, answer_before_commit, no_number_check, no_digest, window_of_ids),
             *(journal_as_a_whole, ghost_after_the_end, wall_clock_for_leases),
             *(lost_entry, entry_applied_twice, checkpoint_ahead_of_the_log),
+            *(migrated_state_of_the_old_version, log_of_two_versions),
         )
     },
 }

@@ -2,11 +2,13 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tests.simulation.history import Answer, Step
+from tests.simulation.model import simulated_words
 from tests.simulation.workers import HANDLER, MODEL_FOLDER, WorkerEnd, start_worker
 from tests.simulation.world import Machine, Process, World
 
@@ -17,6 +19,7 @@ from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.models.served_models import Versions
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from ts.features.sequence_steps.server_identity import server_identity
@@ -39,17 +42,36 @@ _METRICS: Final = ServerMetrics().model("words", "1.0")
 Reply = Callable[[Answer], None]
 
 
+class Version(NamedTuple):
+    """A version of the model on a server: what a `torchserve_py.models.model.Model` is to `Versions`."""
+
+    version: str
+    dispatcher: Dispatcher
+
+    def continues(self, other: "Version") -> bool:
+        """Whether its handler migrates states."""
+        return self.version in simulated_words.Handler.migrating
+
+
 class Server:
     """A server by its name, through all of its restarts."""
 
     def __init__(
-        self, world: World, name: str, machine: Machine, cache: Mapping[str, Any], workers: int, version: str
+        self,
+        world: World,
+        name: str,
+        machine: Machine,
+        cache: Mapping[str, Any],
+        workers: int,
+        versions: Sequence[str],
     ) -> None:
-        self.name, self.machine, self._version = name, machine, version
+        self.name, self.machine, self._served = name, machine, tuple(versions)
+        #: The version that requests are for which name none.
+        self.default = versions[0]
         self._world, self._cache, self._count = world, cache, workers
         self.process: Process
         self.workers: list[WorkerEnd] = []
-        self._dispatcher: Dispatcher
+        self._versions: Versions
         self._reading: dict[int, Parts] = {}
         self._is_stopping = False
         self._start()
@@ -76,22 +98,30 @@ class Server:
         with world.running(process):
             self._owner = server_identity()
             policy = Policy(batch_size=2, ahead=True, sequences=sequences)
-            self._dispatcher = Dispatcher(policy, _METRICS, 2**20, lambda metrics: None)
-            self._dispatcher.set_workers(self._count)
-            for number in range(self._count):
-                self._start_worker(number)
+            models = [Version(each, Dispatcher(policy, _METRICS, 2**20, lambda metrics: None)) for each in self._served]
+            self._versions = Versions(models[0], lambda: None)  # type: ignore[arg-type]
+            for model in models:
+                self._versions.models[model.version] = model  # type: ignore[assignment]
+                model.dispatcher.of_version = partial(self._other, model)
+                model.dispatcher.set_workers(self._count)
+                for number in range(self._count):
+                    self._start_worker(model, number)
 
-    def _start_worker(self, number: int) -> None:
-        name = f"{self.name}.w{number}"
+    def _other(self, model: "Version", version: str) -> Dispatcher | None:
+        other = self._versions.models.get(version)
+        return None if other is None or other.version == model.version else other.dispatcher
+
+    def _start_worker(self, model: "Version", number: int) -> None:
+        name = f"{self.name}.v{model.version}.w{number}" if len(self._served) > 1 else f"{self.name}.w{number}"
         process = self._world.process(name, self.machine)
-        end = start_worker(f"w{number}", process, self.process, self._dispatcher, self._load())
-        end.on_loss = lambda: self._replace(end, number)
+        end = start_worker(f"w{number}", process, self.process, model.dispatcher, self._load(model.version))
+        end.on_loss = lambda: self._replace(end, model, number)
         self.workers.append(end)
 
-    def _replace(self, end: WorkerEnd, number: int) -> None:
+    def _replace(self, end: WorkerEnd, model: "Version", number: int) -> None:
         self.workers.remove(end)
         if not self._is_stopping:
-            self.process.after(self._world.random.uniform(0.1, _RESTART), self._start_worker, number)
+            self.process.after(self._world.random.uniform(0.1, _RESTART), self._start_worker, model, number)
 
     def _died(self) -> None:
         """The kernel kills the workers of a dead server, in a moment; the server is started again."""
@@ -99,11 +129,11 @@ class Server:
             self._world.fates.after(self._world.random.uniform(0.0, 0.01), worker.process.kill)
         self._world.fates.after(self._world.random.uniform(0.1, _RESTART), self._start)
 
-    def _load(self) -> dict[str, Any]:
+    def _load(self, version: str) -> dict[str, Any]:
         return {
             "contract": "torchserve",
             "model_name": "words",
-            "model_version": self._version,
+            "model_version": version,
             "model_dir": MODEL_FOLDER,
             "manifest": {},
             "handler": HANDLER,
@@ -139,9 +169,14 @@ class Server:
             reply(Answer(error.failure.status, error.failure.cause or "bad_request", 0, (), ""))
             return
         pairs = tuple((name.encode(), value.encode()) for name, value in headers.items())
-        request = InferenceRequest(pairs + sequence.headers, step.word.encode(), "text/plain", sequence=sequence)
+        request = InferenceRequest(
+            pairs + sequence.headers, step.word.encode(), "text/plain", sequence=sequence, by_default=True
+        )
         request.only_ask = step.asks and self._cache["durable"]
-        parts = self._dispatcher.submit(request)
+        model = self._versions.models[self.default]
+        chosen = model if sequence is None else self._versions.choose_for(request, sequence.id, model)
+        assert chosen is not None, "the request names no version"
+        parts = chosen.dispatcher.submit(request)
         self._reading[delivery] = parts
 
         def then(outcome: Part | Cause) -> None:
@@ -166,8 +201,10 @@ class Server:
         self.process.on_death.append(lambda: _forget(stopping))
 
     async def _stop(self) -> None:
-        await self._dispatcher.drain(_STOP_LIMIT, Cause.draining)
-        await self._dispatcher.close(Cause.draining)
+        dispatchers = [each.dispatcher for each in self._versions.models.values()]
+        await asyncio.gather(*(each.drain(_STOP_LIMIT, Cause.draining) for each in dispatchers))
+        for each in dispatchers:
+            await each.close(Cause.draining)
         for worker in self.workers:
             worker.stop()
         end = self._world.now + _STOP_LIMIT

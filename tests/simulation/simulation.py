@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -59,6 +59,9 @@ class Plan:
     disasters: int
     failing: float
     has_logs: bool
+    migrating: tuple[str, ...] = ()
+    #: After how many seconds each server makes version 2.0 its default, where it has both.
+    roll_out: float | None = None
 
     @classmethod
     def draw(cls, random: Random) -> "Plan":
@@ -85,6 +88,26 @@ class Plan:
             has_logs=random.random() < 0.5,
         )
 
+    def with_migrations(self, random: Random) -> "Plan":
+        """Draw lots whether there are two versions that continue each other's sequences."""
+        if random.random() >= 0.4:
+            return self
+        return replace(
+            self,
+            versions=("1.0", "2.0"),
+            migrating=random.choice((("2.0",), ("2.0",), ("1.0", "2.0"))),
+            roll_out=None if self.store == "memory" else random.choice((None, 1.0, 30.0, 600.0)),
+        )
+
+    @property
+    def served(self) -> int:
+        """How many versions there are, all servers together."""
+        return len(self.versions[: None if self.roll_out is not None else self.servers])
+
+    def of_server(self, number: int) -> tuple[str, ...]:
+        """The versions of a server, the first of which is its default at first."""
+        return self.versions if self.roll_out is not None else (self.versions[number % len(self.versions)],)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -104,7 +127,7 @@ class Outcome:
 def simulate(seed: int) -> Outcome:
     """Let a world run from its beginning until all is calm."""
     random, history = Random(seed), History()
-    plan = Plan.draw(random)
+    plan = Plan.draw(random).with_migrations(Random(f"migrations {seed}"))
     world = World(random, history)
     trouble, path = Trouble(world), FOLDER / f"simulation-{os.getpid()}-{seed}" / "sequences.db"
     gc.disable()
@@ -112,7 +135,7 @@ def simulate(seed: int) -> Outcome:
     try:
         with (
             _simulated(world),
-            simulated_stores(world, trouble, path, versions=len(set(plan.versions[: plan.servers]))),
+            simulated_stores(world, trouble, path, versions=plan.served),
         ):
             violations, damaged = _run(world, trouble, plan, path)
     finally:
@@ -121,7 +144,7 @@ def simulate(seed: int) -> Outcome:
         gc.collect(0 if gc.get_count()[1] < WORLDS_AT_ONCE else 2)
     reading = Reading(
         *(history, plan.store != "memory", plan.lifetime, LEASE, plan.require_start),
-        *(len(set(plan.versions[: plan.servers])), frozenset(damaged)),
+        *(plan.served, frozenset(damaged)),
     )
     violations += check(reading)
     violations += [f"nothing fails unexpectedly: {error}" for error in world.errors]
@@ -133,10 +156,15 @@ def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[s
     if plan.store == "file":
         machines = machines[:1] * plan.servers
     cache = _cache(plan, path)
+    simulated_words.Handler.has_logs, simulated_words.Handler.migrating = plan.has_logs, plan.migrating
+    simulated_words.Handler.complain = world.errors.append
     servers = [
-        Server(world, f"s{number}", machine, cache, plan.workers, version)
-        for number, (machine, version) in enumerate(zip(machines, itertools.cycle(plan.versions)), start=1)
+        Server(world, f"s{number}", machine, cache, plan.workers, plan.of_server(number - 1))
+        for number, machine in enumerate(machines, start=1)
     ]
+    if plan.roll_out is not None:
+        for server in servers:
+            world.fates.after(world.random.random() * plan.roll_out, setattr, server, "default", "2.0")
     network = Network(world, servers, plan.weather)
     clients = [
         Client(world, f"c{number}", kind, network, servers, requires_start=plan.require_start)
@@ -149,7 +177,6 @@ def _run(world: World, trouble: Trouble, plan: Plan, path: Path) -> tuple[list[s
     }[plan.store]
     disasters = Disasters(world, servers, trouble, damage, at_points=plan.at_points, count=plan.disasters)
     _let_handlers_fail(world, disasters, plan.failing)
-    simulated_words.Handler.has_logs = plan.has_logs
     course = world.fates.loop.create_task(_course(world, trouble, network, clients, disasters))
     try:
         world.run_until(course.done)

@@ -22,7 +22,7 @@ from tests.simulation.history import History
 from tests.simulation.virtual_time import VirtualLoop, is_beat, pass_beats
 
 #: The number of turns after which a world is said never to come to rest.
-MOST_TURNS: Final = 200_000
+MOST_TURNS: Final = 2_000_000
 #: A world in which more has failed than this is over: its processes may fail for ever.
 MOST_ERRORS: Final = 20
 #: How long before something happens the chores of the time before are done (seconds).
