@@ -2,30 +2,44 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 
+from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
+
 HANDLER = """
 import time
+
+from ts.handler_utils.utils import send_intermediate_predict_response
 
 
 class Handler:
     def initialize(self, context):
         self.version = context.manifest["model"]["modelVersion"]
         self.context = context
+        self.count = 0
 
     def handle(self, data, context):
+        if "stream" in data[0]:
+            for part in ("a", "b"):
+                send_intermediate_predict_response([part], context.request_ids, "ok", 200, context)
         if self.version == "bad":
             raise RuntimeError("bad")
         if self.version == "twin":
             return ["1"] * len(data)
         if self.version == "slow":
             time.sleep(0.05)
+        if self.version == "jerky":
+            self.count += 1
+            time.sleep(0 if self.count % 10 else 0.1)
         return [self.version] * len(data)
 """
 
@@ -87,6 +101,42 @@ def test_weights_share_what_names_no_version(server: RunningServer) -> None:
     assert said(server, 10) == {"1": 10}
 
 
+@contextmanager
+def grpc_stub(server: RunningServer) -> Iterator[InferenceAPIsServiceStub]:
+    line = next(line for line in server.log().splitlines() if "grpc_inference_port: listening" in line)
+    with grpc.insecure_channel(line.rpartition(" ")[2].removeprefix("grpc://")) as channel:
+        yield InferenceAPIsServiceStub(channel)
+
+
+def test_a_header_names_the_version_of_a_model_without_weights(server: RunningServer, tmp_path: Path) -> None:
+    for named in "12":
+        assert said(server, 5, **{"x-model-version": named}) == {named: 5}
+    missing = server.predict("said", headers={"X-Model-Version": "9"})
+    assert (missing.status_code, missing.json()["message"]) == (404, "Model version: 9 does not exist for model: said")
+    # A path that names one wins.
+    headers = {"x-model-version": "1"}
+    answer = requests.post(f"{server.inference}/predictions/said/2", headers=headers, timeout=DEADLINE)
+    assert answer.text == "2"
+    body = {"inputs": [{"name": "x", "shape": [1], "datatype": "INT32", "data": [1]}]}
+    answer = requests.post(f"{server.inference}/v2/models/said/infer", json=body, headers=headers, timeout=DEADLINE)
+    assert (answer.json()["outputs"][0]["data"], answer.json()["model_version"]) == (["1"], "1")
+
+    with grpc_stub(server) as stub:
+        request = PredictionsRequest(model_name="said", input={"data": b"x"})
+        for named in "12":
+            answered = stub.Predictions(request, metadata=(("x-model-version", named),), timeout=DEADLINE)
+            assert answered.prediction == named.encode()
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Predictions(request, metadata=(("x-model-version", "9"),), timeout=DEADLINE)
+        assert caught.value.code() is grpc.StatusCode.INTERNAL  # as in TorchServe
+
+    register(
+        server, version(tmp_path, "kept", "sequenceBatching: true\nsequenceMaxIdleMSec: 1000\nmaxNumSequence: 5\n")
+    )
+    other = server.predict("said", headers={"x-model-version": "kept"})
+    assert (other.status_code, "name it in the path" in other.json()["message"]) == (400, True)
+
+
 def test_mistakes_are_told_and_change_nothing(server: RunningServer, tmp_path: Path) -> None:
     traffic(server, "PUT", {"weights": {"1": 50, "2": 50}})
     register(
@@ -132,6 +182,7 @@ def test_weights_survive_a_restart_with_a_snapshot(tmp_path: Path) -> None:
 
 def test_a_canary_is_promoted(server: RunningServer) -> None:
     rules = {"version": "2", "steps": [50], "intervalSec": 1, "minRequests": 5, "maxLatencyRatio": 1000}
+    rules["maxQuantileRatio"] = 1000
     answer = traffic(server, "PUT", {"canary": rules})
     assert answer.json()["weights"] == {"1": 50, "2": 50}
 
@@ -162,6 +213,21 @@ def test_a_canary_that_is_worse_is_rolled_back(server: RunningServer, tmp_path: 
     assert last["decision"] == "rolled back"
     assert ("requests failed" if name == "bad" else "an answer takes") in last["why"]
     assert said(server, 10) == {"1": 10}
+
+
+def test_a_canary_with_a_slow_tail_is_rolled_back(server: RunningServer, tmp_path: Path) -> None:
+    register(server, version(tmp_path, "jerky"))
+    rules = {"version": "jerky", "steps": [50], "intervalSec": 3600, "minRequests": 5, "maxLatencyRatio": 1000}
+    answer = traffic(server, "PUT", {"canary": {**rules, "quantile": 0.95, "maxQuantileRatio": 3, "windowSec": 600}})
+    assert answer.ok, answer.text
+
+    def is_over() -> bool:
+        said(server, 20)
+        return "canary" not in traffic(server).json()
+
+    eventually(is_over, "the canary is over")
+    *_, last = traffic(server).json()["decisions"]
+    assert (last["decision"], "95 % of the answers take up to" in last["why"]) == ("rolled back", True)
 
 
 def test_an_operator_calls_a_canary_off(server: RunningServer) -> None:
@@ -196,6 +262,42 @@ def test_a_shadow_is_compared_and_never_answers(server: RunningServer, tmp_path:
     assert f'model_version="{name}",outcome="{outcome}"' in metrics
     assert shadow(server, "DELETE").json() == {}
     assert shadow(server).json() == {}
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("twin", "same"), ("2", "different"), ("bad", "failed")])
+def test_a_shadow_runs_requests_of_grpc_and_streams(
+    server: RunningServer, tmp_path: Path, name: str, outcome: str
+) -> None:
+    if name != "2":
+        register(server, version(tmp_path, name))
+    with grpc_stub(server) as stub:
+
+        def over_grpc() -> None:
+            answer = stub.Predictions(PredictionsRequest(model_name="said", input={"data": b"x"}), timeout=DEADLINE)
+            assert answer.prediction == b"1"
+
+        def stream_over_grpc() -> None:
+            request = PredictionsRequest(model_name="said", input={"stream": b"x"})
+            parts = [part.prediction for part in stub.StreamPredictions(request, timeout=DEADLINE)]
+            assert parts == [b"a", b"b", b"1"]
+
+        def stream() -> None:
+            answer = requests.post(f"{server.inference}/predictions/said", data={"stream": "x"}, timeout=DEADLINE)
+            assert answer.text == "ab1"
+
+        for ask in (over_grpc, stream_over_grpc, stream):
+            assert shadow(server, "PUT", {"version": name}).ok
+
+            def is_compared(ask: Callable[[], None] = ask) -> bool:
+                ask()
+                shown = shadow(server).json()
+                return bool(sum(shown[each] for each in ("same", "different", "failed")))
+
+            eventually(is_compared, "an answer is compared")
+            shown = shadow(server).json()
+            assert {each for each in ("same", "different", "failed") if shown[each]} == {outcome}
+            if outcome == "different" and ask is not over_grpc:
+                assert shown["differences"][0]["shadow"]["begins"] == "ab2"
 
 
 def test_a_shadow_ends_once_it_answers_itself_or_goes(server: RunningServer) -> None:

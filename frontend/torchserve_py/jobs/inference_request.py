@@ -2,9 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from torchserve_py.jobs.limits import Limits
+
+#: The header by which a request names its version although its path names none, for testers.
+VERSION_HEADER: Final = "x-model-version"
+#: The header whose value decides for requests without a sequence, so that a user gets the same version each time.
+USER_HEADER: Final = "x-user-id"
 
 
 class SequenceRequest(NamedTuple):

@@ -15,9 +15,9 @@ from torchserve_py.jobs.inference_job import refused
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Parts
 from torchserve_py.models.model import Model
-from torchserve_py.models.traffic import Traffic
+from torchserve_py.models.traffic import Traffic, named_version
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.serving.errors import ModelNotFound, ModelVersionNotFound
+from torchserve_py.serving.errors import BadParameter, ModelNotFound, ModelVersionNotFound
 from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage, page_of_sequences
 from torchserve_py.serving.serving import ModelStatus, ServedModel, Watcher
 from torchserve_py.settings.model_spec import ModelSpec
@@ -170,8 +170,13 @@ class ServedModels:
         live = self._live.get(model.id)
         if live is None:
             return refused(Cause.unregistered)
-        if self._traffic and request.by_default and (traffic := self._traffic.get(model.name)) is not None:
-            live = self.find(model.name, traffic.version_for(request))
+        if request.by_default:
+            if named := named_version(request):
+                live, request.by_default = self.find(model.name, named), False
+                if (live.served.contract, live.served.is_stateful) != (model.contract, model.is_stateful):
+                    raise BadParameter(f"Version {named} of {model.name} takes other requests: name it in the path.")
+            elif self._traffic and (traffic := self._traffic.get(model.name)) is not None:
+                live = self.find(model.name, traffic.version_for(request))
         if request.sequence is not None and (versions := self._names.get(model.name)) and len(versions.models) > 1:
             live = versions.choose_for(request, request.sequence.id, live)
             if live is None:

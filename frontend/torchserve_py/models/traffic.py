@@ -1,18 +1,13 @@
-"""Which version runs a request that names none, once an operator has given the versions weights."""
+"""Which version runs a request whose path names none: the one that its header names, or the one that weights choose."""
 
 import random
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any
 
-from torchserve_py.jobs.inference_request import InferenceRequest
-
-#: The header by which a request names its version all the same, for testers.
-VERSION_HEADER: Final = "x-model-version"
-#: The header whose value decides for requests without a sequence, so that a user gets the same version each time.
-USER_HEADER: Final = "x-user-id"
+from torchserve_py.jobs.inference_request import USER_HEADER, VERSION_HEADER, InferenceRequest
 
 
 class Traffic:
@@ -24,9 +19,7 @@ class Traffic:
         self._ends = list(accumulate(weights.values()))
 
     def version_for(self, request: InferenceRequest) -> str:
-        """Return the version that a request names in `VERSION_HEADER`, or the one that its weight chooses."""
-        if named := _header(request.headers, VERSION_HEADER):
-            return named
+        """Return the version that the weights choose for a request."""
         sticky = _header(request.headers, USER_HEADER) if request.sequence is None else request.sequence.id
         place = random.random() if sticky is None else self._place_of(sticky)  # noqa: S311 - it is no secret
         return self._versions[bisect(self._ends, place * self._ends[-1])]
@@ -37,8 +30,16 @@ class Traffic:
         return int.from_bytes(digest) / (1 << 48)
 
 
+def named_version(request: InferenceRequest) -> str | None:
+    """Return the version that a request names in `VERSION_HEADER`, None or an empty text if it names none."""
+    return _header(request.headers, VERSION_HEADER)
+
+
 def _header(headers: Sequence[tuple[Any, Any]], name: str) -> str | None:
+    length = len(name)
     for pair in reversed(headers):  # later ones win
+        if len(pair[0]) != length:  # first, since every request without a version comes here
+            continue
         key, value = (each.decode("latin-1") if isinstance(each, bytes) else str(each) for each in pair)
         if key.lower() == name:
             return value

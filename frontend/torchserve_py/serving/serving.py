@@ -218,7 +218,10 @@ class Serving(Protocol):
     def submit(self, model: ServedModel, request: InferenceRequest) -> Parts:
         """Admit one inference request, and return its response; a refusal is raised by the first `Parts.next`.
 
+        A request that names no version, but has the header ``x-model-version``, counts as one that names that version.
         A request of a sequence that belongs to another version of the model here goes to that one, if it names none.
+
+        Raises ModelVersionNotFound: there is no version as in the header; BadParameter: it takes other requests.
         """
 
     def watch(self, name: str, watcher: Watcher | None) -> None:

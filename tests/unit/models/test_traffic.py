@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.models.traffic import Traffic
+from torchserve_py.models.traffic import Traffic, named_version
 
 WEIGHTS = {"1": 80, "2": 15, "3": 5}
 
@@ -46,5 +46,7 @@ def test_those_that_have_the_new_version_keep_it_when_its_share_grows() -> None:
 
 
 def test_a_request_names_its_version_in_a_header() -> None:
-    assert Traffic("m", {"1": 100}).version_for(plain((b"X-Model-Version", b"9"))) == "9"
-    assert Traffic("m", {"1": 100}).version_for(plain((b"x-model-version", b""))) == "1"
+    assert named_version(plain((b"X-Model-Version", b"9"))) == "9"
+    assert named_version(plain((b"x-model-version", b"9"), ("x-model-version", "8"))) == "8"
+    assert not named_version(plain((b"x-model-version", b"")))
+    assert named_version(plain((b"x-model-versions", b"9"), (b"x-model-verzion", b"9"))) is None

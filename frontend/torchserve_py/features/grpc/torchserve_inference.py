@@ -22,7 +22,7 @@ from torchserve_py.features.grpc.protos.inference_pb2 import (
 )
 from torchserve_py.features.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
 from torchserve_py.features.grpc.two_way import REQUEST_ERRORS, CarriedRequest, TwoWayCall
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.inference_request import USER_HEADER, VERSION_HEADER, InferenceRequest, SequenceRequest
 from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.serving import ServedModel, Serving
@@ -30,6 +30,8 @@ from torchserve_py.settings.table import Settings
 from ts.features.open_inference.wire_fields import LARGE_MESSAGE, fields_of
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_TOKEN, STEP_NUMBER
 
+#: The metadata that decides on the version, and goes on as headers.
+_OF_TRAFFIC: Final = frozenset({VERSION_HEADER, USER_HEADER})
 #: How many entries a large message may have.
 _MAX_FIELDS: Final = 10_000
 _HEALTHY: Final = '{\n  "status": "Healthy"\n}'
@@ -164,17 +166,17 @@ class InferenceService:
         """Make a job of a request.
 
         A request of gRPC has no headers: entries of ``input`` with the names of the headers for the priority, for the
-        start and the end of a sequence, and for the id of the request mean what the headers mean. Raises DoorError: the
-        priority is invalid.
+        start and the end of a sequence, and for the id of the request mean what the headers mean. Of the call's
+        metadata, what decides on the version counts. Raises DoorError: the priority is invalid.
         """
         limits = check_model(self._tokens, call.metadata, model.name)
         version = request.model_version or None
         row = [(name, "", value) for name, value in request.input.items()]
         urgency = _text(request, PRIORITY_HEADER)
         priority = 0 if urgency is None else priority_in_text(urgency, "Input")
-        headers = () if sequence is None else sequence.headers
+        headers = [pair for pair in call.metadata if pair[0] in _OF_TRAFFIC]
         inference = InferenceRequest(
-            headers,
+            headers if sequence is None else (*headers, *sequence.headers),
             row,
             sequence=sequence,
             by_default=version is None,

@@ -6,17 +6,20 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.management.management_calls import ManagementCalls
-from torchserve_py.features.traffic.canary import Canary, Judgement, Phase, Record, Verdict, judge
+from torchserve_py.features.traffic.answer_times import RecentRequests
+from torchserve_py.features.traffic.canary import Canary, Judgement, Phase, Verdict, judge
 from torchserve_py.features.traffic.traffic_body import CanaryRules
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter
+from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import BadParameter, ModelError
 from torchserve_py.serving.serving import Serving
 
@@ -29,12 +32,18 @@ _MOST_DECISIONS: Final = 20
 
 @dataclass
 class _Run:
-    """A canary that runs: since when (monotonic) it is at its step, and what the versions had done then."""
+    """A canary that runs.
+
+    Attributes:
+        began: Since when (monotonic) it is at its step.
+        recent: What the old version and the new one did lately.
+        in_step: How many requests of the new one have ended at this step.
+    """
 
     canary: Canary
     began: float
-    old: Record
-    new: Record
+    recent: Mapping[str, RecentRequests]
+    in_step: int = 0
 
 
 @dataclass
@@ -53,6 +62,7 @@ class Canaries:
         """Return those of a server."""
         made = cls(context.serving, context.shared(ManagementCalls.of))
         context.metrics.add(made.decisions)
+        context.metrics.followers.append(made.follow)
         return made
 
     def __init__(self, serving: Serving, calls: ManagementCalls) -> None:
@@ -73,8 +83,25 @@ class Canaries:
             raise BadParameter(f"Version {old} of model {name} is the default version already; name a newer one.")
         canary = Canary(rules, old)
         await self._calls.set_weights(name, canary.weights)
-        self._run(name, canary, time.monotonic())
+        recent = {each: RecentRequests(rules.window_sec, rules.min_requests) for each in (old, rules.version)}
+        self._add_up(name, canary)  # what ended before is not to be judged
+        self._runs[name] = _Run(canary, time.monotonic(), recent)
         self._decide(name, "begun", canary, "")
+
+    def follow(self, name: str, version: str, jobs: Sequence[JobRecord]) -> None:
+        """Count jobs that have ended, if their version is in a canary: a `metrics.model_metrics.FollowJobs`."""
+        run = self._runs.get(name)
+        if run is None or (recent := run.recent.get(version)) is None:
+            return
+        now = time.monotonic()  # the clock of jobs may have stood still with the server
+        for job in jobs:
+            if not job.failed:
+                recent.count(now, job.ended_at - job.submitted_at)
+            elif isinstance(job.told, Cause) or job.told >= 500:  # else it is the client's mistake
+                recent.count(now, None)
+            else:
+                continue
+            run.in_step += version == run.canary.rules.version
 
     def forget(self, name: str) -> None:
         """Judge a model's versions no more, because an operator has said who gets its requests."""
@@ -102,8 +129,12 @@ class Canaries:
 
     async def _look_at(self, name: str, run: _Run, now: float) -> None:
         rules = run.canary.rules
-        old, new = self._record(name, run.canary.old), self._record(name, rules.version)
-        found: Judgement = judge(rules, old.since(run.old), new.since(run.new))
+        self._add_up(name, run.canary)
+        for recent in run.recent.values():
+            recent.forget(now)
+        found: Judgement = judge(rules, run.recent[run.canary.old].record, run.recent[rules.version].record)
+        if found.verdict is Verdict.good and run.in_step < rules.min_requests:
+            found = Judgement(Verdict.unknown, f"{run.in_step} of {rules.min_requests} requests so far")
         self._told[name].now = found.why
         if found.verdict is Verdict.unknown or (found.verdict is Verdict.good and now < run.began + rules.interval_sec):
             return
@@ -114,19 +145,16 @@ class Canaries:
         if self._runs.get(name) is not run:  # an operator was faster
             return
         if canary.phase is Phase.rising:
-            self._run(name, canary, now)
+            self._runs[name] = _Run(canary, now, run.recent)
             self._decide(name, "goes on", canary, found.why)
         else:
             del self._runs[name]
             self._decide(name, canary.phase.value, canary, found.why)
 
-    def _run(self, name: str, canary: Canary, now: float) -> None:
-        old, new = self._record(name, canary.old), self._record(name, canary.rules.version)
-        self._runs[name] = _Run(canary, now, old, new)
-
-    def _record(self, name: str, version: str) -> Record:
-        activity = self._serving.activity(self._serving.get(name, version))
-        return Record(activity.succeeded, activity.failed, activity.succeeded_seconds)
+    def _add_up(self, name: str, canary: Canary) -> None:
+        """Have `follow` told of all that has ended. Raises ModelNotFound, ModelVersionNotFound."""
+        for version in (canary.old, canary.rules.version):
+            self._serving.activity(self._serving.get(name, version))
 
     def _decide(self, name: str, decision: str, canary: Canary, why: str) -> None:
         version, share = canary.rules.version, canary.weights.get(canary.rules.version, 0)

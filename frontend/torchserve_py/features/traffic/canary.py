@@ -6,29 +6,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
+from torchserve_py.features.traffic.answer_times import Record
 from torchserve_py.features.traffic.traffic_body import CanaryRules
-
-
-class Record(NamedTuple):
-    """What a version did in a time: how many requests it answered and failed, and how long the answers took in all."""
-
-    succeeded: int
-    failed: int
-    seconds: float
-
-    @property
-    def requests(self) -> int:
-        """All requests."""
-        return self.succeeded + self.failed
-
-    @property
-    def failure_share(self) -> float:
-        """The share of requests that failed, 0 without requests."""
-        return self.failed / self.requests if self.requests else 0.0
-
-    def since(self, earlier: Record) -> Record:
-        """Return what was done after an earlier record of the same version."""
-        return Record(self.succeeded - earlier.succeeded, self.failed - earlier.failed, self.seconds - earlier.seconds)
 
 
 class Verdict(Enum):
@@ -90,10 +69,10 @@ class Judgement(NamedTuple):
 
 
 def judge(rules: CanaryRules, old: Record, new: Record) -> Judgement:
-    """Compare what the old and the new version did in the same time.
+    """Compare what the old and the new version did lately.
 
     The new version is worse as soon as so many requests have failed that no further answer among the fewest that it
-    needs could mend it.
+    needs could mend it. A quantile counts once both versions have so many answers that one may be slower.
     """
     fewest = max(new.requests, rules.min_requests)
     most_failures = (old.failure_share + rules.max_failure_increase) * fewest
@@ -104,9 +83,19 @@ def judge(rules: CanaryRules, old: Record, new: Record) -> Judgement:
         return Judgement(Verdict.worse, shares)
     if new.requests < rules.min_requests:
         return Judgement(Verdict.unknown, f"{new.requests} of {rules.min_requests} requests so far")
-    if new.succeeded and old.succeeded:
-        ours, theirs = new.seconds / new.succeeded, old.seconds / old.succeeded
-        text = f"an answer takes {ours * 1000:.3g} ms, and {theirs * 1000:.3g} ms of the old version"
-        worse = ours > theirs * rules.max_latency_ratio
-        return Judgement(Verdict.worse if worse else Verdict.good, text)
-    return Judgement(Verdict.good, f"{new.requests} requests, none to compare with")
+    if not (new.succeeded and old.succeeded):
+        return Judgement(Verdict.good, f"{new.requests} requests, none to compare with")
+    text = f"an answer takes {_ms(new.mean)}, and {_ms(old.mean)} of the old version"
+    if new.mean > old.mean * rules.max_latency_ratio:
+        return Judgement(Verdict.worse, text)
+    ours, theirs = new.quantile(rules.quantile), old.quantile(rules.quantile)
+    if ours is None or theirs is None:
+        return Judgement(Verdict.good, text)
+    slow = f"{rules.quantile * 100:g} % of the answers take up to {_ms(ours)}, and {_ms(theirs)} of the old version"
+    if ours > theirs * rules.max_quantile_ratio:
+        return Judgement(Verdict.worse, slow)
+    return Judgement(Verdict.good, f"{text}; {slow}")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"

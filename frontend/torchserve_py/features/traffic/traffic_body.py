@@ -17,8 +17,9 @@ class CanaryRules(_Closed):
     """How a new version gets more and more of the requests, beside the default version.
 
     ``steps`` are its shares in percent, each for ``interval_sec`` seconds at least. It goes on once it has answered
-    ``min_requests`` in that time, and is not worse: its share of failures is at most ``max_failure_increase`` higher,
-    and an answer takes on average at most ``max_latency_ratio`` times as long.
+    ``min_requests`` in that time, and is not worse in the last ``window_sec`` seconds: its share of failures is at most
+    ``max_failure_increase`` higher, an answer takes on average at most ``max_latency_ratio`` times as long, and the
+    time in which the share ``quantile`` of the answers comes is at most ``max_quantile_ratio`` times as long.
     """
 
     version: str = Field(min_length=1)
@@ -27,6 +28,9 @@ class CanaryRules(_Closed):
     min_requests: Annotated[int, Field(alias="minRequests", ge=1, le=1_000_000)] = 20
     max_failure_increase: Annotated[float, Field(alias="maxFailureIncrease", ge=0, le=1, strict=False)] = 0.01
     max_latency_ratio: Annotated[float, Field(alias="maxLatencyRatio", gt=0, le=1000, strict=False)] = 1.5
+    window_sec: Annotated[int, Field(alias="windowSec", ge=1, le=3600)] = 60
+    quantile: Annotated[float, Field(ge=0.5, le=0.999, strict=False)] = 0.99
+    max_quantile_ratio: Annotated[float, Field(alias="maxQuantileRatio", gt=0, le=1000, strict=False)] = 2
 
     @model_validator(mode="after")
     def _rises(self) -> Self:

@@ -30,8 +30,11 @@ _BODY: Final = {
             "properties": {
                 "version": TEXT,
                 "steps": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 100}},
-                **{key: {"type": "integer", "minimum": 1} for key in ("intervalSec", "minRequests")},
-                **{key: {"type": "number", "minimum": 0} for key in ("maxFailureIncrease", "maxLatencyRatio")},
+                **{key: {"type": "integer", "minimum": 1} for key in ("intervalSec", "minRequests", "windowSec")},
+                **{
+                    key: {"type": "number", "minimum": 0}
+                    for key in ("maxFailureIncrease", "maxLatencyRatio", "quantile", "maxQuantileRatio")
+                },
             },
         },
     },
