@@ -1,6 +1,7 @@
-"""The id that a client has given its request, by which people find the request in the logs of every system on its way.
+"""What a request's headers say of it: the id that its client has given it, by which people find the request in the logs
+of every system on its way.
 
-It is shown and returned, and nothing is decided by it: clients and proxies send one id again and again.
+The id is shown and returned, and nothing is decided by it: clients and proxies send one id again and again.
 """
 
 import re
@@ -21,15 +22,22 @@ def usable_name(given: object) -> str | None:
     return given if isinstance(given, str) and _USABLE.fullmatch(given) else None
 
 
+def header_among(headers: Iterable[tuple[Any, Any]], name: str) -> str | None:
+    """Return a header, whose name is given in lower case, among those of a request, or None; the last one counts."""
+    found = None
+    for key, value in headers:
+        if len(key) == len(name) and _text(key).lower() == name:  # the length first: each request comes here
+            found = _text(value)
+    return found
+
+
+def _text(given: bytes | str) -> str:
+    return given.decode("latin-1") if isinstance(given, bytes) else given
+
+
 def name_among(headers: Iterable[tuple[Any, Any]]) -> str | None:
     """Return the usable id among the headers of a request, which are bytes or text, or None; the last one counts."""
-    found = None
-    for name, value in headers:
-        if len(name) == len(REQUEST_NAME):
-            text = name.decode("latin-1") if isinstance(name, bytes) else name
-            if text.lower() == REQUEST_NAME:
-                found = usable_name(value)
-    return found
+    return usable_name(header_among(headers, REQUEST_NAME))
 
 
 def trace_of(traceparent: str | None) -> str | None:

@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from torchserve_py.jobs.inference_job import refused
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.inference_request import VERSION_HEADER, InferenceRequest
 from torchserve_py.jobs.parts import Parts
 from torchserve_py.models.model import Model
-from torchserve_py.models.traffic import Traffic, named_version
+from torchserve_py.models.traffic import Traffic
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import BadParameter, ModelNotFound, ModelVersionNotFound
 from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage, page_of_sequences
 from torchserve_py.serving.serving import ModelStatus, ServedModel, Watcher
 from torchserve_py.settings.model_spec import ModelSpec
+from ts.protocol.request_names import header_among
 
 _MAX_DIGITS: Final = 18
 
@@ -171,7 +172,7 @@ class ServedModels:
         if live is None:
             return refused(Cause.unregistered)
         if request.by_default:
-            if named := named_version(request):
+            if named := header_among(request.headers, VERSION_HEADER):
                 live, request.by_default = self.find(model.name, named), False
                 if (live.served.contract, live.served.is_stateful) != (model.contract, model.is_stateful):
                     raise BadParameter(f"Version {named} of {model.name} takes other requests: name it in the path.")

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.models.traffic import Traffic, named_version
+from torchserve_py.jobs.inference_request import VERSION_HEADER, InferenceRequest, SequenceRequest
+from torchserve_py.models.traffic import Traffic
+from ts.protocol.request_names import header_among
 
 WEIGHTS = {"1": 80, "2": 15, "3": 5}
 
@@ -46,7 +47,10 @@ def test_those_that_have_the_new_version_keep_it_when_its_share_grows() -> None:
 
 
 def test_a_request_names_its_version_in_a_header() -> None:
-    assert named_version(plain((b"X-Model-Version", b"9"))) == "9"
-    assert named_version(plain((b"x-model-version", b"9"), ("x-model-version", "8"))) == "8"
-    assert not named_version(plain((b"x-model-version", b"")))
-    assert named_version(plain((b"x-model-versions", b"9"), (b"x-model-verzion", b"9"))) is None
+    def named(*headers: tuple[object, object]) -> str | None:
+        return header_among(headers, VERSION_HEADER)
+
+    assert named((b"X-Model-Version", b"9")) == "9"
+    assert named((b"x-model-version", b"9"), ("x-model-version", "8")) == "8"
+    assert not named((b"x-model-version", b""))
+    assert named((b"x-model-versions", b"9"), (b"x-model-verzion", b"9")) is None
