@@ -260,9 +260,13 @@ class Plugin:
         autoscaler: The name of a module with ``is_asked_for(keys)``, which returns whether the number of a model's
             workers is to follow its load, and ``autoscaler(label, keys, pool, dispatcher, metrics)``, which returns the
             `models.model.Autoscaler` that does so. The first plugin that has one counts.
+        devices: The name of a module with ``devices(settings)``, which returns the `workers.devices.Devices` of the
+            server. The first plugin that has one counts; without one, all workers run on the CPU.
         worker_room: The name of a module with ``worker_room(settings, metrics, usage)``, which returns the
             `models.model.WorkerRoom` that workers ask before they start, or None if they always may. The first plugin
             that has one counts.
+        order: The name of a module with ``new_order``, a `scheduling.order.NewOrder` for the requests that wait. The
+            first plugin that has one counts; without one, priorities have no effect.
         server_launcher: The name of a module with ``run(argv)``, which starts and stops servers as the flags of the
             command say, and returns the exit code. The first plugin that has one counts.
         ended: Is called at the end of the server's process, even if it could not start.
@@ -322,7 +326,9 @@ class Plugin:
     confinement: str = ""
     local_launcher: str = ""
     autoscaler: str = ""
+    devices: str = ""
     worker_room: str = ""
+    order: str = ""
     server_launcher: str = ""
     ended: Callable[[], object] = _none
     around: Callable[[Settings], AbstractContextManager[None]] = _nothing_around

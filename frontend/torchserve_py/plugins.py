@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 ENTRY_POINTS: Final = "torchserve_py.plugins"
 #: What `Plugin` has the name of a module for, of which the first counts.
 ModuleOffer: TypeAlias = (
-    Literal["archives", "autoscaler", "confinement", "forms", "guard", "handler_metrics", "logging"]
-    | Literal["metric_lines", "packages", "sequence_states", "server_launcher", "steps", "tls"]
+    Literal["archives", "autoscaler", "confinement", "devices", "forms", "guard", "handler_metrics", "logging"]
+    | Literal["metric_lines", "order", "packages", "sequence_states", "server_launcher", "steps", "tls"]
     | Literal["worker_room"]
 )
 #: The folders in `torchserve_py.features`. If doors of two have the same path, the first gets the request.
@@ -76,6 +76,8 @@ BUILT_IN: Final = (
     "warm_up",
     "computing",
     "forms",
+    "gpus",
+    "fair_use",
     "fleet",
     "journal",
     "snapshots",

@@ -35,6 +35,7 @@ from torchserve_py.scheduling.effects import (
     SendAhead,
 )
 from torchserve_py.scheduling.job import STREAMING, Job
+from torchserve_py.scheduling.order import NewOrder
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.scheduling.sequence import IDLE
@@ -61,9 +62,10 @@ class Dispatcher(ReaderEvents):
         record_model_metrics: Callable[[list[list[Any]]], None],
         client_timeout: float | None = None,
         over: Over | None = None,
+        order: NewOrder | None = None,
     ) -> None:
         #: What waits and what runs, to be read only.
-        self.scheduler = Scheduler(policy, lambda worker_id: self._workers[worker_id].take_back(), over)
+        self.scheduler = Scheduler(policy, lambda worker_id: self._workers[worker_id].take_back(), over, order)
         #: Before the first of them the scheduler has to be told that its time has come.
         self._deadlines = self.scheduler.deadlines
         self._clock = running_time()
@@ -114,6 +116,8 @@ class Dispatcher(ReaderEvents):
             new_job_id(),
             unbatched=request.unbatched,
             priority=request.priority,
+            client=request.client if request.limits is None else request.limits.client,
+            weight=1.0 if request.limits is None else request.limits.weight,
             expires_at=None if limit is None else now + limit,
             answer_by=None if request.answer_in is None or request.more_input else now + request.answer_in,
             open_ended=request.more_input,

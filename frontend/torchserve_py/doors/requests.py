@@ -130,6 +130,12 @@ def inference_of(
     )
 
 
+def client_of(request: Request) -> str:
+    """Return the address of a request's client, without its port; empty for a client of a Unix socket."""
+    peer = request.connection.peer
+    return peer[0] if isinstance(peer, tuple) else ""
+
+
 def model_in(body: bytes) -> str | None:
     """Return the member ``model`` of a JSON object, as OpenAI's clients send it, or None."""
     try:

@@ -17,7 +17,7 @@ from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpDialect, HttpEx
 from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.openapi import Operation
 from torchserve_py.doors.path_templates import PathTemplate, read_template
-from torchserve_py.doors.requests import split_path
+from torchserve_py.doors.requests import client_of, split_path
 from torchserve_py.doors.responses import AlreadySent, Answer, Responses
 from torchserve_py.doors.token_authorization import Authorization, TokenType
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -161,6 +161,7 @@ class DoorContext:
         """
         if self.tokens is not None:
             inference.limits = self.tokens.check_model(request.headers.get("Authorization"), model.name)
+        inference.client = client_of(request)
         inference.request_line = request.method, request.target, request.route
         parts = self.serving.submit(model, inference)
         return HttpExchange(dialect, model, model.name, inference.sequence, parts, version, request, self.responses)

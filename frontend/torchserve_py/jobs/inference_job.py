@@ -92,6 +92,8 @@ class InferenceJob(Job):
             self.id,
             *(self.sequence_id, self.starts_sequence, self.ends_sequence, self.step, self.token),
             priority=self.priority,
+            client=self.client,
+            weight=self.weight,
             expires_at=self.expires_at,
             answer_by=self.answer_by,
             handed_over_by=by,

@@ -57,7 +57,9 @@ class InferenceRequest:
     more_input: bool = False  # whether further inputs follow, by `torchserve_py.jobs.parts.Parts.send_input`
     #: How it has come, for the counts of outcomes.
     via: Via = "http"
-    #: The limits of the client's key, if it has some.
+    #: The address of the client, as far as it is known.
+    client: str = ""
+    #: What the client's key may ask of the server, if it has one; then its requests are those of the key.
     limits: Limits | None = None
     #: Method, target and route of a request that has come over HTTP.
     request_line: tuple[str, str, str] | None = None

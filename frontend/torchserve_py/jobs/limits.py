@@ -15,6 +15,14 @@ class Exceeded(NamedTuple):
 class Limits(Protocol):
     """The limits of a client; its requests of all models count together."""
 
+    @property
+    def client(self) -> str:
+        """What tells the client from others."""
+
+    @property
+    def weight(self) -> float:
+        """How many turns it has while one with 1 has one, where requests of several clients wait."""
+
     def begin(self) -> Cause | None:
         """Count a request that begins, or return why it may not."""
 

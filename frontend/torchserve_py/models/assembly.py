@@ -17,7 +17,6 @@ from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.model import Autoscaler, Model, WorkerRoom
 from torchserve_py.models.model_launch import launch_of, load_message, sends_ahead
-from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.plans.contracts import Configured, configuration_of
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan, plan_of
@@ -30,7 +29,7 @@ from torchserve_py.settings.server_settings import sources
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment as DeviceAssignment
-from torchserve_py.workers.devices import Devices, visible_devices
+from torchserve_py.workers.devices import Devices
 from torchserve_py.workers.launch_command import Launch
 from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.listener import WorkerListener
@@ -76,9 +75,8 @@ class Assembly:
         self._room: WorkerRoom | None = None
         if module := module_of("worker_room"):
             self._room = importlib.import_module(module).worker_room(settings, metrics, usage)
-        gpus = list_gpus()
-        visible = visible_devices(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu)
-        self._devices = Devices(visible, hide_others=bool(gpus))
+        of_host = module_of("devices")
+        self._devices: Devices = importlib.import_module(of_host).devices(settings) if of_host else Devices(())
         self._worker_numbers = itertools.count(settings.initial_worker_port)
         self._next_distribution_number = settings.initial_distribution_port
         hidden = settings.blacklist_env_vars
@@ -164,6 +162,7 @@ class Assembly:
             record_model_metrics=lambda entries: self._metrics.record_model_metrics(plan.name, entries),
             client_timeout=config.client_timeout_ms / 1000 or None,
             over=over,
+            order=importlib.import_module(order).new_order if (order := module_of("order")) else None,
         )
         limits = self._limits(config)
         found = (each.of_model(plan.name, plan.version, config.plugin_keys) for each in self._observers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -14,12 +13,11 @@ from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.job_observer import JobObserver
 from torchserve_py.jobs.limits import Limits
-from torchserve_py.jobs.parts import JobFailed, Part, Parts
+from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.metrics.instruments import Histogram
 from torchserve_py.metrics.model_metrics import JobRecord, ModelMetrics
 from torchserve_py.plans.plan import Plan
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.serving.errors import NoDescribeWorker
 from torchserve_py.serving.model_activity import Activity, Timing
 from torchserve_py.serving.serving import ModelStatus, ServedModel, WorkerStatus
 from torchserve_py.serving.usage import Usage
@@ -28,9 +26,6 @@ from torchserve_py.workers.supervisor import Supervisor
 from torchserve_py.workers.worker import Worker
 from ts.protocol.messages import MIGRATED, NOT_MIGRATED
 
-#: Largest description by a handler (bytes); decoding a longer one would block the event loop.
-_MAX_DESCRIPTION = 256 * 1024
-_DESCRIBE_HEADERS = (("describe", "True"),)
 _ids = itertools.count()
 _NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
 
@@ -189,31 +184,6 @@ class Model:
             elif worker.ready:  # otherwise the worker has ended meanwhile
                 return None
         return told
-
-    async def describe_custom(self) -> Any:
-        """Ask the handler to describe the model, and return its answer decoded from JSON.
-
-        Models of other contracts have no handler; they are described by their declarations. The description is empty if
-        the answer is not JSON or has more than `_MAX_DESCRIPTION` bytes. Raises NoDescribeWorker: no worker answered.
-        """
-        if not self.pool.ready_count:
-            raise NoDescribeWorker(self.name)
-        if not self.served.contract.handlers:
-            return dict(self.declared)
-        parts = self.submit(InferenceRequest(_DESCRIBE_HEADERS, [], unbatched=True, via="server"))
-        try:
-            async with asyncio.timeout(self.config.response_timeout):
-                part = await parts.next()
-        except (TimeoutError, JobFailed) as error:
-            raise NoDescribeWorker(self.name) from error
-        finally:
-            parts.cancel()
-        if part.error is not None:
-            raise NoDescribeWorker(self.name)
-        try:
-            return json.loads(part.body) if len(part.body) <= _MAX_DESCRIPTION else {}
-        except (ValueError, RecursionError):
-            return {}
 
     def status(self) -> ModelStatus:
         """Return the workers and the queue as they are now."""

@@ -244,9 +244,6 @@ class ServedModels:
     async def expose_metrics(self, model: ServedModel, limit: float) -> Mapping[str, str] | None:
         return await self._of(model).expose_metrics(limit)
 
-    async def describe_custom(self, model: ServedModel) -> Any:
-        return await self._of(model).describe_custom()
-
     @property
     def not_loaded(self) -> Sequence[ModelSpec]:
         return self._not_loaded

@@ -25,6 +25,7 @@ from torchserve_py.scheduling.effects import Begin, Released, Send, SendAhead
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import AHEAD, JOB_TRANSITIONS, Job
 from torchserve_py.scheduling.lane import AheadBatch, Lane, SharedState, WorkerLoad
+from torchserve_py.scheduling.order import NewOrder
 from torchserve_py.scheduling.overload import Overload
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.sequence_source import Sequences
@@ -89,21 +90,23 @@ class WhileBelow:
 Admission: TypeAlias = WhenIdle | WhileBelow
 
 
-def compose(policy: Policy, shared: SharedState, over: Over | None = None) -> tuple[Source, Admission]:
+def compose(policy: Policy, shared: SharedState, over: Over | None, order: NewOrder | None) -> tuple[Source, Admission]:
     """Return the source and the admission that a policy asks for. A job ticket is for one job: a batch of one.
 
-    ``over`` is what the versions of a model share.
+    ``over`` is what the versions of a model share, ``order`` makes the order of each lane.
     """
     size = policy.batch_size
     if policy.sequences is not None:
         if policy.continuous:
-            return Sequences(shared, policy.sequences, size, 0.0, joins=True, over=over), WhileBelow(2 * size)
-        source = Sequences(shared, policy.sequences, size, policy.max_batch_delay, joins=False, over=over)
+            joining = Sequences(shared, policy.sequences, size, 0.0, joins=True, over=over, order=order)
+            return joining, WhileBelow(2 * size)
+        source = Sequences(shared, policy.sequences, size, policy.max_batch_delay, joins=False, over=over, order=order)
         return source, WhenIdle(size)
     if policy.continuous:
-        return Fifo(shared, policy.queue_size, tickets=policy.job_ticket), WhileBelow(size)
+        return Fifo(shared, policy.queue_size, tickets=policy.job_ticket, order=order), WhileBelow(size)
     size = 1 if policy.job_ticket else size
-    return Fifo(shared, policy.queue_size, policy.max_batch_delay, tickets=policy.job_ticket), WhenIdle(size)
+    fifo = Fifo(shared, policy.queue_size, policy.max_batch_delay, tickets=policy.job_ticket, order=order)
+    return fifo, WhenIdle(size)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,6 +1,6 @@
-"""The source of stateless models: one queue of jobs for all workers, first in, first out within a priority.
+"""The source of stateless models: one queue of jobs for all workers, first in, first out unless an `Order` says more.
 
-While `overload` says so, the newest job of a priority goes first.
+While `overload` says so, the newest job goes first.
 """
 
 from collections.abc import Iterable
@@ -9,19 +9,19 @@ from typing import Any
 
 from torchserve_py.scheduling.effects import Cause, CloseReason
 from torchserve_py.scheduling.job import Job
-from torchserve_py.scheduling.lane import Lane, Ranking, SharedState, WorkerLoad, is_more_urgent
+from torchserve_py.scheduling.lane import Lane, SharedState, WorkerLoad
+from torchserve_py.scheduling.order import NewOrder
 from torchserve_py.scheduling.overload import Place
 
 
 class JobLane(Lane[Job]):
     """Waiting jobs; its members are as many as the queue may hold."""
 
-    __slots__ = ("ranking", "size")
+    __slots__ = ("size",)
 
-    def __init__(self, size: int, delay: float) -> None:
-        super().__init__(delay)
+    def __init__(self, size: int, delay: float, order: NewOrder | None) -> None:
+        super().__init__(delay, None if order is None else order(lambda job: job, True))
         self.size = size
-        self.ranking = Ranking[Job]()
 
     @property
     def members(self) -> int:
@@ -30,62 +30,52 @@ class JobLane(Lane[Job]):
 
     def may_go_ahead(self, room: int, now: float) -> bool:
         """Whether the batch is full or has waited its delay, and no job that comes later may go before it."""
-        return not self.ranking and (len(self.items) >= room or not self.waits(now))
-
-    def before(self, job: Job, now: float) -> int:
-        """Return how many waiting jobs a new one would have to let go first."""
-        newest_first = self.is_newest_first(now)
-        if self.ranking:
-            return self.ranking.before(job.priority, newest_first=newest_first)
-        return 0 if job.priority or newest_first else len(self.items)
-
-    def last(self) -> Job:
-        """Return the waiting job that would go last."""
-        return self.ranking.last(self.items) if self.ranking else next(reversed(self.items))
+        is_settled = self.order is None or self.order.is_settled
+        return is_settled and (len(self.items) >= room or not self.waits(now))
 
     def take(self, room: int) -> list[Job]:
-        """The first jobs of those with the highest priority."""
+        """The first jobs."""
         jobs: list[Job] = []
-        items = self.items
-        while items and len(jobs) < room:
-            if self.ranking:
-                jobs.append(self.ranking.take(items))
-                del items[jobs[-1]]
-            else:
-                jobs.append(items.popitem(last=False)[0])
+        while self.items and len(jobs) < room:
+            jobs.append(self.first())
+            self.pop(jobs[-1])
         return jobs
 
 
 class Fifo:
     """With `tickets`, a job is accepted only while a worker has room (TorchServe's useJobTicket)."""
 
-    def __init__(self, shared: SharedState, queue_size: int, delay: float = 0.0, *, tickets: bool = False) -> None:
-        self.lane = JobLane(queue_size, delay)
+    def __init__(
+        self,
+        shared: SharedState,
+        queue_size: int,
+        delay: float = 0.0,
+        *,
+        tickets: bool = False,
+        order: NewOrder | None = None,
+    ) -> None:
+        self.lane = JobLane(queue_size, delay, order)
         self._shared = shared
         self._tickets = tickets
 
     def admit(self, job: Job, now: float) -> Cause | None:
-        """Queue the job unless the queue is full; a full one makes room for a job that is more urgent than another."""
+        """Queue the job unless the queue is full; a full one may make room for a job, at the cost of another."""
         if self._tickets and not self.lane.free:
             return Cause.queue_full
         if len(self.lane.items) + self.lane.jobs_ahead >= self.lane.size and not self._make_room(job, now):
             return Cause.queue_full
         newest_first = self.lane.put(job, now)
         job.number = -self._shared.accepted if newest_first else self._shared.accepted
-        if job.priority or self.lane.ranking:
-            self.lane.ranking.add(job, job.priority, self.lane.items, newest_first=newest_first)
         self._shared.lanes_to_serve.append(self.lane)
         return None
 
     def _make_room(self, job: Job, now: float) -> bool:
-        """End the job that would go last, if it is less urgent than this one; return whether it was."""
-        if not job.priority or not self.lane.items:
+        """End the job that the order of the queue gives up for this one; return whether there is one."""
+        other = None if self.lane.order is None else self.lane.order.makes_room(job, self.lane.items)
+        if other is None:
             return False
-        last = self.lane.last()
-        if not is_more_urgent(job.priority, last.priority):
-            return False
-        self.withdraw(last, now)
-        self._shared.leave(last, Cause.queue_full)
+        self.withdraw(other, now)
+        self._shared.leave(other, Cause.queue_full)
         return True
 
     def lane_of(self, job: Job) -> JobLane:
@@ -98,8 +88,7 @@ class Fifo:
 
     def withdraw(self, job: Job, now: float) -> None:
         """Take a waiting job that has ended out of the queue."""
-        del self.lane.items[job]
-        self.lane.ranking.withdraw(self.lane.items)
+        self.lane.withdraw(job)
 
     def take_back(self, jobs: list[Job], now: float) -> None:
         """Queue jobs again that were sent ahead, in their old places: before all but others that were taken back."""
@@ -114,8 +103,8 @@ class Fifo:
 
     def close(self, reason: CloseReason, now: float) -> None:
         """Forget every waiting job."""
-        self.lane.items.clear()
-        self.lane.ranking.withdraw(self.lane.items)
+        for job in list(self.lane.items):
+            self.lane.withdraw(job)
 
     @property
     def lanes(self) -> Iterable[Lane[Any]]:

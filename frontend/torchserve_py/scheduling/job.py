@@ -75,6 +75,8 @@ class Job:
     open_ended: bool = False  # its client decides how long it runs, by further inputs
     unbatched: bool = False  # a describe: it travels in a batch of one and belongs to no sequence
     priority: int = 0  # jobs of priority 1 go first, then those of 2 and so on; those of 0 go last
+    client: str = ""  # whose job it is, for an order in which clients take turns
+    weight: float = 1.0  # how many turns its client has beside one with 1
     #: When the client stops waiting (monotonic seconds): a job that was not sent by then is never sent. For a job that
     #: only asks: until when the scheduler looks for a worker that can tell.
     expires_at: float | None = None

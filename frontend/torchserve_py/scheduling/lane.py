@@ -1,21 +1,18 @@
 """Lanes, the workers that take their batches from them, and what a scheduler and its sources share.
 
 Under `Fifo` every worker takes from one shared lane of jobs. Under `Sequences` each worker has a lane of its own, which
-holds its ready sequences. Where clients have given priorities, a `Ranking` is the order in which items are taken.
+holds its ready sequences. Where not the first is taken first, an `Order` says which.
 """
 
-import math
 from abc import ABC, abstractmethod
-from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Collection
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from torchserve_py.scheduling.deadlines import Deadlines
 from torchserve_py.scheduling.effects import Cause, Effect, Finish
 from torchserve_py.scheduling.job import CANCELLED, JOB_TRANSITIONS, Job
+from torchserve_py.scheduling.order import Order
 
 Item = TypeVar("Item")
 
@@ -23,14 +20,18 @@ Item = TypeVar("Item")
 class Lane(ABC, Generic[Item]):
     """Items that a worker may take, in their order, each with the moment at which it became takeable.
 
-    The oldest goes first, unless `overload` has said that the newest do. The first one's moment is the earliest of all.
+    The oldest goes first, unless `overload` has said that the newest do, or an `Order` says more. The first one's
+    moment is the earliest of all.
     """
 
-    __slots__ = ("ahead", "busy", "delay", "free", "items", "jobs_ahead", "newest_first_until", "since", "timer")
+    __slots__ = (
+        *("ahead", "busy", "delay", "free", "items", "jobs_ahead", "newest_first_until", "order", "since", "timer"),
+    )
 
-    def __init__(self, delay: float) -> None:
+    def __init__(self, delay: float, order: Order[Item] | None) -> None:
         # Items also leave from the middle (a cancelled job) and enter at the front (a sequence that joins its stream).
         self.items: OrderedDict[Item, float] = OrderedDict()
+        self.order = order
         self.since = 0.0  # since when it has had items all the time, if it has any
         self.newest_first_until = 0.0
         self.delay = delay  # how long an item may wait for a fuller batch
@@ -59,22 +60,53 @@ class Lane(ABC, Generic[Item]):
 
     def put(self, item: Item, now: float) -> bool:
         """Add an item that has become takeable; return whether it goes before those that wait."""
-        items = self.items
-        if not items:
-            self.since, self.newest_first_until = now, 0.0
-        elif now < self.newest_first_until:
-            self.put_first(item, now)
-            return True
-        items[item] = now
-        return False
+        newest_first = self.is_newest_first(now)
+        if newest_first:
+            self._to_front(item, now)
+        else:
+            if not self.items:
+                self.since, self.newest_first_until = now, 0.0
+            self.items[item] = now
+        if self.order is not None:
+            self.order.add(item, self.items, newest_first=newest_first)
+        return newest_first
 
     def put_first(self, item: Item, takeable_at: float) -> None:
         """Add an item that goes before all others."""
+        self._to_front(item, takeable_at)
+        if self.order is not None:
+            self.order.put_back(item, self.items)
+
+    def _to_front(self, item: Item, takeable_at: float) -> None:
         for earliest in self.items.values():
             takeable_at = min(takeable_at, earliest)
             break
         self.items[item] = takeable_at
         self.items.move_to_end(item, last=False)
+
+    def first(self) -> Item:
+        """Return the item that is to be taken next, one of those that the lane has."""
+        if self.order is not None and self.order.decides:
+            return self.order.first(self.items)
+        return next(iter(self.items))
+
+    def pop(self, item: Item) -> float:
+        """Take the `first` item out; return since when it could be taken."""
+        if self.order is not None:
+            self.order.took(item)
+        return self.items.pop(item)
+
+    def withdraw(self, item: Item) -> None:
+        """Remove an item that is not to be taken; do nothing if the lane does not have it."""
+        if self.items.pop(item, None) is not None and self.order is not None:
+            self.order.withdraw(item)
+
+    def before(self, job: Job, now: float) -> int:
+        """Return how many items go before a new one with this job."""
+        newest_first = self.is_newest_first(now)
+        if self.order is not None:
+            return self.order.before(job, self.items, newest_first=newest_first)
+        return 0 if newest_first else len(self.items)
 
     def due(self, now: float) -> float | None:
         """When the oldest item will have waited long enough for a fuller batch; None if there is none."""
@@ -111,72 +143,6 @@ class WorkerLoad:
 
     def __repr__(self) -> str:
         return f"WorkerLoad({self.id!r}, in_flight={list(self.in_flight)}{', retiring' if self.retiring else ''})"
-
-
-#: The priority of a job without a priority, which comes after all others. 1 comes first, then 2 …
-UNSET = 0
-
-
-#: While some items have a priority, the oldest is taken once in this many times, so that no item waits for ever.
-OLDEST_EVERY = 8
-
-
-class Ranking(list[tuple[bool, int, int, Item]]):
-    """Waiting items by priority, in ascending order: the last one goes first, the oldest among equals unless told else.
-
-    Empty, and of no cost, until an item with a priority comes; from then on it has every waiting item, until none waits
-    any more. An item comes once. Every `OLDEST_EVERY`th that is taken is the oldest, whatever its priority.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._order = count()
-        self._taken = 0
-
-    def add(self, item: Item, priority: int, waiting: Collection[Item], *, newest_first: bool) -> None:
-        """Add an item, the first or the last of its equals; it is one of those `waiting`, which are in their order."""
-        if not self:
-            self[:] = [(False, UNSET, -next(self._order), other) for other in waiting if other is not item]
-            self.reverse()
-        order = next(self._order)
-        insort(self, (*_urgency(priority), order if newest_first else -order, item))
-
-    def before(self, priority: int, *, newest_first: bool) -> int:
-        """Return how many items go before a new one of this priority; some that were withdrawn may count."""
-        return len(self) - bisect_left(self, (*_urgency(priority), math.inf if newest_first else -math.inf))
-
-    def take(self, waiting: Collection[Item]) -> Item:
-        """Remove and return the next of the items `waiting`."""
-        self._taken += 1
-        if self._taken % OLDEST_EVERY:
-            while (item := self.pop()[3]) not in waiting:
-                pass
-        else:  # its entry is skipped later
-            item = next(iter(waiting))
-        if len(waiting) == 1:
-            self.clear()
-        return item
-
-    def last(self, waiting: Collection[Item]) -> Item:
-        """Return the last of the items `waiting`."""
-        while (item := self[0][3]) not in waiting:
-            del self[0]
-        return item
-
-    def withdraw(self, waiting: Collection[Item]) -> None:
-        """An item was withdrawn; these are still `waiting`."""
-        if len(self) > 2 * len(waiting):
-            self[:] = [entry for entry in self if entry[3] in waiting]
-
-
-def is_more_urgent(priority: int, other: int) -> bool:
-    """Whether an item of the one priority goes before an older one of the other."""
-    return _urgency(priority) > _urgency(other)
-
-
-def _urgency(priority: int) -> tuple[bool, int]:
-    """Return what is the greater, the more urgent a priority is."""
-    return priority != UNSET, -priority
 
 
 class SharedState:

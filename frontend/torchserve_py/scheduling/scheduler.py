@@ -15,6 +15,7 @@ from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import CANCELLED, DONE, JOB_TRANSITIONS, RUNNING, STREAMING, WAITING, Job
 from torchserve_py.scheduling.lane import Lane, SharedState, WorkerLoad
 from torchserve_py.scheduling.lost_jobs import lose
+from torchserve_py.scheduling.order import NewOrder
 from torchserve_py.scheduling.overload import Overload
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.sequence import Sequence
@@ -29,8 +30,17 @@ class Scheduler:
     Events about workers that are not up raise ValueError.
     """
 
-    def __init__(self, policy: Policy, take_back: TakeBack | None = None, over: Over | None = None) -> None:
-        """Begin without workers; `take_back` is what a policy with `ahead` needs, `over` is shared by all versions."""
+    def __init__(
+        self,
+        policy: Policy,
+        take_back: TakeBack | None = None,
+        over: Over | None = None,
+        order: NewOrder | None = None,
+    ) -> None:
+        """Begin without workers; `take_back` is what a policy with `ahead` needs, `over` is shared by all versions.
+
+        `order` makes the order of each lane; without it priorities have no effect.
+        """
         self._shared = SharedState()
         self._wanted_workers = 0
         self._draining: Cause | None = None
@@ -39,7 +49,7 @@ class Scheduler:
         self._closed: Cause | None = None
         self._durable = policy.sequences is not None and policy.sequences.durable
         self._unbatched = Fifo(self._shared, policy.queue_size)
-        self._source, self._admission = compose(policy, self._shared, over)
+        self._source, self._admission = compose(policy, self._shared, over, order)
         self._sequences = self._source if isinstance(self._source, Sequences) else None
         ahead = policy.ahead and not policy.continuous and not (policy.job_ticket and policy.sequences is None)
         take_back = take_back if ahead else None

@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 from torchserve_py.scheduling.effects import CloseReason
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.lane import Lane
+from torchserve_py.scheduling.order import NewOrder
 from torchserve_py.scheduling.transitions import Transitions
 
 
@@ -114,8 +115,11 @@ class SequenceLane(Lane[Sequence]):
 
     __slots__ = ("bound", "max_idle", "most_running", "running", "worker_id")
 
-    def __init__(self, worker_id: str | None, most_running: int, delay: float, max_idle: float) -> None:
-        super().__init__(delay)
+    def __init__(
+        self, worker_id: str | None, most_running: int, delay: float, max_idle: float, order: NewOrder | None
+    ) -> None:
+        by_priority = worker_id is None  # steps of sequences take turns whatever their priority
+        super().__init__(delay, None if order is None else order(lambda sequence: sequence.waiting[0], by_priority))
         self.bound: dict[Sequence, None] = {}
         self.worker_id = worker_id
         self.most_running = most_running
@@ -136,15 +140,16 @@ class SequenceLane(Lane[Sequence]):
         jobs: list[Job] = []
         items = self.items
         while items and len(jobs) < room:
-            sequence = next(iter(items))
+            sequence = self.first()
             if not sequence.in_flight:
                 if self.running == self.most_running:
                     break
                 self.running += 1
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "send"]
+            ready_since = self.pop(sequence)
             job, sequence.waiting = sequence.waiting[0], sequence.waiting[1:]
             sequence.in_flight += (job,)
-            job.ready_since = items.pop(sequence)
+            job.ready_since = ready_since
             job.opens, job.active_since = not sequence.has_state, sequence.active_since
             sequence.has_state = True
             jobs.append(job)

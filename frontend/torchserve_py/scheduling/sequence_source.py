@@ -13,7 +13,8 @@ from torchserve_py.scheduling.closed import Over, SuspendedIds, closed_cause, ma
 from torchserve_py.scheduling.effects import Cause, CloseReason, CloseSequence
 from torchserve_py.scheduling.emptiest import EmptiestLane
 from torchserve_py.scheduling.job import STREAMING, WAITING, Job
-from torchserve_py.scheduling.lane import Ranking, SharedState, WorkerLoad
+from torchserve_py.scheduling.lane import SharedState, WorkerLoad
+from torchserve_py.scheduling.order import NewOrder
 from torchserve_py.scheduling.overload import Place
 from torchserve_py.scheduling.policy import SequencePolicy
 from torchserve_py.scheduling.sequence import (
@@ -70,19 +71,20 @@ class Sequences:
         *,
         joins: bool,
         over: Over | None = None,
+        order: NewOrder | None = None,
     ) -> None:
         self.open: dict[str | None, Sequence] = {}  # keyed as jobs are, whose sequence_id is optional
         self._shared = shared
         self._policy = policy
         self._batch_size = batch_size
         self._delay = delay
+        self._order = order
         self._joins = joins
         self._lanes: dict[str, SequenceLane] = {}
         self._emptiest = EmptiestLane()
         # Sequences, not jobs: one that joins its own stream counts once; a second batch may be sent ahead of the first.
         self._most_running = batch_size if joins else 2 * batch_size
-        self._pending = SequenceLane(None, self._most_running, delay, policy.max_idle)
-        self._ranking = Ranking[Sequence]()  # of those pending, by the jobs that open them
+        self._pending = SequenceLane(None, self._most_running, delay, policy.max_idle, order)
         self._lost = LostSequences()
         self._over = Over(policy.remembered) if over is None else over
         self._over.remember_for(policy.remembered)
@@ -125,9 +127,9 @@ class Sequences:
         """Return where a new job would wait; None if no worker has room for its sequence yet."""
         if (sequence := self.open.get(job.sequence_id)) is not None:
             own = len(sequence.waiting) + len(sequence.successors)
-            return None if sequence.state is PENDING else _place(sequence.lane, own, now)
+            return None if sequence.state is PENDING else _place(sequence.lane, own, job, now)
         lane = self._emptiest.get()
-        return None if lane is None or len(lane.bound) >= self._slots else _place(lane, 0, now)
+        return None if lane is None or len(lane.bound) >= self._slots else _place(lane, 0, job, now)
 
     def refused(self, job: Job, now: float) -> None:
         """There is no worker for the job: its stored sequence is not idle as long as its client asks for it."""
@@ -153,6 +155,7 @@ class Sequences:
             lane = sequence.lane
             self._settle(sequence, now)
             if sequence in lane.items:
+                lane.withdraw(sequence)
                 lane.put_first(sequence, job.ready_since)
 
     def hold(self, job: Job, until: float, now: float) -> None:
@@ -216,7 +219,7 @@ class Sequences:
     def worker_up(self, worker_id: str, now: float) -> WorkerLoad:
         """Return a new worker with a lane and slots of its own; pending sequences are bound to it."""
         max_idle = self._policy.max_idle
-        lane = self._lanes[worker_id] = SequenceLane(worker_id, self._most_running, self._delay, max_idle)
+        lane = self._lanes[worker_id] = SequenceLane(worker_id, self._most_running, self._delay, max_idle, self._order)
         self._emptiest.add(lane)
         self._bind_pending(now)
         return WorkerLoad(worker_id, lane)
@@ -344,9 +347,7 @@ class Sequences:
         )
         self.open[sequence.id] = sequence
         self._pending.bound[sequence] = None
-        newest_first = self._pending.put(sequence, now)
-        if job.priority or self._ranking:
-            self._ranking.add(sequence, job.priority, self._pending.items, newest_first=newest_first)
+        self._pending.put(sequence, now)
         self._over.ids.forget(sequence.id)
         self._shared.deadlines.start_timer(sequence, now)
         self._bind_pending(now)
@@ -358,8 +359,8 @@ class Sequences:
             lane = self._emptiest.get()
             if lane is None or len(lane.bound) >= self._slots:
                 return
-            sequence = self._ranking.take(pending.items) if self._ranking else next(iter(pending.items))
-            del pending.items[sequence]
+            sequence = pending.first()
+            pending.pop(sequence)
             del pending.bound[sequence]
             lane.bound[sequence] = None
             self._emptiest.changed(lane)
@@ -382,7 +383,7 @@ class Sequences:
         """Let no second job join: the one that was to join is over, or the sequence is about to end."""
         if sequence.state is READY:
             sequence.state = SEQUENCE_TRANSITIONS[READY, "recall"]
-            del sequence.lane.items[sequence]
+            sequence.lane.withdraw(sequence)
 
     def _may_join(self, sequence: Sequence) -> bool:
         """Whether a second job may join the one in flight, if the sequence has one waiting."""
@@ -406,7 +407,7 @@ class Sequences:
         elif sequence.state is PENDING:
             self._close(sequence, CloseReason.ended, now)  # it has no state that could be lost
         else:
-            sequence.lane.items.pop(sequence, None)
+            sequence.lane.withdraw(sequence)
             was_held = sequence.state is HELD
             sequence.state = SEQUENCE_TRANSITIONS[sequence.state, "rest"]
             sequence.idle_since = now
@@ -437,9 +438,7 @@ class Sequences:
         lane = sequence.lane
         del lane.bound[sequence]
         self._emptiest.changed(lane)
-        lane.items.pop(sequence, None)
-        if self._ranking:
-            self._ranking.withdraw(self._pending.items)
+        lane.withdraw(sequence)
         if lane.items:
             self._shared.lanes_to_serve.append(lane)  # the remaining sequences may all be ready now
         if sequence.has_state and not self._policy.durable:  # what is stored may have been started again elsewhere
@@ -469,10 +468,9 @@ class Sequences:
         return list(lane.bound)
 
 
-def _place(lane: SequenceLane, own: int, now: float) -> Place:
+def _place(lane: SequenceLane, own: int, job: Job, now: float) -> Place:
     """Return the place behind this many jobs of its own sequence, which takes turns with the others of its lane."""
-    before = 0 if lane.is_newest_first(now) else len(lane.items)
-    return Place(lane, before + lane.jobs_ahead, own)
+    return Place(lane, lane.before(job, now) + lane.jobs_ahead, own)
 
 
 def _without(job: Job, jobs: tuple[Job, ...]) -> tuple[Job, ...]:

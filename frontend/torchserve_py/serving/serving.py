@@ -269,12 +269,6 @@ class Serving(Protocol):
         None: a worker exceeds ``limit``, in seconds.
         """
 
-    async def describe_custom(self, model: ServedModel) -> Any:
-        """Return the model's own description of itself, decoded from JSON.
-
-        Raises NoDescribeWorker: no worker answered.
-        """
-
     # Health.
 
     @property

@@ -4,7 +4,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from torchserve_py.nvidia_smi import GpuUsage
+
+@dataclass(frozen=True, slots=True)
+class GpuUsage:
+    """How busy a GPU is. Utilizations in percent, memory in MiB; None where the GPU does not tell (a divided one)."""
+
+    index: int
+    utilization: float | None
+    memory_utilization: float | None
+    memory_used: float | None
+    memory_total: float | None
+
+    def __str__(self) -> str:
+        """Return TorchServe's ``gpuUsage``."""
+        busy, moved, used = (
+            "N/A" if value is None else f"{value:.0f}"
+            for value in (self.utilization, self.memory_utilization, self.memory_used)
+        )
+        return (
+            f"gpuId::{self.index} utilization.gpu [%]::{busy} % utilization.memory [%]::{moved} %"
+            f" memory.used [MiB]::{used} MiB"
+        )
 
 
 class Budget(NamedTuple):

@@ -17,7 +17,7 @@ class Clock:
 
 def test_as_many_as_a_second_has_may_come_in_one_moment_and_then_one_by_one() -> None:
     clock = Clock()
-    limits = KeyLimits(clock)
+    limits = KeyLimits(now=clock)
     limits.change(4, None)
     assert [limits.begin() for _ in range(5)] == [None] * 4 + [Cause.rate_limited]
     clock.now += 0.25
@@ -28,7 +28,7 @@ def test_as_many_as_a_second_has_may_come_in_one_moment_and_then_one_by_one() ->
 
 def test_a_rate_below_one_a_second_lets_one_through_each_time() -> None:
     clock = Clock()
-    limits = KeyLimits(clock)
+    limits = KeyLimits(now=clock)
     limits.change(0.5, None)
     assert [limits.begin() for _ in range(2)] == [None, Cause.rate_limited]
     clock.now += 2
@@ -37,7 +37,7 @@ def test_a_rate_below_one_a_second_lets_one_through_each_time() -> None:
 
 def test_who_comes_after_the_time_that_a_refusal_names_gets_through() -> None:
     clock = Clock()
-    limits = KeyLimits(clock)
+    limits = KeyLimits(now=clock)
     limits.change(0.4, None)
     assert [limits.begin() for _ in range(2)] == [None, Cause.rate_limited]
     told = limits.exceeded(Cause.rate_limited)
@@ -56,7 +56,7 @@ def test_who_has_as_many_as_it_may_waits_for_an_answer() -> None:
 
 def test_what_is_refused_counts_for_nothing() -> None:
     clock = Clock()
-    limits = KeyLimits(clock)
+    limits = KeyLimits(now=clock)
     limits.change(2, 1)
     assert [limits.begin() for _ in range(3)] == [None, Cause.too_many_at_once, Cause.too_many_at_once]
     limits.end()
@@ -79,7 +79,7 @@ def test_what_runs_counts_against_new_limits() -> None:
 )
 def test_no_window_has_more_than_its_rate_and_a_burst(rate: float, pauses: list[float]) -> None:
     clock, begun = Clock(), []
-    limits = KeyLimits(clock)
+    limits = KeyLimits(now=clock)
     limits.change(rate, None)
     for pause in pauses:
         clock.now += pause

@@ -7,10 +7,6 @@ import pytest
 from tests.features.management.management_requests import manage
 from tests.unit.doors.fake_serving import FakeModel, FakeServing, worker_status
 
-from torchserve_py.serving.errors import (
-    NoDescribeWorker,
-)
-
 DESCRIPTION = """[
   {
     "modelName": "noop",
@@ -105,11 +101,8 @@ async def test_what_the_handler_says_of_itself_comes_last(serving, metadata, sho
     assert entry["customizedMetadata"] == shown
 
 
-async def test_no_worker_to_ask(serving, monkeypatch):
-    async def nobody():
-        raise NoDescribeWorker("noop")
-
-    monkeypatch.setattr(serving.registry.model, "describe_custom", nobody)
+async def test_no_worker_to_ask(serving):
+    serving.registry.model.workers = []
     answer = await manage(serving, "GET", "/models/noop?customized=true")
     assert answer.status == 503
     assert answer.json()["type"] == "ServiceUnavailableException"

@@ -6,6 +6,7 @@ import zipfile
 import pytest
 
 from torchserve_py.cli import main
+from torchserve_py.features.gpus import visible_devices
 from torchserve_py.features.operator_tools import check_config, model_check
 
 
@@ -16,7 +17,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TS_CONFIG_FILE", raising=False)
     monkeypatch.delenv("LOG_LOCATION", raising=False)
-    monkeypatch.setattr(model_check, "list_gpus", list)
+    monkeypatch.setattr(visible_devices, "list_gpus", list)
     monkeypatch.setattr(check_config, "problems_of_opening", _opens)  # the default ports may be taken
     return tmp_path
 

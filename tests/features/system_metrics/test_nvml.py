@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from torchserve_py import nvidia_smi
+from torchserve_py.features.gpus import nvidia_smi
 from torchserve_py.features.system_metrics import nvml
-from torchserve_py.nvidia_smi import GpuUsage
+from torchserve_py.serving.usage import GpuUsage
 
 MEBIBYTE = 1 << 20
 

@@ -14,8 +14,7 @@ from tests.unit.metrics.exposition import HOST, scrape
 from torchserve_py.features.system_metrics.system import SystemMetrics, measure
 from torchserve_py.metrics.catalog import HOST_GAUGES
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.nvidia_smi import GpuUsage
-from torchserve_py.serving.usage import Usage
+from torchserve_py.serving.usage import GpuUsage, Usage
 
 DEADLINE = 30.0
 

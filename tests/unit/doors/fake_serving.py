@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime
@@ -190,11 +191,11 @@ class FakeModel:
             self._served = value
         return self._served
 
-    async def describe_custom(self) -> Any:
-        return self.metadata
-
     def submit(self, request: InferenceRequest) -> Parts:
-        assert not request.unbatched
+        if request.unbatched:
+            described = Parts("job-describe", None, self)
+            described.deliver(Part("job-describe", False, 200, "", [], json.dumps(self.metadata).encode(), None))
+            return described
         sequence = request.sequence if self.is_stateful else None
         sequence_id = None if sequence is None else sequence.id
         parts = Parts(f"job-{len(self.calls)}", sequence_id, self)
@@ -332,9 +333,6 @@ class FakeServing:
 
     async def expose_metrics(self, model: ServedModel, limit: float) -> Mapping[str, str] | None:
         return self.of(model).exposed
-
-    async def describe_custom(self, model: ServedModel) -> Any:
-        return await self.of(model).describe_custom()
 
     def worker_pids(self) -> list[int]:
         return []

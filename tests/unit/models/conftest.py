@@ -8,9 +8,9 @@ import pytest
 from tests.unit.models.registries import MakeRegistry
 from tests.unit.workers.conftest import pytest_asyncio_loop_factories
 
+from torchserve_py.features.gpus.nvidia_smi import Gpu
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.registry import ModelRegistry
-from torchserve_py.nvidia_smi import Gpu
 from torchserve_py.settings.server_settings import server_settings
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.pool import WorkerPool
@@ -31,7 +31,7 @@ def make_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Make a registry, on a host without GPUs if none are given: `make_registry(enable_model_api=True)`."""
 
     def make(gpus: Sequence[Gpu] = (), **settings: Any) -> ModelRegistry:
-        monkeypatch.setattr("torchserve_py.models.assembly.list_gpus", lambda: gpus)
+        monkeypatch.setattr("torchserve_py.features.gpus.visible_devices.list_gpus", lambda: gpus)
         values = server_settings().model_construct(model_store=store, temp_dir=tmp_path, **settings)
         return ModelRegistry(values, WorkerListener(tmp_path), ServerMetrics())
 

@@ -13,12 +13,13 @@ from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.doors.model_index import ModelIndex
+from torchserve_py.features.gpus.nvidia_smi import Gpu
 from torchserve_py.features.snapshots.snapshot_file import Snapshot
 from torchserve_py.models.assembly import Assembly
 from torchserve_py.models.startup_models import StartupModel
-from torchserve_py.nvidia_smi import Gpu, GpuUsage
 from torchserve_py.plans.plan import Plan, RegisterRequest
 from torchserve_py.serving.errors import BadParameter, InvalidModel
+from torchserve_py.serving.usage import GpuUsage
 from torchserve_py.settings.model_spec import ModelSpec, parse_model_specs
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.workers.listener import WorkerListener

@@ -12,6 +12,7 @@ w1 released         Released(w1)
 
 from tests.unit.scheduling.invariants import validate
 
+from torchserve_py.features.fair_use.fair_order import FairOrder
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import (
     Begin,
@@ -52,7 +53,7 @@ class Play:
     """A scheduler with `workers` workers w1, w2, … up at second 0."""
 
     def __init__(self, policy: Policy, workers: int = 1, over: Over | None = None) -> None:
-        self.scheduler = Scheduler(policy, lambda worker_id: self.unbegun.pop(worker_id, 0), over)
+        self.scheduler = Scheduler(policy, lambda worker_id: self.unbegun.pop(worker_id, 0), over, FairOrder)
         self.unbegun: dict[str, int] = {}
         self.now = 0.0
         self.scheduler.set_workers(workers, 0.0)

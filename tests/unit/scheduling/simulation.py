@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
+from torchserve_py.features.fair_use.fair_order import FairOrder
 from torchserve_py.scheduling.effects import Begin, Effects, Finish, Send, SendAhead
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy
@@ -51,7 +52,7 @@ class Simulation:
         self._batch_size = policy.batch_size
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._scheduler = Scheduler(policy, self._take_back)
+        self._scheduler = Scheduler(policy, self._take_back, order=FairOrder)
         self._workers = {f"w{number}": SimulatedWorker(each) for number, each in enumerate(steps)}
         self._perform(self._scheduler.set_workers(len(steps), 0.0))
         for worker_id in self._workers:

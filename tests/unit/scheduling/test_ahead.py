@@ -149,8 +149,8 @@ def test_jobs_that_are_taken_back_wait_in_the_order_in_which_they_came():
     assert play.answer_together("c", "d") == ["w2 begins i j", "w3 <+ g", "w2 << h"]
     play.submit("urgent", priority=1)
     play.submit("as urgent", priority=1)
-    assert play.answer_together("a", "b") == ["w1 <- urgent as urgent"]
-    assert play.answer_together("e", "f") == ["w3 <- g h"]
+    assert play.answer_together("a", "b") == ["w1 <- urgent as urgent", "w1 << g h"]
+    assert play.answer_together("e", "f") == ["w3 <- g h", "w3 << k"]
 
 
 def test_short_steps_are_not_worth_it():

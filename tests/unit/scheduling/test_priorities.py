@@ -135,7 +135,7 @@ def test_once_nothing_waits_it_is_as_if_there_had_been_no_priority():
     play.answer("running0", "urgent")
     for job_id in "abc":
         play.submit(job_id)
-    assert not play.scheduler._source.lane.ranking
+    assert not play.scheduler._source.lane.order.decides
     assert play.answer("a", "b") == ["w1 <- b", "w1 <- c"]
 
 
@@ -146,9 +146,9 @@ def test_what_has_left_is_not_held():
     for number in range(500):
         play.submit(f"gone{number}", priority=1)
         play.cancel(f"gone{number}")
-        assert len(play.scheduler._source.lane.ranking) <= 2
+        assert len(play.scheduler._source.lane.order._places) <= 2 + 64
     play.cancel("first")
-    assert not play.scheduler._source.lane.ranking
+    assert not play.scheduler._source.lane.order.decides
 
 
 def test_new_sequences_that_wait_for_a_worker_are_bound_by_the_priority_of_their_first_jobs():

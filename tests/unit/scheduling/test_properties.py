@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.scheduling.invariants import validate
 
+from torchserve_py.features.fair_use.fair_order import OLDEST_EVERY, FairOrder
 from torchserve_py.scheduling import sequence_source
 from torchserve_py.scheduling.effects import (
     Begin,
@@ -28,7 +29,6 @@ from torchserve_py.scheduling.effects import (
     SendAhead,
 )
 from torchserve_py.scheduling.job import WAITING, Job
-from torchserve_py.scheduling.lane import OLDEST_EVERY
 from torchserve_py.scheduling.lost_jobs import MOST_SENDS
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scheduler import Scheduler
@@ -70,7 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.policy = replace(
             self.policy, batch_size=batch_size, max_batch_delay=delay, queue_size=2 * queue_size, sequences=limits
         )
-        self.scheduler = Scheduler(self.policy, self.take_back)
+        self.scheduler = Scheduler(self.policy, self.take_back, order=FairOrder)
         self.now = 0.0
         self.jobs: list[Job] = []
         self.number: dict[str, int] = {}

@@ -2,13 +2,13 @@
 
 import pytest
 
-from torchserve_py.nvidia_smi import Gpu
+from torchserve_py.features.gpus.nvidia_smi import Gpu
+from torchserve_py.features.gpus.visible_devices import visible_devices
 from torchserve_py.workers.devices import (
     Assignment,
     Device,
     Devices,
     UnsuitableDevices,
-    visible_devices,
 )
 
 A, B, C, D = "GPU-aa11", "GPU-aa22", "GPU-cc33", "GPU-dd44"

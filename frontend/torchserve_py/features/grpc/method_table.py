@@ -132,6 +132,11 @@ class _Served:
         access.note(client, "gRPC", self.name, "HTTP/2.0", code.value[0], seconds, fields)
 
 
+def client_of(call: Call) -> str:
+    """Return the address of a call's client, without its port; empty for a client of a Unix socket."""
+    return unquote(call.peer.partition(":")[2].rpartition(":")[0]).strip("[]")
+
+
 def check_model(tokens: Authorization | None, metadata: Metadata, model: str) -> Limits | None:
     """Check that the key of a call, which was admitted, may use a model; return its limits, if it has some.
 

@@ -14,7 +14,7 @@ from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.doors.token_authorization import Authorization
 from torchserve_py.features.grpc.grpc_exchange import GrpcDialect, GrpcExchange
 from torchserve_py.features.grpc.http2.call import Call
-from torchserve_py.features.grpc.method_table import check_model
+from torchserve_py.features.grpc.method_table import check_model, client_of
 from torchserve_py.features.grpc.protos.open_inference_head_pb2 import RequestHead
 from torchserve_py.features.open_inference.answers import refuse_if_failing
 from torchserve_py.features.open_inference.infer_endpoints import TIMEOUT, seconds_of
@@ -153,6 +153,7 @@ class OpenInferenceJobs:
             answer_in=call.seconds_left,
             more_input=more_input,
             via="grpc",
+            client=client_of(call),
             limits=limits,
         )
         parts = self.serving.submit(model, inference)

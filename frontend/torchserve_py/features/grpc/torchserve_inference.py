@@ -14,7 +14,7 @@ from torchserve_py.doors.sequences import SequenceHeaders, StepClaim, is_marked
 from torchserve_py.doors.token_authorization import Authorization, TokenType
 from torchserve_py.features.grpc.grpc_exchange import GrpcDialect, GrpcExchange
 from torchserve_py.features.grpc.http2.call import Call
-from torchserve_py.features.grpc.method_table import GrpcMethod, check_model
+from torchserve_py.features.grpc.method_table import GrpcMethod, check_model, client_of
 from torchserve_py.features.grpc.protos.inference_pb2 import (
     PredictionResponse,
     PredictionsRequest,
@@ -183,6 +183,7 @@ class InferenceService:
             priority=priority,
             answer_in=call.seconds_left,
             via="grpc",
+            client=client_of(call),
             limits=limits,
         )
         parts = self._serving.submit(model, inference)

@@ -128,7 +128,7 @@ class GivenKeys:
             models, limits = None if entry.models is None else frozenset(entry.models), None
             if entry.limits is not None:
                 before = self._keys.get(id_)
-                limits = (before and before.limits) or KeyLimits()  # what runs goes on to count
+                limits = (before and before.limits) or KeyLimits(id_[1])  # what runs goes on to count
                 limits.change(entry.limits.requests_per_second, entry.limits.requests_at_once)
             yield id_, _Key(entry.name, entry.scope, models, entry.expires_at, limits)
 

@@ -15,8 +15,11 @@ class KeyLimits:
     bucket). Requests that were refused do not count.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: str = "", now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        #: What tells the key from others, and how many turns it has.
+        self.client = client
+        self.weight = 1.0
         self._per_second: float | None = None
         self._at_once: int | None = None
         self._running = 0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from torchserve_py.doors.failures import DoorError, bad_request, failure_of_job
-from torchserve_py.doors.requests import priority_of
+from torchserve_py.doors.requests import client_of, priority_of
 from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent
 from torchserve_py.doors.routing import Door, DoorContext
 from torchserve_py.doors.sequences import SequenceHeaders
@@ -86,6 +86,7 @@ class SessionDoor(Door):
             by_default=version is None,
             priority=priority_of(request),
             via="websocket",
+            client=client_of(request),
             limits=limits,
         )
         return StepTemplate(self.serving, self.settings, self._headers, model, version, common)

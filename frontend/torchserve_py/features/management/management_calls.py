@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from torchserve_py.doors.failures import DoorError, bad_request, method_not_allowed
 from torchserve_py.doors.routing import DoorContext
+from torchserve_py.features.management.handler_description import description_of
 from torchserve_py.serving.changes import Changes
 from torchserve_py.serving.serving import ModelStatus, RegisterRequest, ServedModel, Serving, WorkerStatus
 from torchserve_py.settings.schemas.versions import SavedModel
@@ -79,7 +80,7 @@ class ManagementCalls:
         model = self._serving.get(name, version)
         description = self._describe(model)
         if customized:
-            metadata = await self._serving.describe_custom(model)
+            metadata = await description_of(self._serving, model)
             description["customizedMetadata"] = metadata if isinstance(metadata, dict) else {}
         return [description]
 

@@ -5,7 +5,6 @@ unpacked, installed or started.
 """
 
 import importlib.util
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,10 @@ from torchserve_py.archive.downloads import file_name, split_checksum
 from torchserve_py.archive.errors import ArchiveError
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles, files_in, outline
+from torchserve_py.features.gpus.visible_devices import devices as devices_of_host
 from torchserve_py.features.open_inference.open_inference_keys import gets_body
 from torchserve_py.features.operator_tools.handler_source import open_inference_line, syntax_problem
 from torchserve_py.models.startup_models import StartupModel, remedy, startup_models
-from torchserve_py.nvidia_smi import list_gpus
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig
 from torchserve_py.plans.contracts import configuration_of
 from torchserve_py.plans.effective_config import EffectiveConfig
@@ -29,7 +28,7 @@ from torchserve_py.serving.errors import InvalidModel, ModelError
 from torchserve_py.serving.serving import RegisterRequest
 from torchserve_py.settings.model_spec import expand_model_specs, is_url, parse_model_specs
 from torchserve_py.settings.table import Settings
-from torchserve_py.workers.devices import Devices, visible_devices
+from torchserve_py.workers.devices import Devices
 from torchserve_py.workers.launch_command import worker_package_root
 
 #: What a built-in handler needs apart from PyTorch, and the extra of this package that installs it.
@@ -52,7 +51,7 @@ class ModelCheck:
 
 def check_models(settings: Settings) -> Iterator[ModelCheck]:
     """Check the start-up models, and then all other models in the model store."""
-    devices = Devices(visible_devices(list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu))
+    devices = devices_of_host(settings)
     wanted = list(startup_models(settings))
     told: set[str] = set()
     for model in wanted:

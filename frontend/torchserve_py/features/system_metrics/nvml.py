@@ -8,8 +8,8 @@ import functools
 import logging
 from typing import Any, Final
 
-from torchserve_py import nvidia_smi
-from torchserve_py.nvidia_smi import GpuUsage
+from torchserve_py.features.gpus import nvidia_smi
+from torchserve_py.serving.usage import GpuUsage
 
 logger = logging.getLogger(__name__)
 

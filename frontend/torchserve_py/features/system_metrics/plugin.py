@@ -23,4 +23,4 @@ def _settings() -> type[SettingsSection]:
     return SystemSettings
 
 
-PLUGIN = Plugin(name="system_metrics", background=_background, settings=_settings)
+PLUGIN = Plugin(name="system_metrics", needs=("gpus",), background=_background, settings=_settings)

@@ -9,8 +9,7 @@ from torchserve_py.features.system_metrics.nvml import memory_by_process, read_u
 from torchserve_py.features.system_metrics.system_command import BUILT_IN_SCRIPT, Reading, SystemCommand
 from torchserve_py.features.system_metrics.system_settings import SystemSettings
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.nvidia_smi import GpuUsage
-from torchserve_py.serving.usage import Usage
+from torchserve_py.serving.usage import GpuUsage, Usage
 
 logger = logging.getLogger(__name__)
 

@@ -111,7 +111,7 @@ async def _run_node(
     node: RunnableNode, serving: Serving, request: InferenceRequest, parents: Mapping[str, asyncio.Task[bytes]]
 ) -> bytes:
     answers = {name: await task for name, task in parents.items()}
-    own_input = _of_parents(answers) if answers else request
+    own_input = _of_parents(answers, request) if answers else request
     for _ in range(node.node.settings.attempts - 1):
         try:
             return await _try_once(node, serving, own_input)
@@ -120,11 +120,11 @@ async def _run_node(
     return await _try_once(node, serving, own_input)
 
 
-def _of_parents(answers: Mapping[str, bytes]) -> InferenceRequest:
+def _of_parents(answers: Mapping[str, bytes], request: InferenceRequest) -> InferenceRequest:
     """Return a node's input: the answer of its only parent as body, or the answers of several under their names."""
     if len(answers) == 1:
-        return InferenceRequest((), next(iter(answers.values())))
-    return InferenceRequest((), [(name, None, answer) for name, answer in answers.items()])
+        return InferenceRequest((), next(iter(answers.values())), client=request.client)
+    return InferenceRequest((), [(name, None, answer) for name, answer in answers.items()], client=request.client)
 
 
 async def _try_once(node: RunnableNode, serving: Serving, given: InferenceRequest) -> bytes:

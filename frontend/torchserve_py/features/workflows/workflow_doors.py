@@ -11,7 +11,7 @@ from urllib.parse import quote
 from torchserve_py.doors.exchange import Exchange, HttpExchange, TorchServeDialect
 from torchserve_py.doors.failures import Failure, bad_request, failure_of, failure_of_job
 from torchserve_py.doors.openapi import BINARY, JSON, OBJECT, Operation, Parameter, document
-from torchserve_py.doors.requests import content_type_of
+from torchserve_py.doors.requests import client_of, content_type_of
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.token_authorization import TokenType
@@ -119,7 +119,8 @@ class WorkflowInferenceDoor(Door):
         content_type = content_type_of(request)
 
         def submit(body: bytes) -> HttpExchange:
-            inference = InferenceRequest(request.raw_headers, body, content_type, limits=limits)
+            client = client_of(request)
+            inference = InferenceRequest(request.raw_headers, body, content_type, client=client, limits=limits)
             parts = self._workflows.submit(workflow, inference)
             responses = self.context.responses
             return HttpExchange(_DIALECT, None, workflow.name, inference.sequence, parts, None, request, responses)

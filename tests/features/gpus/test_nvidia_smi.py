@@ -6,7 +6,8 @@ from unittest import mock
 
 import pytest
 
-from torchserve_py.nvidia_smi import Gpu, GpuUsage, list_gpus, read_usage
+from torchserve_py.features.gpus.nvidia_smi import Gpu, list_gpus, read_usage
+from torchserve_py.serving.usage import GpuUsage
 
 LIST = """\
 GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)

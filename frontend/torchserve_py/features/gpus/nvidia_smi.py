@@ -9,6 +9,8 @@ import re
 import subprocess
 from dataclasses import dataclass
 
+from torchserve_py.serving.usage import GpuUsage
+
 logger = logging.getLogger(__name__)
 
 #: Seconds; a driver that hangs must not hang the server.
@@ -26,28 +28,6 @@ class Gpu:
     index: int
     uuid: str
     mig_uuids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GpuUsage:
-    """How busy a GPU is. Utilizations in percent, memory in MiB; None where the GPU does not tell (a divided one)."""
-
-    index: int
-    utilization: float | None
-    memory_utilization: float | None
-    memory_used: float | None
-    memory_total: float | None
-
-    def __str__(self) -> str:
-        """Return TorchServe's ``gpuUsage``."""
-        busy, moved, used = (
-            "N/A" if value is None else f"{value:.0f}"
-            for value in (self.utilization, self.memory_utilization, self.memory_used)
-        )
-        return (
-            f"gpuId::{self.index} utilization.gpu [%]::{busy} % utilization.memory [%]::{moved} %"
-            f" memory.used [MiB]::{used} MiB"
-        )
 
 
 def list_gpus() -> tuple[Gpu, ...]:

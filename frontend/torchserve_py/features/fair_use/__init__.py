@@ -1,0 +1,1 @@
+"""Clients of one model take turns, and what is urgent goes first."""
