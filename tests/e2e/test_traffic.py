@@ -1,6 +1,7 @@
 """Versions of a model share its requests, over every protocol; a canary is promoted or rolled back by itself."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ class Handler:
             raise RuntimeError("bad")
         if self.version == "twin":
             return ["1"] * len(data)
+        if self.version == "near":
+            return [1.0004] * len(data)
         if self.version == "slow":
             time.sleep(0.05)
         if self.version == "jerky":
@@ -137,6 +140,15 @@ def test_a_header_names_the_version_of_a_model_without_weights(server: RunningSe
     assert (other.status_code, "name it in the path" in other.json()["message"]) == (400, True)
 
 
+def test_a_server_starts_with_weights(tmp_path: Path) -> None:
+    models = {"said": {"1": {"trafficWeight": 90}, "2": {"trafficWeight": 10}}}
+    with RunningServer({"said": version(tmp_path, "1")}, {"models": json.dumps(models)}) as server:
+        server.wait_ready()
+        assert traffic(server).json()["weights"] == {"1": 90}
+        register(server, version(tmp_path, "2"))
+        assert traffic(server).json()["weights"] == {"1": 90, "2": 10}
+
+
 def test_mistakes_are_told_and_change_nothing(server: RunningServer, tmp_path: Path) -> None:
     traffic(server, "PUT", {"weights": {"1": 50, "2": 50}})
     register(
@@ -160,24 +172,83 @@ def test_mistakes_are_told_and_change_nothing(server: RunningServer, tmp_path: P
     assert said(server, 10) == {"1": 10}
 
 
-def test_weights_survive_a_restart_with_a_snapshot(tmp_path: Path) -> None:
+@contextmanager
+def server_with_snapshots(folder: Path) -> Iterator[RunningServer]:
+    """Run a server with both versions whose snapshots `restart_with_snapshot` reads."""
     flags = ("--disable-token-auth", "--enable-model-api")
-    with RunningServer({"said": version(tmp_path, "1")}, flags=flags) as server:
+    with RunningServer({"said": version(folder, "1")}, flags=flags) as server:
         server.command = [each for each in server.command if each != "--ncs"]
         server.terminate()
         server.output.write_text("")
         server.start()
         server.wait_ready()
-        register(server, version(tmp_path, "2"))
+        register(server, version(folder, "2"))
+        yield server
+
+
+def restart_with_snapshot(server: RunningServer) -> None:
+    server.terminate()
+    snapshot = max((server.directory / "logs" / "config").glob("*-shutdown.cfg"))
+    index = server.command.index("--ts-config")
+    server.command = [*server.command[: index + 1], str(snapshot), "--model-store", str(server.model_store)]
+    server.output.write_text("")
+    server.start()
+    server.wait_ready()
+
+
+def test_weights_survive_a_restart_with_a_snapshot(tmp_path: Path) -> None:
+    with server_with_snapshots(tmp_path) as server:
         traffic(server, "PUT", {"weights": {"1": 20, "2": 80}})
-        server.terminate()
-        snapshot = max((server.directory / "logs" / "config").glob("*-shutdown.cfg"))
-        index = server.command.index("--ts-config")
-        server.command = [*server.command[: index + 1], str(snapshot), "--model-store", str(server.model_store)]
-        server.output.write_text("")
-        server.start()
-        server.wait_ready()
+        restart_with_snapshot(server)
         assert traffic(server).json() == {"default": "1", "weights": {"1": 20, "2": 80}}
+
+
+def test_canaries_and_shadows_survive_a_restart_with_a_snapshot(tmp_path: Path) -> None:
+    with server_with_snapshots(tmp_path) as server:
+        register(server, version(tmp_path, "twin"))
+        rules = {"version": "2", "steps": [40, 50], "intervalSec": 1, "minRequests": 5, "maxLatencyRatio": 1000}
+        traffic(server, "PUT", {"canary": {**rules, "maxQuantileRatio": 1000}})
+        shadow(server, "PUT", {"version": "twin", "percent": 50})
+        restart_with_snapshot(server)
+
+        def decisions() -> list[str]:
+            return [each["decision"] for each in traffic(server).json().get("decisions", ())]
+
+        eventually(lambda: decisions()[:2] == ["begun", "resumed"], "the canary goes on")
+        shown = shadow(server).json()
+        assert (shown["version"], shown["percent"]) == ("twin", 50)
+
+        def is_promoted() -> bool:
+            said(server, 10)
+            return decisions()[-1] == "promoted"
+
+        eventually(is_promoted, "the canary is promoted")
+        # What has ended does not come back.
+        shadow(server, "DELETE")
+        restart_with_snapshot(server)
+        assert traffic(server).json() == {"default": "2", "weights": {}}
+        assert shadow(server).json() == {}
+
+
+def test_a_canary_whose_weights_are_others_after_the_restart_is_called_off(tmp_path: Path) -> None:
+    with server_with_snapshots(tmp_path) as server:
+        traffic(server, "PUT", {"canary": {"version": "2", "steps": [40]}})
+        kept = (server.directory / "logs" / "config" / "traffic.json").read_text()
+        traffic(server, "PUT", {"weights": {"1": 70, "2": 30}})
+        server.terminate()
+        (server.directory / "logs" / "config" / "traffic.json").write_text(kept)
+        restart_with_snapshot(server)
+        eventually(lambda: "decisions" in traffic(server).json(), "the canary is looked at")
+        shown = traffic(server).json()
+        assert shown["weights"] == {"1": 70, "2": 30}
+        assert [each["decision"] for each in shown["decisions"]] == ["begun", "called off"]
+        assert "the traffic is not what the canary had made of it" in shown["decisions"][-1]["why"]
+        # A damaged file ends nothing else.
+        server.terminate()
+        (server.directory / "logs" / "config" / "traffic.json").write_text(kept[:-5])
+        restart_with_snapshot(server)
+        assert traffic(server).json() == {"default": "1", "weights": {"1": 70, "2": 30}}
+        eventually(lambda: "Canaries and shadows end: " in server.log(), "the log tells of the damage")
 
 
 def test_a_canary_is_promoted(server: RunningServer) -> None:
@@ -298,6 +369,69 @@ def test_a_shadow_runs_requests_of_grpc_and_streams(
             assert {each for each in ("same", "different", "failed") if shown[each]} == {outcome}
             if outcome == "different" and ask is not over_grpc:
                 assert shown["differences"][0]["shadow"]["begins"] == "ab2"
+
+
+def until_compared(server: RunningServer) -> dict[str, Any]:
+    """Send requests until some are compared, and return what is shown of the shadow."""
+
+    def are_compared() -> bool:
+        said(server, 2)
+        shown = shadow(server).json()
+        return bool(sum(shown[each] for each in ("same", "different", "failed")) >= 2)
+
+    eventually(are_compared, "answers are compared")
+    shown: dict[str, Any] = shadow(server).json()
+    return shown
+
+
+def test_a_tolerance_says_how_much_numbers_may_differ(server: RunningServer, tmp_path: Path) -> None:
+    register(server, version(tmp_path, "near"))
+    for tolerance, outcome in ((1e-3, "same"), (1e-5, "different")):
+        assert shadow(server, "PUT", {"version": "near", "tolerance": tolerance}).ok
+        shown = until_compared(server)
+        assert {each for each in ("same", "different", "failed") if shown[each]} == {outcome}
+    assert shown["differences"][0]["why"] == ["1 became 1.0004"]
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "why"),
+    [
+        ("return abs(live - shadow) < 0.01", "same", ""),
+        ("return f'{shadow} is no {live}'", "different", "1.0004 is no 1"),
+        ("return False", "different", "the model's comparison says so"),
+        ("return live / 0", "different", "the comparison failed: ZeroDivisionError: division by zero"),
+    ],
+)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_model_compares_answers_itself(
+    server: RunningServer, tmp_path: Path, code: str, outcome: str, why: str, *, asynchronous: bool
+) -> None:
+    more = "compareAnswers: comparison.py:are_same\n"
+    folder = version(tmp_path, "near", more + ("asyncCommunication: true\n" if asynchronous else ""))
+    (folder / "comparison.py").write_text(f"def are_same(live, shadow):\n    {code}\n")
+    if asynchronous:
+        handler = folder / "handler.py"
+        handler.write_text(handler.read_text().replace("    def handle", "    async def handle"))
+    register(server, folder)
+    refused = shadow(server, "PUT", {"version": "near", "tolerance": 0.1})
+    assert (refused.status_code, "leave tolerance out" in refused.json()["message"]) == (400, True)
+    assert shadow(server, "PUT", {"version": "near"}).ok
+    shown = until_compared(server)
+    assert {each for each in ("same", "different", "failed") if shown[each]} == {outcome}
+    assert [each["why"] for each in shown["differences"]][:1] == ([[why]] if why else [])
+
+
+def test_a_comparison_that_is_not_there_is_told_at_the_registration(server: RunningServer, tmp_path: Path) -> None:
+    for named, told in (
+        ("comparison.py:are_same", "compareAnswers names 'comparison.py:are_same', which cannot be imported"),
+        ("handler.py:are_same", "handler.py has no function 'are_same'"),
+        ("are_same", "a function in a file of the model's folder"),
+    ):
+        folder = version(tmp_path, "near", f"compareAnswers: {named}\n")
+        query = f"url={folder}&model_name=said&initial_workers=1&synchronous=true"
+        answer = requests.post(f"{server.management}/models?{query}", timeout=DEADLINE)
+        assert (answer.ok, told in answer.json()["message"]) == (False, True), answer.text
+        shutil.rmtree(folder)
 
 
 def test_a_shadow_ends_once_it_answers_itself_or_goes(server: RunningServer) -> None:

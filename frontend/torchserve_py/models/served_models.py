@@ -174,7 +174,8 @@ class ServedModels:
         if request.by_default:
             if named := header_among(request.headers, VERSION_HEADER):
                 live, request.by_default = self.find(model.name, named), False
-                if len({(each.contract, each.is_stateful) for each in (live.served, model)}) > 1:
+                kinds = {(each.contract, each.is_stateful) for each in (live.served, model)}
+                if len(kinds) > 1:
                     raise BadParameter(f"Version {named} of {model.name} takes other requests: name it in the path.")
             elif self._traffic and (traffic := self._traffic.get(model.name)) is not None:
                 live = self.find(model.name, traffic.version_for(request))

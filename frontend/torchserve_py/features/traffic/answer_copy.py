@@ -1,4 +1,4 @@
-"""A copy of a model's answer to one request, as it arrives, and how it differs from another one. Bounded."""
+"""A copy of a model's answer to one request, as it arrives. Bounded."""
 
 from __future__ import annotations
 
@@ -58,10 +58,6 @@ class AnswerCopy:
     def failed(self) -> bool:
         """Whether there is no answer, or one that says that the model has failed."""
         return not self.answered or self.status >= 500
-
-    def is_like(self, other: AnswerCopy) -> bool:
-        """Whether both answers are the same, byte by byte."""
-        return (self.status, self.text, self.body) == (other.status, other.text, other.body)
 
     def shown(self) -> dict[str, object]:
         """Return what people are shown of the answer."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import deque
@@ -15,7 +14,7 @@ from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.management.management_calls import ManagementCalls
 from torchserve_py.features.traffic.answer_times import RecentRequests
 from torchserve_py.features.traffic.canary import Canary, Judgement, Phase, Verdict, judge
-from torchserve_py.features.traffic.traffic_body import CanaryRules
+from torchserve_py.features.traffic.traffic_body import CanaryRules, SavedCanary
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter
 from torchserve_py.metrics.model_metrics import JobRecord
@@ -25,7 +24,6 @@ from torchserve_py.serving.serving import Serving
 
 logger = logging.getLogger(__name__)
 
-_LOOK_INTERVAL: Final = 1.0
 #: How many decisions are kept for each model.
 _MOST_DECISIONS: Final = 20
 
@@ -83,10 +81,44 @@ class Canaries:
             raise BadParameter(f"Version {old} of model {name} is the default version already; name a newer one.")
         canary = Canary(rules, old)
         await self._calls.set_weights(name, canary.weights)
-        recent = {each: RecentRequests(rules.window_sec, rules.min_requests) for each in (old, rules.version)}
-        self._add_up(name, canary)  # what ended before is not to be judged
-        self._runs[name] = _Run(canary, time.monotonic(), recent)
+        self._start(name, canary)
         self._decide(name, "begun", canary, "")
+
+    def resume(self, name: str, saved: SavedCanary) -> None:
+        """Go on with a canary that ran before the server's restart, from the beginning of its step.
+
+        If the versions or their weights are others now, it is called off.
+        """
+        if name in self._told:  # an operator was faster
+            return
+        self._told[name] = _Told()
+        self._told[name].decisions.extend(saved.decisions)
+        rules, weights, present = saved.rules, {}, ""
+        try:
+            present, weights = self._serving.get(name).version, dict(self._serving.weights(name))
+            self._serving.get(name, rules.version)
+        except ModelError as error:
+            self._decide(name, "called off", Canary(rules, saved.old), f"the server has restarted: {error}")
+            return
+        every = [Canary(rules, saved.old, step) for step in range(len(rules.steps))]
+        canary = next((each for each in every if present == saved.old and each.weights == weights), None)
+        if canary is None:
+            why = "the server has restarted, and the traffic is not what the canary had made of it"
+            self._decide(name, "called off", every[0], why)
+            return
+        self._start(name, canary)
+        self._decide(name, "resumed", canary, "the server has restarted")
+
+    def saved(self) -> dict[str, SavedCanary]:
+        """Return what `resume` needs of each canary that runs."""
+        return {
+            name: SavedCanary(
+                rules=run.canary.rules,
+                old=run.canary.old,
+                decisions=list(self._told[name].decisions),
+            )
+            for name, run in self._runs.items()
+        }
 
     def follow(self, name: str, version: str, jobs: Sequence[JobRecord]) -> None:
         """Count jobs that have ended, if their version is in a canary: a `metrics.model_metrics.FollowJobs`."""
@@ -151,13 +183,21 @@ class Canaries:
             del self._runs[name]
             self._decide(name, canary.phase.value, canary, found.why)
 
+    def _start(self, name: str, canary: Canary) -> None:
+        """Judge a canary from now on."""
+        rules = canary.rules
+        recent = {each: RecentRequests(rules.window_sec, rules.min_requests) for each in (canary.old, rules.version)}
+        self._add_up(name, canary)  # what ended before is not to be judged
+        self._runs[name] = _Run(canary, time.monotonic(), recent)
+
     def _add_up(self, name: str, canary: Canary) -> None:
         """Have `follow` told of all that has ended. Raises ModelNotFound, ModelVersionNotFound."""
         for version in (canary.old, canary.rules.version):
             self._serving.activity(self._serving.get(name, version))
 
     def _decide(self, name: str, decision: str, canary: Canary, why: str) -> None:
-        version, share = canary.rules.version, canary.weights.get(canary.rules.version, 0)
+        version = canary.rules.version
+        share = canary.weights.get(version, 0) if name in self._runs else 0
         entry: Mapping[str, Any] = {"at": time.time(), "version": version, "decision": decision, "why": why}
         told = self._told.setdefault(name, _Told())
         told.decisions.append({**entry, **({"percent": share} if share else {})})
@@ -167,14 +207,3 @@ class Canaries:
         reason = f": {why}" if why else ""
         at = f", with {share} % of the requests" if share else ""
         logger.info("Canary of model %s version %s: %s%s%s", name, version, decision, at, reason)
-
-
-async def judge_canaries(context: DoorContext) -> None:
-    """Judge the canaries of a server, until it stops."""
-    canaries = context.shared(Canaries.of)
-    while True:
-        await asyncio.sleep(_LOOK_INTERVAL)
-        try:
-            await canaries.look(time.monotonic())
-        except Exception:  # the others are still to be judged
-            logger.exception("Canaries could not be judged this time")

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Plugin
+
+if TYPE_CHECKING:
+    from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
+
+#: The protocol of requests that are two answers to compare.
+ANSWERS: Final = "compared_answers"
 
 
 def _doors() -> Iterable[DoorOffer]:
@@ -15,9 +22,22 @@ def _doors() -> Iterable[DoorOffer]:
 
 
 def _background() -> Iterable[BackgroundOffer]:
-    from torchserve_py.features.traffic.canaries import judge_canaries
+    from torchserve_py.features.traffic.traffic_care import care_for_traffic
 
-    return [BackgroundOffer("judging canaries", judge_canaries)]
+    return [BackgroundOffer("judging canaries", care_for_traffic)]
 
 
-PLUGIN = Plugin(name="traffic", needs=("management",), doors=_doors, background=_background)
+def _model_config() -> type[ModelConfigKeys]:
+    from torchserve_py.features.traffic.traffic_keys import TrafficKeys
+
+    return TrafficKeys
+
+
+PLUGIN = Plugin(
+    name="traffic",
+    needs=("management", "journal"),
+    doors=_doors,
+    background=_background,
+    protocols={ANSWERS: "ts.features.traffic.compared_answers"},
+    model_config=_model_config,
+)

@@ -9,8 +9,8 @@ from torchserve_py.doors.requests import read_small_body
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import Door, DoorContext, PathValues, Route
 from torchserve_py.doors.token_authorization import TokenType
-from torchserve_py.features.traffic.shadows import Shadows
 from torchserve_py.features.traffic.traffic_body import read_shadow_rules
+from torchserve_py.features.traffic.traffic_care import TrafficCare
 from torchserve_py.settings.schemas.values import json_object
 from torchserve_py.transport.http1.request import Request
 
@@ -24,7 +24,11 @@ _SET: Final = Operation(
         JSON: {
             "type": "object",
             "required": ["version"],
-            "properties": {"version": TEXT, "percent": {"type": "number", "minimum": 0, "maximum": 100}},
+            "properties": {
+                "version": TEXT,
+                "percent": {"type": "number", "minimum": 0, "maximum": 100},
+                "tolerance": {"type": "number", "minimum": 0, "maximum": 1},
+            },
         }
     },
     gives={JSON: OBJECT},
@@ -40,7 +44,8 @@ class ShadowDoor(Door):
 
     def __init__(self, context: DoorContext) -> None:
         super().__init__(context)
-        self._shadows = context.shared(Shadows.of)
+        self._care = context.shared(TrafficCare.of)
+        self._shadows = self._care.shadows
 
     def routes(self) -> Iterator[Route]:
         token = TokenType.management
@@ -61,10 +66,12 @@ class ShadowDoor(Door):
         except ValueError as error:
             raise bad_request(f"The body is no shadow of a model: {error}") from None
         self._shadows.begin(name, rules)
+        await self._care.save()
         return json_answer(self._shadows.about(name))
 
-    def _clear(self, request: Request, values: PathValues) -> Answer:
+    async def _clear(self, request: Request, values: PathValues) -> Answer:
         name = values["model_name"]
         self.serving.get(name)
         self._shadows.end(name, "an operator has ended it")
+        await self._care.save()
         return json_answer(self._shadows.about(name))

@@ -15,7 +15,9 @@ from typing import Any, Final, Self
 
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.traffic.answer_copy import AnswerCopy
+from torchserve_py.features.traffic.answers_compared import NotCompared, differences
 from torchserve_py.features.traffic.traffic_body import ShadowRules
+from torchserve_py.features.traffic.traffic_keys import TrafficKeys
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.metrics.families import Family
@@ -59,7 +61,6 @@ class Shadows:
         made = cls(context.serving)
         context.metrics.add(made.requests)
         context.metrics.add(made.seconds)
-        context.on_close.append(made.close)
         return made
 
     def __init__(self, serving: Serving) -> None:
@@ -72,13 +73,17 @@ class Shadows:
         """Let a version run a share of the requests as well, from now on.
 
         Raises ModelNotFound, ModelVersionNotFound; BadParameter: the version answers requests itself, or has sequences,
-        or takes requests of another kind.
+        or takes requests of another kind; a tolerance is given although the version compares answers itself.
         """
         live, shadow = self._serving.get(name), self._serving.get(name, rules.version)
         if self._answers_itself(shadow):
             raise BadParameter(
                 f"Version {rules.version} of model {name} answers requests itself; a shadow must not be the "
                 "default version, and must have no weight."
+            )
+        if rules.tolerance is not None and (named := shadow.config.plugin_keys.of(TrafficKeys).compare_answers):
+            raise BadParameter(
+                f"Version {rules.version} of model {name} compares answers with its own {named}; leave tolerance out."
             )
         if live.is_stateful or shadow.is_stateful:
             raise BadParameter(f"Model {name} has sequences: its steps cannot run twice. Only others have shadows.")
@@ -96,6 +101,20 @@ class Shadows:
                 self._run(state, answering, request, parts)
 
         self._serving.watch(name, watcher)
+
+    def resume(self, name: str, rules: ShadowRules) -> None:
+        """Let a version be a shadow as before the server's restart; the log says why if it cannot."""
+        if name in self._shadows:  # an operator was faster
+            return
+        try:
+            self.begin(name, rules)
+        except ModelError as error:
+            version = rules.version
+            logger.warning("Shadow of model %s version %s: ended with the restart: %s", name, version, error)
+
+    def saved(self) -> dict[str, ShadowRules]:
+        """Return what `resume` needs of each shadow."""
+        return {name: state.rules for name, state in self._shadows.items()}
 
     def end(self, name: str, why: str) -> None:
         """Let a model have no shadow; do nothing if it has none."""
@@ -120,7 +139,7 @@ class Shadows:
         compared = state.outcomes["same"] + state.outcomes["different"]
         means = {"meanMSec": state.seconds, "liveMeanMSec": state.live_seconds} if compared else {}
         return {
-            **state.rules.model_dump(),
+            **state.rules.model_dump(exclude_none=True),
             **state.outcomes,
             **{key: round(seconds / compared * 1000, 3) for key, seconds in means.items()},
             "differences": list(state.differences),
@@ -175,17 +194,23 @@ class Shadows:
                 await live.ended
         except TimeoutError:
             live.take(None)
+        shown = {"requestId": job_id, "live": live.shown(), "shadow": ours.shown()}
         if not live.answered or ours.is_too_large or live.is_too_large:
             self._count(state, model, "dropped")
         elif ours.failed and not live.failed:
             self._count(state, model, "failed")
-            state.differences.append({"requestId": job_id, "live": live.shown(), "shadow": ours.shown()})
+            state.differences.append(shown)
         else:
-            same = ours.is_like(live)
-            self._count(state, model, "same" if same else "different")
+            try:
+                why = await differences(self._serving, model, live, ours, state.rules.tolerance)
+            except NotCompared as error:
+                logger.warning("Shadow of model %s version %s: not compared: %s", model.name, model.version, error)
+                self._count(state, model, "dropped")
+                return
+            self._count(state, model, "different" if why else "same")
             self._time(state, model, ours.seconds, live.seconds)
-            if not same:
-                state.differences.append({"requestId": job_id, "live": live.shown(), "shadow": ours.shown()})
+            if why:
+                state.differences.append({**shown, "why": list(why)})
 
     def _count(self, state: _Shadow, model: ServedModel, outcome: str) -> None:
         state.outcomes[outcome] += 1

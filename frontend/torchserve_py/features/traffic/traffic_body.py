@@ -1,4 +1,4 @@
-"""What ``PUT /models/{model}/traffic`` and ``…/traffic/shadow`` take."""
+"""What ``PUT /models/{model}/traffic`` and ``…/traffic/shadow`` take, and what of it survives a restart."""
 
 from typing import Annotated, Any, Self, TypeVar
 
@@ -55,10 +55,29 @@ class TrafficBody(_Closed):
 
 
 class ShadowRules(_Closed):
-    """The version that ``percent`` of the requests run on as well, while another one answers them."""
+    """The version that ``percent`` of the requests run on as well, while another one answers them.
+
+    With a ``tolerance``, answers in JSON are the same if numbers differ by at most that, of 1 or of the larger one.
+    """
 
     version: str = Field(min_length=1)
     percent: Annotated[float, Field(gt=0, le=100, strict=False)] = 100
+    tolerance: Annotated[float, Field(ge=0, le=1, strict=False)] | None = None
+
+
+class SavedCanary(_Closed):
+    """The canary of a model: its rules, the version before it, and what was decided so far. Weights tell its step."""
+
+    rules: CanaryRules
+    old: str
+    decisions: list[dict[str, Any]] = Field(default=[], max_length=100)
+
+
+class SavedTraffic(_Closed):
+    """The canaries and shadows of a server, by the names of models."""
+
+    canaries: dict[str, SavedCanary] = {}
+    shadows: dict[str, ShadowRules] = {}
 
 
 def read_body(body: Any) -> TrafficBody:

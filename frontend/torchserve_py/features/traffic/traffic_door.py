@@ -10,8 +10,8 @@ from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import Door, DoorContext, PathValues, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.management.management_calls import ManagementCalls
-from torchserve_py.features.traffic.canaries import Canaries
 from torchserve_py.features.traffic.traffic_body import read_body
+from torchserve_py.features.traffic.traffic_care import TrafficCare
 from torchserve_py.settings.schemas.values import json_object
 from torchserve_py.transport.http1.request import Request
 
@@ -60,7 +60,8 @@ class TrafficDoor(Door):
     def __init__(self, context: DoorContext) -> None:
         super().__init__(context)
         self._calls = context.shared(ManagementCalls.of)
-        self._canaries = context.shared(Canaries.of)
+        self._care = context.shared(TrafficCare.of)
+        self._canaries = self._care.canaries
 
     def routes(self) -> Iterator[Route]:
         token = TokenType.management
@@ -85,12 +86,14 @@ class TrafficDoor(Door):
             assert wanted.weights is not None
             await self._calls.set_weights(name, {version: share for version, share in wanted.weights.items() if share})
             self._canaries.forget(name)
+        await self._care.save()
         return json_answer(self._about(name))
 
     async def _clear(self, request: Request, values: PathValues) -> Answer:
         name = values["model_name"]
         await self._calls.set_weights(name, {})
         self._canaries.forget(name)
+        await self._care.save()
         return json_answer(self._about(name))
 
     def _about(self, name: str) -> dict[str, Any]:

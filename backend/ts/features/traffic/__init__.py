@@ -1,0 +1,1 @@
+"""What workers do of the traffic between versions."""
