@@ -9,7 +9,7 @@ from typing import Final
 
 from torchserve_py.features.journal.answer_comparison import Comparison
 from torchserve_py.features.traffic.answer_copy import AnswerCopy
-from torchserve_py.features.traffic.plugin import ANSWERS
+from torchserve_py.features.traffic.answers_protocol import ANSWERS
 from torchserve_py.features.traffic.traffic_keys import TrafficKeys
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from torchserve_py.features.traffic.answers_protocol import ANSWERS
 from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Plugin
 
 if TYPE_CHECKING:
     from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
-
-#: The protocol of requests that are two answers to compare.
-ANSWERS: Final = "compared_answers"
 
 
 def _doors() -> Iterable[DoorOffer]:
