@@ -54,6 +54,7 @@ BUILT_IN: Final = (
     "browser_guard",
     "management",
     "traffic",
+    "rollout",
     "workflows",
     "console",
     "docs_page",

@@ -38,7 +38,7 @@ from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.order import NewOrder
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.scheduling.scheduler import Scheduler
-from torchserve_py.scheduling.sequence import IDLE
+from torchserve_py.scheduling.sequence import IDLE, PENDING
 from torchserve_py.transport.running_time import running_time
 from torchserve_py.workers.worker import Worker
 from ts.protocol.boot_clock import boot_time
@@ -253,7 +253,8 @@ class Dispatcher(ReaderEvents):
         other = self.of_version(version)
         if other is None or job.sequence_id is None or not job.may_be_handed_over:
             return refusal if other is None else Cause.sequence_moved
-        waiting = self.scheduler.take_waiting(job.sequence_id, attrgetter("may_be_handed_over"), now)
+        queue = () if (sequence := self.scheduler.sequence(job.sequence_id)) is None else sequence.queue
+        waiting = self.scheduler.take_waiting(filter(attrgetter("may_be_handed_over"), queue), now)
         self._perform(self.scheduler.close_sequence(job.sequence_id, CloseReason.suspended, now), now)
         for each in (job, *cast("Sequence[InferenceJob]", waiting)):
             other.take_over(each, by=self)
@@ -272,6 +273,22 @@ class Dispatcher(ReaderEvents):
         self._perform(self.scheduler.submit(job.handed_over(parts, by), now), now)
         if not self._workers:
             self.on_waiting()
+
+    def hand_over(self, to: Dispatcher) -> None:
+        """Let another version run the jobs that wait here and name no version.
+
+        Those of sequences go if no worker has these; if a sequence is one of this version, its job comes back.
+        """
+        may_go: list[InferenceJob] = []
+        for job in self._jobs.values():
+            sequence = self.scheduler.sequence(job.sequence_id or "")
+            is_free = sequence is None or (sequence.state is PENDING and sequence.handed_over_by is not to)
+            if is_free and job.may_be_handed_over and not job.sends:
+                may_go.append(job)
+        taken = self.scheduler.take_waiting(may_go, self.now())
+        self._pass(self.scheduler.tick)
+        for each in cast("Sequence[InferenceJob]", taken):
+            to.take_over(each, by=None)
 
     def move(self, sequence_id: str, to: Dispatcher) -> bool:
         """Let another version have a stored sequence, which continues what this one has begun; return whether it may.
@@ -294,11 +311,11 @@ class Dispatcher(ReaderEvents):
             sequence = self.scheduler.sequence(job.sequence_id or "")
             if sequence is None or sequence.id not in self._moving or sequence.in_flight != (job,):
                 continue
-            waiting = cast("Sequence[InferenceJob]", (*sequence.waiting, *sequence.successors))
+            waiting = cast("Sequence[InferenceJob]", sequence.queue)
             is_over = bool(sequence.ending or job.ends_sequence)
             if not is_over and all(each.may_be_handed_over and not each.sends for each in waiting):
                 to = self._moving[sequence.id]
-                self.scheduler.take_waiting(sequence.id, waiting.__contains__, now)
+                self.scheduler.take_waiting(waiting, now)
                 self._perform(self.scheduler.close_sequence(sequence.id, CloseReason.suspended, now), now)
                 for each in waiting:
                     to.take_over(each, by=None)

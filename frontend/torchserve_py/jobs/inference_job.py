@@ -91,6 +91,7 @@ class InferenceJob(Job):
         again = InferenceJob(
             self.id,
             *(self.sequence_id, self.starts_sequence, self.ends_sequence, self.step, self.token),
+            unbatched=self.unbatched,
             priority=self.priority,
             client=self.client,
             weight=self.weight,

@@ -157,7 +157,7 @@ class Model:
 
         Raises WorkerFailed: a worker failed to get ready.
         """
-        least = self.config.min_workers if self.config.follows_load else count
+        least = self.config.min_workers if self.config.follows_load and count else count
         await self.scale(least, max(self.config.max_workers, count), count)
 
     async def scale(self, min_workers: int, max_workers: int, count: int | None = None) -> None:

@@ -143,6 +143,12 @@ class ModelRegistry(ServedModels):
         await self._complete(scaling, name, model.version)
         return model.pool.ready_count
 
+    def let_requests_wait(self, name: str, version: str, *, wait: bool) -> None:
+        self.find(name, version).pool.let_requests_wait(wait=wait)
+
+    def hand_over(self, name: str, version: str, to: str) -> None:
+        self.find(name, version).dispatcher.hand_over(self.find(name, to).dispatcher)
+
     def set_weights(self, name: str, weights: Mapping[str, int]) -> None:
         self.find(name)
         models = {version: self.find(name, version) for version in weights}

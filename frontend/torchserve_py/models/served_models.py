@@ -162,6 +162,9 @@ class ServedModels:
         """Note that `models` changes."""
         self._defaults = None
 
+    def continues(self, name: str, version: str, other: str) -> bool:
+        return self.find(name, version).continues(self.find(name, other))
+
     def versions(self, name: str) -> list[ServedModel]:
         if name not in self._names:
             raise ModelNotFound(name)

@@ -5,7 +5,7 @@ Each event first does what was due before it, then its own work, then sends what
 the parts that a policy asks for.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchserve_py.scheduling.assignment import Assignment, Source, TakeBack, compose
@@ -244,13 +244,12 @@ class Scheduler:
             self._draining, self.runs_out = cause, runs_out
         return self._conclude(now)
 
-    def take_waiting(self, sequence_id: str, wanted: Callable[[Job], bool], now: float) -> Iterable[Job]:
-        """Take those waiting jobs of a sequence that are wanted, in their order; another scheduler gets them."""
+    def take_waiting(self, jobs: Iterable[Job], now: float) -> Iterable[Job]:
+        """Take those of these jobs that wait, in their order; another scheduler gets them."""
         self._catch_up(now)
-        if self._sequences is None or sequence_id not in self._sequences.open:
-            return ()
-        taken = self._sequences.take_waiting(sequence_id, wanted, now)
+        taken = [job for job in jobs if job.state is WAITING]
         for job in taken:
+            self._source_of(job).withdraw(job, now)
             self._shared.give_away(job)
         return taken
 

@@ -90,6 +90,11 @@ class Sequence:
     def __repr__(self) -> str:
         return f"Sequence({self.id!r}, {self.state}, waiting={len(self.waiting)}, in_flight={len(self.in_flight)})"
 
+    @property
+    def queue(self) -> tuple[Job, ...]:
+        """Its jobs that were not sent yet, in their order."""
+        return (*self.waiting, *self.successors)
+
     def due(self, now: float) -> float | None:
         """When the sequence closes if nothing happens; None once it has."""
         if self.state is IDLE:

@@ -5,7 +5,7 @@ slots, or is pending until one is free. A sequence leaves its slot through `_clo
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from typing import cast
 
@@ -263,14 +263,6 @@ class Sequences:
         self._slots = math.ceil(self._capacity / max(count, 1))
         self._bind_pending(now)
 
-    def take_waiting(self, sequence_id: str, wanted: Callable[[Job], bool], now: float) -> list[Job]:
-        """Take those jobs out of the queue of an open sequence that are wanted, in their order."""
-        sequence = self.open[sequence_id]
-        taken = [job for job in (*sequence.waiting, *sequence.successors) if job.state is WAITING and wanted(job)]
-        for job in taken:
-            self.withdraw(job, now)
-        return taken
-
     def lose_states(self, now: float) -> None:
         """Refuse jobs that continue one of the open sequences: their states are about to be lost."""
         for sequence in self.open.values():
@@ -448,7 +440,7 @@ class Sequences:
                 self._over.tokens.remember(sequence.id, token, reason, now)
         self._shared.effects.append(CloseSequence(lane.worker_id, sequence.id, reason, over_at))
         self._bind_pending(now)
-        for job in (*sequence.waiting, *sequence.successors):
+        for job in sequence.queue:
             self._admit_again(job, now)
 
     def _admit_again(self, job: Job, now: float) -> None:

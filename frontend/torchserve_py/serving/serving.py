@@ -213,6 +213,9 @@ class Serving(Protocol):
     def versions(self, name: str) -> Sequence[ServedModel]:
         """Return all versions of a model, in the order of registration."""
 
+    def continues(self, name: str, version: str, other: str) -> bool:
+        """Return whether a version with a ready worker continues the stored sequences of another version."""
+
     # One model.
 
     def submit(self, model: ServedModel, request: InferenceRequest) -> Parts:
@@ -319,6 +322,15 @@ class Serving(Protocol):
 
         Raises BadParameter: that many workers cannot be started; WorkersFailed: a worker of a synchronous call did not
         start (it is tried again).
+        """
+
+    def let_requests_wait(self, name: str, version: str, *, wait: bool) -> None:
+        """Let requests for a version wait although it is to have no worker, since one will come; or no longer."""
+
+    def hand_over(self, name: str, version: str, to: str) -> None:
+        """Let version ``to`` run the requests that wait for another one and name none.
+
+        Those that wait behind a step which runs stay.
         """
 
     def set_weights(self, name: str, weights: Mapping[str, int]) -> None:

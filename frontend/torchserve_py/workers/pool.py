@@ -55,6 +55,7 @@ class WorkerPool:
         self._leaving: set[Supervisor] = set()
         #: Workers that are up and get no work before `resume`; None while all workers get work.
         self._held: list[Worker] | None = None
+        self._requests_wait = False  # for a worker that is to come, though there is to be none now
         self.metrics.workers_wanted.read_from(lambda: self.counts.wanted)
         self.metrics.workers_ready.read_from(lambda: self.ready_count)
 
@@ -125,6 +126,11 @@ class WorkerPool:
             if supervisor.worker is not None:
                 self.events.take_out(supervisor.worker)  # now: no further sequence is to begin there
             in_background(self._stop(supervisor, _FINISH_LIMIT), f"taking worker {supervisor.id} away")
+
+    def let_requests_wait(self, *, wait: bool) -> None:
+        """Accept requests while there is to be no worker, because one is to come; or accept them no longer."""
+        self._requests_wait = wait
+        self._tell_expected()
 
     def hold(self) -> None:
         """Give no work to workers before `resume` is called."""
@@ -205,5 +211,5 @@ class WorkerPool:
     def _tell_expected(self) -> None:
         """Requests are accepted while a worker that serves them can be expected."""
         trying = self._trying
-        expected = any(supervisor.expected for supervisor in trying) if trying else self.loads_on_demand
+        expected = any(each.expected for each in trying) if trying else self.loads_on_demand or self._requests_wait
         self.events.set_workers(max(1, len(trying)) if expected else 0)

@@ -1,11 +1,20 @@
 """A step whose sequence belongs to another version of the model, which is on the same server."""
 
+from typing import cast
+
 import pytest
 from tests.unit.dispatch.shell import Shell, cause_of, durable, told
 
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.jobs.parts import Parts
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.scheduling.policy import Policy
+from torchserve_py.workers.worker import Worker
+
+
+def by_default(body: str, sequence: str | None = None, *, named: bool = False) -> InferenceRequest:
+    about = None if sequence is None else SequenceRequest(sequence, False, False, ())
+    return InferenceRequest((), body, "text/plain", sequence=about, by_default=not named)
 
 
 class Versions:
@@ -176,3 +185,48 @@ async def test_what_came_of_migrations_is_counted(moving: Moving) -> None:
     moving.two.result(moving.new, parts.job_id, False, 500, "", [], b"", "why", news=news)
     counted = moving.two.dispatcher.metrics.migrations
     assert {each: counter.value for each, counter in counted.items()} == {"migrated": 1, "failed": 1}
+
+
+async def test_what_waits_without_a_worker_goes_to_another_version_unless_it_names_this_one() -> None:
+    one, two = Shell(Policy(queue_size=10), workers=0), Shell(Policy(queue_size=10))
+    one.dispatcher.set_workers(1)
+    waiting = one.dispatcher.submit(by_default("a"))
+    named = one.dispatcher.submit(by_default("b", named=True))
+    one.dispatcher.hand_over(two.dispatcher)
+    (worker,) = two.workers
+    assert worker.batches == [["a"]]
+    two.answer(worker, waiting, b"done")
+    assert (await waiting.next()).body == b"done"
+    one.dispatcher.set_workers(0)
+    assert await cause_of(named) is Cause.no_worker
+    assert not one.dispatcher.scheduler.jobs
+
+
+async def test_steps_that_wait_for_a_worker_go_with_their_sequence_in_order(versions: Versions) -> None:
+    old, new = versions.one.dispatcher, versions.two.dispatcher
+    running = old.submit(by_default("a", "s"))
+    behind = old.submit(by_default("b", "s"))
+    old.hand_over(new)  # the sequence has a worker: its steps stay
+    assert versions.new.batches == []
+    old.take_out(cast("Worker", versions.old))
+    last = old.submit(by_default("c", "s"))
+    versions.one.answer(versions.old, running)
+    assert (await running.next()).body == b"ok"
+    old.hand_over(new)
+    for body, parts in (("b", behind), ("c", last)):
+        assert versions.new.batches[-1] == [body]
+        versions.two.answer(versions.new, parts, body.encode())
+        assert (await parts.next()).body == body.encode()
+    assert not old.scheduler.jobs
+    assert not old.scheduler.open_sequences
+
+
+async def test_a_version_that_could_not_run_a_sequence_is_not_given_its_steps_again(versions: Versions) -> None:
+    old, new = versions.one.dispatcher, versions.two.dispatcher
+    old.take_out(cast("Worker", versions.old))
+    parts = versions.submit("a")
+    versions.refuse(parts)
+    assert old.scheduler.queued == 1
+    old.hand_over(new)
+    assert old.scheduler.queued == 1
+    assert versions.new.batches == [["a"]]

@@ -74,6 +74,11 @@ LISTENERS = {
         ("/models/{model_name}/traffic/shadow", "delete"): ("clearShadow", {"200", "404"}),
         ("/models/{model_name}/traffic/shadow", "get"): ("shadow", {"200", "404"}),
         ("/models/{model_name}/traffic/shadow", "put"): ("setShadow", {"200", "400", "404"}),
+        ("/models/{model_name}/rollout", "get"): ("rollout", {"200", "404"}),
+        ("/models/{model_name}/{model_version}/rollout", "put"): (
+            "rollOut",
+            {"200", "400", "404", "409", "500", "507"},
+        ),
         ("/models", "get"): ("listModels", {"200", "400", "500"}),
         ("/models", "post"): ("registerModel", {"200", "202", "206", "400", "404", "405", "409", "500", "507"}),
         ("/models/{model_name}", "get"): ("describeModel", {"200", "400", "404", "500", "503"}),

@@ -11,6 +11,7 @@ from tests.unit.metrics.exposition import documented, server_metrics
 from torchserve_py.features.fleet.fleet_member import FleetMember, show_member
 from torchserve_py.features.journal.journal_care import journal_families
 from torchserve_py.features.memory_budget.budget_metrics import BudgetMetrics
+from torchserve_py.features.rollout.rollouts import Rollouts
 from torchserve_py.features.traffic.canaries import Canaries
 from torchserve_py.features.traffic.shadows import Shadows
 from torchserve_py.scheduling.demand import Reason
@@ -26,7 +27,8 @@ def test_every_family_is_documented_with_its_type() -> None:
     nobody: Any = None
     show_member(metrics, FleetMember(nobody, nobody))
     shadows = Shadows(nobody)
-    for family in (Canaries(nobody, nobody).decisions, shadows.requests, shadows.seconds, *journal_families()):
+    families = (Canaries(nobody, nobody).decisions, Rollouts(nobody, nobody, nobody, 0.0).ended)
+    for family in (*families, shadows.requests, shadows.seconds, *journal_families()):
         metrics.add(family)
     rows = re.findall(r"^\| (`[^|]+`) \| (counter|gauge|histogram) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     in_docs = {name: kind for names, kind in rows for name in re.findall(r"`(\w+)`", names)}

@@ -193,6 +193,16 @@ async def test_requests_wait_without_a_worker_only_where_they_start_one(
     assert pool.pool.loads_on_demand is bool(expected)
 
 
+async def test_requests_wait_without_a_worker_while_one_is_announced() -> None:
+    pool = Pool(renew_to_scale=False)
+    pool.pool.let_requests_wait(wait=True)
+    assert pool.dispatcher.expected.get_nowait() == 1
+    await pool.scale(0)
+    assert pool.dispatcher.expected.get_nowait() == 1
+    pool.pool.let_requests_wait(wait=False)
+    assert pool.dispatcher.expected.get_nowait() == 0
+
+
 async def test_scaling_by_hand_keeps_the_number_between_the_limits() -> None:
     pool = Pool(renew_to_scale=False)
     async with asyncio.timeout(60):

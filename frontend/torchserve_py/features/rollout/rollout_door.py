@@ -1,0 +1,41 @@
+"""The door that lets a version take the places of another one's workers."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from torchserve_py.doors.openapi import JSON, OBJECT, Operation
+from torchserve_py.doors.responses import Answer, json_answer
+from torchserve_py.doors.routing import Door, DoorContext, PathValues, Route
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.rollout.rollouts import Rollouts
+from torchserve_py.transport.http1.request import Request
+
+_ROLL_OUT: Final = Operation(
+    "rollOut",
+    "Let a version take the places of another one's workers, one after the other, and become the default version",
+    (200, 400, 404, 409, 500, 507),
+    gives={JSON: OBJECT},
+)
+_SHOW: Final = Operation("rollout", "Show how the latest rollout of a model goes", (200, 404), gives={JSON: OBJECT})
+
+
+class RolloutDoor(Door):
+    """Begins and shows rollouts."""
+
+    def __init__(self, context: DoorContext) -> None:
+        super().__init__(context)
+        self._rollouts = context.shared(Rollouts.of)
+
+    def routes(self) -> Iterator[Route]:
+        token = TokenType.management
+        path = "/models/{model_name}/{model_version}/rollout"
+        yield Route(path, self._roll_out, ("PUT",), token, operations=(_ROLL_OUT,))
+        yield Route("/models/{model_name}/rollout", self._show, ("GET",), token, operations=(_SHOW,))
+
+    async def _roll_out(self, request: Request, values: PathValues) -> Answer:
+        name = values["model_name"]
+        await self._rollouts.roll_out(name, values["model_version"])
+        return json_answer(self._rollouts.about(name))
+
+    def _show(self, request: Request, values: PathValues) -> Answer:
+        return json_answer(self._rollouts.about(values["model_name"]))
