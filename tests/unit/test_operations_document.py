@@ -7,6 +7,7 @@ from torchserve_py.doors.failures import INVALID_REQUEST, failure_of, too_many_c
 from torchserve_py.features.fleet.fleet_member import FLEET_NOT_TOLD
 from torchserve_py.features.management.management_calls import ModelApiDisabledError
 from torchserve_py.features.quickstart.unloaded_door import MODEL_NOT_LOADED
+from torchserve_py.features.rollout.rollouts import ROLLOUT_STOPPED, ROLLOUT_UNDER_WAY
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.request_budget import NoRoomError
@@ -26,6 +27,8 @@ def test_every_cause_is_explained() -> None:
         INVALID_REQUEST,
         FLEET_NOT_TOLD,
         MODEL_NOT_LOADED,
+        ROLLOUT_STOPPED,
+        ROLLOUT_UNDER_WAY,
         *(failure.cause for failure in failures),
     ]
     assert sorted(documented) == sorted([*map(str, set(Cause) - UNSEEN), *map(str, causes_of_doors)])

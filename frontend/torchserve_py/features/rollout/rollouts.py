@@ -25,6 +25,9 @@ from torchserve_py.serving.serving import ModelStatus, ServedModel, Serving
 
 logger = logging.getLogger(__name__)
 
+#: The causes of answers: a worker did not come up, or may not stay; the model has a rollout already.
+ROLLOUT_STOPPED: Final = "rollout_stopped"
+ROLLOUT_UNDER_WAY: Final = "rollout_under_way"
 #: Seconds between two looks whether the old version has nothing left to do, and whether a worker finds room.
 _LOOK_INTERVAL: Final = 0.05
 #: For how many seconds it must have had nothing: a step whose sequence the new version cannot migrate comes back.
@@ -44,7 +47,7 @@ class RolloutStoppedError(DoorError):
     """A worker of the new version did not come up, or may not stay; the message says why."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(Failure(status, "RolloutStoppedException", message, "rollout_stopped"))
+        super().__init__(Failure(status, "RolloutStoppedException", message, ROLLOUT_STOPPED))
 
 
 @dataclass
@@ -119,7 +122,7 @@ class Rollouts:
         new, old = self._serving.get(name, version), self._replaced_by(name, version)
         if (latest := self._latest.get(name)) is not None and latest.phase is Phase.under_way:
             text = f"The rollout of version {latest.new} of model {name} is under way; wait for its end."
-            raise DoorError(Failure(409, "ConflictStatusException", text, "rollout_under_way"))
+            raise DoorError(Failure(409, "ConflictStatusException", text, ROLLOUT_UNDER_WAY))
         if old is None:
             return
         self._check(new, old)
@@ -138,7 +141,8 @@ class Rollouts:
         return self._serving.get(name, others.pop()) if others else None
 
     def _check(self, new: ServedModel, old: ServedModel) -> None:
-        if (new.contract, new.is_stateful) != (old.contract, old.is_stateful):
+        kinds = {(each.contract, each.is_stateful) for each in (new, old)}
+        if len(kinds) > 1:
             versions = f"Versions {old.version} and {new.version} of model {new.name}"
             raise BadParameter(f"{versions} take requests of different kinds.")
         if self._share_processors:
