@@ -25,7 +25,8 @@ SERVERS = 2
 INTERVAL = 3.0
 #: How long something stays frozen, full or down (seconds), at most.
 PERIOD = 4.0
-HAZARDS = Path(__file__).parent / "hazards.py"
+#: What the models import.
+SHARED = [Path(__file__).parent / name for name in ("hazards.py", "versions.py")]
 #: The name of an event, and what makes it happen.
 Event = tuple[str, Callable[[], Awaitable[None]]]
 
@@ -60,6 +61,7 @@ class Disasters:
         self.store = store
         self.redis = RedisServer(directory) if store == "redis" else None
         self.failover = FailoverRedis(directory) if store == "sentinel" else None
+        self.directory = directory
         self._disk_full = directory / "disk-full"
         self._events = directory / "events"
         self._events.touch()
@@ -70,7 +72,8 @@ class Disasters:
         folders = {name: directory / f"model-{name}" for name in models}
         for name, folder in folders.items():
             shutil.copytree(models[name], folder, ignore=shutil.ignore_patterns("__pycache__"))
-            shutil.copy(HAZARDS, folder)
+            for each in SHARED:
+                shutil.copy(each, folder)
             (folder / "model-config.yaml").write_text(text)
         environment = {"CHAOS_DIRECTORY": str(directory)}
         self._grpc_ports = free_ports(servers)

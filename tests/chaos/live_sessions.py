@@ -162,6 +162,8 @@ class Crowd:
         self._turns = turns
         self._timeline = timeline
         self.talks: list[Talk] = []
+        #: When the present talk of each client began.
+        self.began: dict[int, float] = {}
 
     async def talk(self, client: AsyncClient, number: int, stopping: asyncio.Event) -> None:
         """Talk until it is time to stop."""
@@ -169,7 +171,7 @@ class Crowd:
             if stopping.is_set():
                 return
             talk = Talk(f"{number}-{round_}", self._report, self._turns)
-            began = time.monotonic()
+            began = self.began[number] = time.monotonic()
             try:
                 await talk.run(client)
             except SequenceLost as lost:

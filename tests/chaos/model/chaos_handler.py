@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from hazards import live_dangerously
+from versions import migrated, tokens_of
 
 from ts.handler_utils.utils import send_intermediate_predict_response
 from ts.sequence import SequenceCache
@@ -29,6 +30,7 @@ class ChaosHandler:
 
     def initialize(self, context: Any) -> None:
         time.sleep(LOADING * random.random())
+        self.version = str(context.system_properties["model_version"])
         self.cache = SequenceCache(context)
         self.has_logs = context.model_yaml_config["handler"].get("logs", False)
         live_dangerously(deaths=DEATH_RATE, hangs=HANG_RATE)
@@ -61,13 +63,17 @@ class ChaosHandler:
     def apply(self, index: int, step: dict[str, Any], context: Any) -> str:
         sequence_id = context.get_sequence_id(index)
         if sequence_id not in self.cache:
-            self.cache[sequence_id] = []
-        tokens = self.cache[sequence_id]
-        tokens.append(step["token"])  # in place: the server has to notice
+            self.cache[sequence_id] = [self.version]
+        state = self.cache[sequence_id]
+        state.append(step["token"])  # in place: the server has to notice
         if self.has_logs:
             self.cache.append(sequence_id, step["token"])
-        return json.dumps(tokens)
+        return json.dumps(tokens_of(state, self.version))
 
     def rebuild(self, states: list[Any], entries: list[list[str]]) -> list[list[str]]:
         """With ``handler: logs: true`` the steps append to logs."""
-        return [[*(state or ()), *tokens] for state, tokens in zip(states, entries, strict=True)]
+        return [[*(state or [self.version]), *tokens] for state, tokens in zip(states, entries, strict=True)]
+
+    def migrate(self, state: list[str], from_version: str) -> list[str]:
+        """Continue a sequence of another version."""
+        return migrated(state, from_version, self.version)

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from hazards import live_dangerously
+from versions import migrated, tokens_of
 
 from ts.handler_utils.utils import send_intermediate_predict_response
 from ts.sequence import SequenceCache
@@ -21,6 +22,7 @@ class SessionsHandler:
     """
 
     def initialize(self, context: Any) -> None:
+        self.version = str(context.system_properties["model_version"])
         self.cache = SequenceCache(context)
         live_dangerously(deaths=DEATH_RATE, hangs=HANG_RATE)
 
@@ -37,6 +39,11 @@ class SessionsHandler:
         return answers
 
     def apply(self, sequence_id: str, token: str) -> str:
-        tokens = [*self.cache.get(sequence_id, []), token]
-        self.cache[sequence_id] = tokens
+        state = [*self.cache.get(sequence_id, [self.version]), token]
+        self.cache[sequence_id] = state
+        tokens = tokens_of(state, self.version)
         return f"{len(tokens)}: {' '.join(tokens)}"
+
+    def migrate(self, state: list[str], from_version: str) -> list[str]:
+        """Continue a sequence of another version."""
+        return migrated(state, from_version, self.version)
