@@ -1,4 +1,4 @@
-"""Versions of models and servers are replaced one after the other, under stored sequences and live sessions, with kills.
+"""Versions and servers are replaced one after the other, under stored sequences and live sessions, with kills.
 
     python -m tests.chaos.rolling --seconds 300 [--proxy envoy]
 

@@ -390,3 +390,22 @@ def test_a_cluster_that_is_not_there_is_told(tmp_path: Path, address: str, probl
     server = RunningServer({"m": folder}, {"worker_launcher": "ray", "ray_address": address})
     with pytest.raises(AssertionError, match=rf"ray_address = {address}\b.*{problem}"), server:
         raise RuntimeError("it has started")
+
+
+def test_a_version_takes_the_places_of_a_full_cluster(cluster: RayNodes, tmp_path: Path) -> None:
+    cluster.add(num_cpus=1)
+    cluster.add(num_cpus=1)
+    code = (
+        'def handle(data, context):\n    return [str(context.system_properties["model_version"])] * len(data or ())\n'
+    )
+    first, second = (model_folder(tmp_path / version, "m", code, "minWorkers: 2\nmaxWorkers: 2\n") for version in "12")
+    (second / "MAR-INF").mkdir()
+    model = {"modelName": "m", "modelVersion": "2", "handler": "handler.py", "configFile": "model-config.yaml"}
+    (second / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": model}))
+    with serving(cluster, first) as server:
+        server.wait_ready()
+        assert server.register(second, initial_workers=0).ok
+        answer = requests.put(f"{server.management}/models/m/2/rollout", timeout=120)
+        assert answer.ok, answer.text
+        assert post(server).text == "2"
+        assert ready_workers(server) == 2
