@@ -387,6 +387,15 @@ class FakeServing:
         self.find(name)
         return {}
 
+    def continues(self, name: str, version: str, other: str) -> bool:
+        return False
+
+    def let_requests_wait(self, name: str, version: str, *, wait: bool) -> None:
+        self.requests.append((name, version, wait))
+
+    def hand_over(self, name: str, version: str, to: str) -> None:
+        self.requests.append((name, version, to))
+
     def set_weights(self, name: str, weights: Mapping[str, int]) -> None:
         self.requests.append((name, weights))
 
