@@ -23,6 +23,7 @@ from torchserve_py.features.journal.journal_thread import open_journals
 from torchserve_py.features.openai.openai_keys import answers_openai
 from torchserve_py.features.probes.probes_door import SHUTTING_DOWN, not_loaded
 from torchserve_py.features.served_functions.request_examples import declared_example
+from torchserve_py.features.traffic.traffic_care import TrafficCare
 from torchserve_py.metrics.catalog import BATCH_BOUNDS
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import ServedConfig, ServedModel, WorkerStatus
@@ -48,6 +49,7 @@ class LiveViews(Door):
     ) -> None:
         super().__init__(context)
         self._finished = finished
+        self._traffic = context.shared(TrafficCare.of)
         self._sampler = sampler
         self._tails = tails
         self._tracebacks = tracebacks
@@ -192,6 +194,7 @@ class LiveViews(Door):
             "metrics": [each._asdict() for each in self.context.metrics.handlers.shown(model.name)],
             "batches": activity.batches if history is None else history.batches,
             "journal": _journal_of(model),
+            "traffic": {"weights": dict(self.serving.weights(model.name)), **self._traffic.about(model.name)},
         }
 
     async def _log(self, values: PathValues) -> AsyncGenerator[Event, None]:

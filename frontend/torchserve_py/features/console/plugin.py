@@ -25,7 +25,7 @@ def _settings() -> type[SettingsSection]:
 
 PLUGIN = Plugin(
     name="console",
-    needs=("journal", "live", "open_inference", "openai", "probes", "served_functions"),
+    needs=("journal", "live", "open_inference", "openai", "probes", "served_functions", "traffic"),
     doors=_doors,
     settings=_settings,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.traffic.canaries import Canaries
@@ -33,6 +33,11 @@ class TrafficCare:
         self.shadows = shadows
         self._file = file
         self._saves = False
+
+    def about(self, name: str) -> dict[str, Any]:
+        """Return what is shown of a model's traffic: its canary, latest decisions and shadow, as far as there are."""
+        shadow = self.shadows.about(name)
+        return {**self.canaries.about(name), **({"shadow": shadow} if shadow else {})}
 
     async def save(self) -> None:
         """Write what runs now, if that has changed, while it is known what is to go on."""

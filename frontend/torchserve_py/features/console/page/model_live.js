@@ -8,6 +8,7 @@ import { handlerMetrics } from "./handler_metrics.js";
 import { failureRate } from "./overview.js";
 import { rangeSwitch } from "./range_switch.js";
 import { tiles } from "./tiles.js";
+import { trafficPanel } from "./traffic.js";
 
 const TILES = [
   { label: "Answers per second", column: "answers", format: number, color: "--accent" },
@@ -86,6 +87,7 @@ export function liveTab({ server, model, signal }) {
   const batches = bars("Batches formed", "--violet");
   const failures = bars("Failures by cause", "--bad");
   const ofHandler = handlerMetrics();
+  const traffic = trafficPanel();
   const slowest = finishedJobs("Slowest requests", "Of the last minutes, the slowest first.", model);
   return {
     element: h(
@@ -94,6 +96,7 @@ export function liveTab({ server, model, signal }) {
       top.element,
       h("div", { class: "tools" }, range.element),
       h("div", { class: "charts" }, charts.map((each) => each.card), batches.card, failures.card, ofHandler.elements),
+      traffic.element,
       slowest.element,
     ),
     update(now) {
@@ -107,6 +110,7 @@ export function liveTab({ server, model, signal }) {
       const streams = now.history.line("first_part_p50").some((value) => value !== null);
       ofStreams.forEach(({ card }) => (card.hidden = !streams));
       draw();
+      traffic.show(now.traffic);
       slowest.show(now.slowest);
       ofHandler.show(now.metrics);
       batches.show(sizes(now.batches, server.batch_bounds), "In the last hour, by the number of requests in them.");
