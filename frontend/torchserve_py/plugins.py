@@ -49,6 +49,7 @@ BUILT_IN: Final = (
     "openpi",
     "kserve",
     "sagemaker",
+    "bookmarks",
     "live",
     "keys",
     "browser_guard",

@@ -12,8 +12,9 @@ from tests.features.sequence_steps.stepping import SUM, Make, answered, step
 from tests.unit.ts.frontend_stub import Worker
 
 from ts.features.sequence_steps.record import unpack_head
+from ts.features.sequence_steps.stores.earlier_step import NoStateThere
 from ts.features.sequence_steps.stores.maintenance import Maintenance
-from ts.features.sequence_steps.stores.sequence_fork import CannotFork, fork
+from ts.features.sequence_steps.stores.sequence_fork import fork
 
 TOKEN: Final = "token of s"
 WHOLE: Final = SUM.replace("context.state.append(index, number)", "pass").replace("def rebuild", "def other")
@@ -61,7 +62,7 @@ def test_a_log_can_be_forked_after_an_earlier_step(worker_of: Make, maintenance:
         token = forked(maintenance, tmp_path.name, "s", f"f{after}", after)
         (said,) = answered(worker, step("a", f"f{after}", "100", number=after + 1, token=token))
         assert said == str(total + 100)
-    with pytest.raises(CannotFork, match="after step 1; the store has its state after steps 4 to 5"):
+    with pytest.raises(NoStateThere, match="after step 1; the store has its state after steps 4 to 5"):
         forked(maintenance, tmp_path.name, "s", "f1", 1)
     assert maintenance.examine_one(tmp_path.name, "f1") is None
 
@@ -87,7 +88,7 @@ def test_a_sequence_that_is_over_or_an_id_in_use_is_refused(
     assert examined is not None and examined.sequence is not None
     assert not maintenance.write(fork(examined.sequence, "t"), replace=False)
     answered(worker, step("3", "s", "1", end=True))
-    with pytest.raises(CannotFork, match="is over"):
+    with pytest.raises(NoStateThere, match="is over"):
         forked(maintenance, tmp_path.name, "s", "f")
 
 
@@ -122,7 +123,7 @@ def test_forks_at_random_never_contradict_what_clients_know(
             after = chance.randint(max(1, len(one.added) - 3), len(one.added))
             try:
                 token = forked(maintenance, tmp_path.name, name, f"f{turn}", after)
-            except CannotFork:
+            except NoStateThere:
                 assert after < len(one.added)
             else:
                 known[f"f{turn}"] = _Known(token, one.added[:after])

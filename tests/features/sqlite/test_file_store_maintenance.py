@@ -198,7 +198,7 @@ FORK = ["--model", "m", "--sequence", "a"]
     ("arguments", "told"),
     [
         (["--model", "m"], "fork takes --sequence, --as too"),
-        ([*FORK, "--as", "f", "--step", "2"], "cannot be forked after step 2; the store has its state after step 5"),
+        ([*FORK, "--as", "f", "--step", "2"], "there is no state after step 2; the store has its state after step 5"),
         ([*FORK, "--as", "b"], "'b' is in the store"),
         (["--model", "m", "--sequence", "over", "--as", "f"], "the sequence is over (ended)"),
         (["--model", "m", "--sequence", "not begun", "--as", "f"], "no sequence 'not begun' of model 'm'"),

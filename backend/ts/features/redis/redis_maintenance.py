@@ -9,11 +9,12 @@ import redis
 
 from ts.features.redis.redis_connection import RedisConnection
 from ts.features.redis.redis_examining import Found, Reading, examine
-from ts.features.redis.redis_keys import DAMAGED, IDS, LOG, SEQUENCE, STATE, SequenceKey, split
+from ts.features.redis.redis_keys import DAMAGED, IDS, LOG, SEQUENCE, STATE, Keys, SequenceKey, split
 from ts.features.redis.redis_record import kept_fields
 from ts.features.sequence_steps.record import record_of, seal, unpack_head
+from ts.features.sequence_steps.server_identity import is_gone
 from ts.features.sequence_steps.state_log import pack_entry
-from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, Repaired, StoredSequence
+from ts.features.sequence_steps.stores.maintenance import Change, Examined, Maintenance, Repaired, StoredSequence
 from ts.features.sequence_steps.stores.store import SUSPENDED_SECONDS, StoreError
 
 #: For how long (seconds) commands are tried again, doubled; there is no lease that could run out.
@@ -28,7 +29,7 @@ _ASIDE: Final = 7 * 86_400.0
 _TRIES: Final = 100
 
 #: Called with what can be read of a sequence, returns what is to be written in its place, or None.
-Change = Callable[[Reading | None], StoredSequence | None]
+_Change = Callable[[Reading | None], StoredSequence | None]
 
 
 class RedisMaintenance(Maintenance):
@@ -49,10 +50,7 @@ class RedisMaintenance(Maintenance):
         return self._examine(SequenceKey(model, SEQUENCE, sequence_id))
 
     def _examine(self, key: SequenceKey) -> Examined | None:
-        reading = examine(key, self._found(key))
-        if reading is None:
-            return None
-        return Examined(key.model, key.sequence_id, reading.problems, None if reading.lost else reading.sequence)
+        return _examined(examine(key, self._found(key)))
 
     def other_problems(self) -> Sequence[str]:
         return [
@@ -69,7 +67,25 @@ class RedisMaintenance(Maintenance):
 
     def write(self, sequence: StoredSequence, *, replace: bool) -> bool:
         key = SequenceKey(sequence.model, SEQUENCE, sequence.sequence_id)
-        return self._change(key, lambda found: sequence if replace or found is None else None)[1]
+        there, is_changed = self._change(key, lambda found: sequence if replace or found is None else None)
+        # A try whose answer was lost may have written it: no other sequence has its token.
+        is_ours = self._connection.repeated and there is not None and there.sequence.head == sequence.head
+        return is_changed or is_ours
+
+    def change(self, model: str, sequence_id: str, change: Change) -> None:
+        self._change(SequenceKey(model, SEQUENCE, sequence_id), lambda found: change(_examined(found)))
+
+    def holder(self, model: str, sequence_id: str) -> str:
+        found = self._found(SequenceKey(model, SEQUENCE, sequence_id))
+        if isinstance(found.fields, Exception):
+            return ""
+        owner = found.fields.get(b"owner", b"").decode(errors="replace")
+        until = found.fields.get(b"until", b"0")
+        is_over = not until.isdigit() or int(until) <= _milliseconds(found.now)
+        return "" if is_over or is_gone(owner) else owner
+
+    def ask(self, model: str, sequence_id: str, holder: str) -> None:
+        self._connection.call(partial(self._client.publish, Keys(model).asked + holder, sequence_id))
 
     def close(self) -> None:
         self._client.close()
@@ -94,7 +110,7 @@ class RedisMaintenance(Maintenance):
         found: Found = self._connection.call(read)
         return found
 
-    def _change(self, key: SequenceKey, change: Change) -> tuple[Reading | None, bool]:
+    def _change(self, key: SequenceKey, change: _Change) -> tuple[Reading | None, bool]:
         """Replace a sequence by what ``change`` returns; return what could be read, and whether it was replaced."""
         for _ in range(_TRIES):
             try:
@@ -107,7 +123,7 @@ class RedisMaintenance(Maintenance):
             f"Redis at {self._connection.name}: {key.sequence_id!r} is always changed by servers meanwhile"
         )
 
-    def _changed(self, key: SequenceKey, change: Change) -> tuple[Reading | None, bool]:
+    def _changed(self, key: SequenceKey, change: _Change) -> tuple[Reading | None, bool]:
         names = [_name(key, kind) for kind in (SEQUENCE, STATE, IDS, LOG)]
         with self._client.pipeline() as pipe, self._client.pipeline() as reader:
             pipe.watch(*names)  # type: ignore[no-untyped-call]
@@ -123,6 +139,13 @@ class RedisMaintenance(Maintenance):
             _put(pipe, key, sequence, found.now)
             pipe.execute()
         return reading, True
+
+
+def _examined(reading: Reading | None) -> Examined | None:
+    if reading is None:
+        return None
+    key = reading.key
+    return Examined(key.model, key.sequence_id, reading.problems, None if reading.lost else reading.sequence)
 
 
 def _read(pipe: redis.client.Pipeline, key: SequenceKey) -> Found:

@@ -49,6 +49,9 @@ ROLLED_BACK: Final = (
     "Another request of its sequence failed meanwhile, so the sequence went back to an earlier state and the step does"
     " not count. Send it again."
 )
+REPLACED: Final = (
+    "An operator has put the sequence back to an earlier step, or another one in its place. Send it again."
+)
 NOT_TOLD: Final = (
     "It cannot be told whether the step was applied. Send it again with the same number or ts_request_id to learn what"
     " has become of it."

@@ -31,12 +31,13 @@ from ts.features.sequence_steps.commit_thread import CommitOverlap, CommitThread
 from ts.features.sequence_steps.holdings import Holdings, quietly
 from ts.features.sequence_steps.kept_answers import look_up, repeated
 from ts.features.sequence_steps.migration import Migration
-from ts.features.sequence_steps.record import digest_of_body
-from ts.features.sequence_steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, judge
+from ts.features.sequence_steps.record import Damaged, digest_of_body
+from ts.features.sequence_steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, Run, judge
 from ts.features.sequence_steps.step import (
     DEVICE,
     MOVED,
     NOT_APPLIED,
+    REPLACED,
     ROLLED_BACK,
     UNREADABLE,
     Step,
@@ -49,7 +50,7 @@ from ts.features.sequence_steps.step import (
     with_token,
 )
 from ts.features.sequence_steps.steps import Steps
-from ts.features.sequence_steps.stores.store import Commit, KeptAnswer, Lease, Store, StoreSettings
+from ts.features.sequence_steps.stores.store import Commit, KeptAnswer, Lease, Store, StoreError, StoreSettings
 from ts.features.sequence_steps.watch_thread import WatchThread
 from ts.features.sequence_steps.written_states import WrittenStates
 from ts.jobs.errors import device_failure
@@ -148,6 +149,9 @@ class StoredSteps(Steps):
                 return answer
             running = self._running(sequence_id, record)
         verdict = judge(step.claim, record, running, self._rules)
+        if not (isinstance(verdict, Run) or running) and self._is_outdated(lease):
+            self._holdings.drop_from_memory(sequence_id)
+            return look_up(self._store, step, self._rules, error_answer(job_id, *MOVED, REPLACED))
         if isinstance(verdict, Repeat):
             return repeated(self.store_when_idle(), step, record, verdict.number)
         if step.history.asks_after and not (isinstance(verdict, Refuse) and self._may_count(step, lease, verdict)):
@@ -166,6 +170,22 @@ class StoredSteps(Steps):
             record.token = step.claim.token or new_token()
         step.number, step.incarnation = record.last + running + 1, record.incarnation
         return None
+
+    def _is_outdated(self, lease: Lease) -> bool:
+        """Whether an operator has put another sequence in the place of the one that is in memory.
+
+        A step that runs learns it when it is committed; what is answered without a commit, here.
+        """
+        record = lease.record
+        try:
+            stored = self.store_when_idle().peek(lease.sequence_id)
+        except (StoreError, Damaged):
+            return False  # the lease says what there was
+        return (
+            record.has_begun
+            and stored is not None
+            and (stored.incarnation, stored.token) != (record.incarnation, record.token)
+        )
 
     def _may_count(self, step: Step, lease: Lease, verdict: Refuse) -> bool:
         """Whether a refused step was applied, or may have been: as a step of an earlier incarnation."""

@@ -1,12 +1,14 @@
 """What an operator does with the file store; see `Maintenance`."""
 
+import os
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ts.features.sequence_steps.record import Damaged, headless_record, pack_head
 from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
-from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, Repaired, StoredSequence
+from ts.features.sequence_steps.server_identity import is_gone
+from ts.features.sequence_steps.stores.maintenance import Change, Examined, Maintenance, Repaired, StoredSequence
 from ts.features.sqlite.file_examining import examine_all, examine_one
 from ts.features.sqlite.file_journal import fold
 from ts.features.sqlite.file_moving import examine, put
@@ -15,6 +17,7 @@ from ts.features.sqlite.file_pieces import unpack_digests, unpack_kept
 from ts.features.sqlite.file_rows import Row, checksum_of, name_of, text_of
 from ts.features.sqlite.file_sweep import COUNT_TAKEOVER
 from ts.features.sqlite.file_tables import SLOT, Tables, chunks_of
+from ts.features.sqlite.file_watch import ask
 from ts.features.sqlite.sqlite_file import SqliteFile
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import ENDED
@@ -83,6 +86,28 @@ class FileMaintenance(Maintenance):
             put(self._tables, sequence)
             self._file.execute(COUNT_TAKEOVER)
         return True
+
+    def change(self, model: str, sequence_id: str, change: Change) -> None:
+        with self._file.transaction():
+            fold(self._tables)
+            found = self._tables.find(name_of(model), name_of(sequence_id))
+            sequence = change(None if found is None else examine(self._tables, found[0]))
+            if sequence is not None:
+                put(self._tables, sequence)
+                self._file.execute(COUNT_TAKEOVER)
+
+    def holder(self, model: str, sequence_id: str) -> str:
+        with self._file.transaction():
+            fold(self._tables)
+            found = self._tables.find(name_of(model), name_of(sequence_id))
+        try:
+            row = None if found is None else Row.valid(found)
+        except Damaged:
+            return ""
+        return "" if row is None or row.lease_until <= boot_time() or is_gone(row.owner) else row.owner
+
+    def ask(self, model: str, sequence_id: str, holder: str) -> None:
+        ask(os.path.realpath(self._file.path), holder, model, [sequence_id])
 
     def close(self) -> None:
         self._file.close()

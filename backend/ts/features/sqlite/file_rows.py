@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from ts.features.sequence_steps.record import Damaged
-from ts.features.sequence_steps.stores.store import IDLE
+from ts.features.sequence_steps.stores.store import REASONS_OF_END
 from ts.features.sqlite.file_pieces import checked_bytes
-from ts.protocol.messages import ENDED, EXPIRED_REASONS
 
 #: No fence is as large.
 MOST_FENCE: Final = 2**62
-_REASONS: Final = {"", IDLE, ENDED, *EXPIRED_REASONS}
 
 
 def name_of(text: str) -> bytes:
@@ -71,7 +69,7 @@ class Row(NamedTuple):
         if checksum != checksum_of(number, model, sequence_id):
             raise Damaged("the checksum of its name is wrong")
         reason = closed.decode("utf-8", "backslashreplace")
-        if reason not in _REASONS:
+        if reason not in REASONS_OF_END:
             raise Damaged(f"{reason!r} is no reason for its end")
         head, state, tokens = rest
         if head is not None:

@@ -11,9 +11,10 @@ from typing import BinaryIO, Final
 
 from torchserve_py.plugins import stores
 from ts.features.sequence_steps.record import Damaged, unpack_head
+from ts.features.sequence_steps.stores.earlier_step import NoStateThere
 from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, StoredSequence
 from ts.features.sequence_steps.stores.portable import read_sequences, write_sequences
-from ts.features.sequence_steps.stores.sequence_fork import CannotFork, fork
+from ts.features.sequence_steps.stores.sequence_fork import fork
 from ts.features.sequence_steps.stores.store import StoreError
 
 _DAMAGE: Final = 1
@@ -162,7 +163,7 @@ def _fork(store: Maintenance, given: argparse.Namespace) -> int:
         raise Damaged(f"{given.model} {given.sequence!r} cannot be read: {'; '.join(examined.problems)}")
     try:
         made = fork(examined.sequence, given.new_id, given.step)
-    except CannotFork as error:
+    except NoStateThere as error:
         raise StoreError(f"{given.model} {given.sequence!r}: {error}") from error
     if not store.write(made, replace=False):
         raise StoreError(f"{given.model} {given.new_id!r} is in the store; choose an id that was not used before")

@@ -93,19 +93,23 @@ def sequence_states(keys: PluginKeys) -> KeptStates:
     return KeptStates(keys.of(HandlerKeys).handler.cache or CacheConfig())
 
 
+def path_of(cache: CacheConfig, default_file: Path) -> str:
+    """Return the path of the file that states are in; "" if they are in none."""
+    return str((Path(cache.path) if cache.path else default_file).absolute()) if "path" in cache.keys_of_store else ""
+
+
 def cache_message(cache: CacheConfig, config: EffectiveConfig, default_file: Path) -> Cache:
     """Return what workers are told.
 
     A relative path starts at the server's working directory; `default_file` is the file store of a model that names no
     file. Answers are kept for as many steps as a client can send before it gets an answer.
     """
-    path = Path(cache.path) if cache.path else default_file
     return Cache(
         store=cache.store,
         module=stores()[cache.store].module if cache.durable else "",
         durable=cache.durable,
         capacity=cache.capacity or max(config.max_num_sequence, config.max_workers * config.batch_size),
-        path=str(path.absolute()) if "path" in cache.keys_of_store else "",
+        path=path_of(cache, default_file),
         fsync=cache.fsync,
         url=cache.url or "",
         replicas=cache.replicas,

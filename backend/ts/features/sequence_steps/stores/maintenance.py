@@ -3,7 +3,7 @@
 All of it works while servers use the store.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -60,6 +60,10 @@ class Repaired(NamedTuple):
     what: str
 
 
+#: Gets what a store has of a sequence; returns what is to be in its place, None if it is to stay as it is.
+Change = Callable[[Examined | None], StoredSequence | None]
+
+
 class Maintenance(Protocol):
     """A store as its operator sees it: all models and versions in it. Every method raises `StoreError`."""
 
@@ -85,6 +89,19 @@ class Maintenance(Protocol):
         Returns False, and changes nothing, if the store has one with this id and model that has begun, unless it is to
         be replaced. Whoever held a lease on a replaced sequence has lost it.
         """
+
+    def change(self, model: str, sequence_id: str, change: Change) -> None:
+        """Replace a sequence by what ``change`` makes of it; nothing is written to it meanwhile.
+
+        ``change`` may be called again if it is changed elsewhere; what it raises is raised, and changes nothing.
+        Whoever held a lease on the sequence has lost it.
+        """
+
+    def holder(self, model: str, sequence_id: str) -> str:
+        """Return the identity of the server that has the lease on a sequence; "" if none has."""
+
+    def ask(self, model: str, sequence_id: str, holder: str) -> None:
+        """Ask a server to let go of a sequence that it holds, once it has no step of it; do not wait for that."""
 
     def close(self) -> None:
         """Close the file or the connection."""

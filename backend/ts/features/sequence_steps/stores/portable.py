@@ -7,14 +7,17 @@ many there are; so a file that was cut short is noticed. Unknown keys are ignore
 
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgpack
 
-from ts.features.sequence_steps.record import Damaged, KeptStep, unpack_head
+from ts.features.sequence_steps.record import Damaged, KeptStep
 from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
+from ts.features.sequence_steps.stores.soundness import check_sound
 from ts.features.sequence_steps.stores.store import KeptAnswer
+
+T = TypeVar("T")
 
 _FIRST_LINE: Final = b"torchserve-py sequences 1\n"
 _FRAME: Final = 12
@@ -97,20 +100,31 @@ def _read(file: BinaryIO) -> Any:
 def _sequence(piece: Any) -> StoredSequence | Damaged:
     try:
         sequence = StoredSequence(
-            model=str(piece["model"]),
-            sequence_id=str(piece["id"]),
-            head=bytes(piece["head"]),
-            closed=str(piece["closed"]),
-            time_left=float(piece["time_left"]),
-            tokens=bytes(piece["earlier"]),
-            ids=bytes(piece["ids"]),
-            state=piece["state"],
-            answers=[KeptAnswer(KeptStep(*step), bytes(answer)) for step, answer in piece["answers"]],
-            log=[LogEntry(int(number), bytes(entries)) for number, entries in piece["log"]],
+            model=_of(str, piece["model"]),
+            sequence_id=_of(str, piece["id"]),
+            head=_of(bytes, piece["head"]),
+            closed=_of(str, piece["closed"]),
+            time_left=_of(float, piece["time_left"]),
+            tokens=_of(bytes, piece["earlier"]),
+            ids=_of(bytes, piece["ids"]),
+            state=None if piece["state"] is None else _of(bytes, piece["state"]),
+            answers=[KeptAnswer(_step(*step), _of(bytes, answer)) for step, answer in piece["answers"]],
+            log=[LogEntry(_of(int, number), _of(bytes, entries)) for number, entries in piece["log"]],
         )
-        unpack_head(sequence.head)
+        check_sound(sequence)
     except (KeyError, ValueError, TypeError) as error:
         return Damaged(f"a sequence lacks what it should have: {error!r}")
     except Damaged as damage:
         return damage
     return sequence
+
+
+def _step(number: Any, request_id: Any, digest: Any) -> KeptStep:
+    return KeptStep(_of(int, number), _of(str, request_id), _of(bytes, digest))
+
+
+def _of(kind: type[T], value: Any) -> T:
+    """Return a value of this type. Raises TypeError: it is of another one."""
+    if type(value) is not kind:
+        raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
+    return value

@@ -34,6 +34,7 @@ from typing import Final, NamedTuple, Protocol
 from ts.features.sequence_steps.record import KeptStep, SequenceRecord
 from ts.features.sequence_steps.server_identity import is_gone
 from ts.features.sequence_steps.state_log import LogEntry
+from ts.protocol.messages import ENDED, EXPIRED_REASONS
 
 #: How long (seconds) a store keeps the state of an abandoned sequence beyond its idle time, in case its server is only
 #: suspended.
@@ -45,6 +46,8 @@ REVIVABLE_SECONDS: Final = 300.0
 SERVED_SECONDS: Final = 60.0
 #: A value of `SequenceRecord.closed`: the sequence has been idle for too long.
 IDLE: Final = "idle"
+#: All values of it.
+REASONS_OF_END: Final = frozenset({"", IDLE, ENDED, *EXPIRED_REASONS})
 #: No step of any sequence was queued before now; see `Store.acquire`.
 JUST_NOW: Final[Mapping[str, float]] = MappingProxyType({})
 
@@ -83,7 +86,7 @@ class Lease:
         fence: The token that is new with every lease.
         record: What the store has of the sequence, and what this process has changed.
         resident: Whether the state, or its absence, is known in memory.
-        fresh_until: The moment until which no other holder can have taken the lease over.
+        fresh_until: The moment until which no other holder can have taken the lease over; an operator can.
         checkpoint_from: The number of the step before which no checkpoint is tried again.
         migrated_from: The version of the model that the sequence belongs to until the next commit, which writes this
             process's version and the migrated state; "" if it is this one.

@@ -1,0 +1,48 @@
+"""Whether the pieces of a sequence that comes from elsewhere fit together: a store takes it as it is. Pure."""
+
+import math
+from typing import Final
+
+from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, check_state, unpack_head
+from ts.features.sequence_steps.sequence_limits import MOST_EARLIER_TOKENS, MOST_KEPT_ANSWERS
+from ts.features.sequence_steps.stores.maintenance import StoredSequence
+from ts.features.sequence_steps.stores.store import REASONS_OF_END
+
+#: No number of a step or an incarnation is as large; stores have 64 bits for one.
+_MOST: Final = 2**62
+#: The longest time for which a sequence may be idle, or be remembered (seconds): a hundred years.
+_LONGEST: Final = 3.2e9
+
+
+def check_sound(sequence: StoredSequence) -> None:
+    """Raise Damaged if the pieces of a sequence contradict each other, or no store could have had them."""
+    head = unpack_head(sequence.head)
+    if not (0 < head.incarnation < _MOST and 0 < head.last < _MOST):
+        raise Damaged(f"step {head.last} of sequence {head.incarnation} with its id cannot be")
+    if sequence.closed not in REASONS_OF_END:
+        raise Damaged(f"{sequence.closed!r} is no reason for its end")
+    if not (math.isfinite(sequence.time_left) and abs(sequence.time_left) <= _LONGEST):
+        raise Damaged(f"{sequence.time_left} seconds cannot be left of its time")
+    ids, tokens = sequence.ids, sequence.tokens
+    if len(ids) % DIGEST_SIZE or len(ids) > head.last * DIGEST_SIZE:
+        raise Damaged(f"{len(ids)} bytes cannot be its request ids")
+    if len(tokens) % DIGEST_SIZE or len(tokens) > (MOST_EARLIER_TOKENS + 1) * DIGEST_SIZE:
+        raise Damaged(f"{len(tokens)} bytes cannot be the tokens of the sequences with its id")
+    numbers = [each.step.number for each in sequence.answers]
+    if len(numbers) > MOST_KEPT_ANSWERS + 1 or len({*numbers}) < len(numbers):
+        raise Damaged(f"{len(numbers)} answers cannot be kept, each of another step")
+    if any(not 0 < number <= head.last for number in numbers):
+        raise Damaged("an answer is kept of a step that it has not had")
+    if any(len(each.step.digest) not in {0, DIGEST_SIZE} for each in sequence.answers):
+        raise Damaged("the digest of a body has the wrong size")
+    if sequence.closed:
+        if sequence.state is not None or sequence.log:
+            raise Damaged("it is over, and has a state")
+        return
+    check_state(head, sequence.state)
+    count = head.last - head.log_from + 1 if head.log_from else 0
+    numbers = [each.number for each in sequence.log]
+    if len(numbers) != count or numbers != [*range(head.log_from, head.log_from + count)]:
+        raise Damaged("entries of its log are missing, or too many")
+    if head.log_from and not head.checkpoint < head.log_from:
+        raise Damaged("its log begins before its state")

@@ -1,0 +1,226 @@
+"""``/sequences/{model}/{id}`` of the management API: one stored sequence is shown, forked, goes back, and moves.
+
+`Bookmarks` does what is asked for, in a thread. A live session has paths of the same form, for WebSockets.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+from torchserve_py.doors.failures import INTERNAL, UNAVAILABLE, DoorError, Failure, bad_request
+from torchserve_py.doors.openapi import BINARY, JSON, TEXT, Operation, Parameter
+from torchserve_py.doors.requests import decompressed
+from torchserve_py.doors.responses import Answer, json_answer
+from torchserve_py.doors.routing import Door, DoorContext, PathValues, Route
+from torchserve_py.doors.sequences import MAX_STEP, SequenceHeaders
+from torchserve_py.doors.token_authorization import TokenType
+from torchserve_py.features.bookmarks.bookmark_counts import BookmarkCounts
+from torchserve_py.features.bookmarks.bookmarks import (
+    Bookmarks,
+    IdInUse,
+    NoSuchSequence,
+    UnreadableSequence,
+    UnusableFile,
+)
+from torchserve_py.features.bookmarks.model_store import place_of
+from torchserve_py.features.management.parameters import of_query
+from torchserve_py.metrics.families import Family
+from torchserve_py.metrics.instruments import Counter
+from torchserve_py.transport.http1.request import Request
+from ts.features.sequence_steps.record import unpack_head
+from ts.features.sequence_steps.server_identity import server_identity
+from ts.features.sequence_steps.stores.earlier_step import NoStateThere, steps_with_state
+from ts.features.sequence_steps.stores.maintenance import StoredSequence
+from ts.features.sequence_steps.stores.store import StoreError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_PATH: Final = "/sequences/{model_name}/{sequence_id}"
+_CONFLICT: Final = "ConflictStatusException"
+#: How many calls use stores at the same time: each has a thread, and a whole sequence in memory.
+_AT_ONCE: Final = 4
+_INTEGER: Final = {"type": "integer"}
+_CHANGED: Final = {
+    "type": "object",
+    "required": ["modelName", "sequenceId", "modelVersion", "lastStep", "token"],
+    "properties": {
+        **dict.fromkeys(("modelName", "sequenceId", "modelVersion", "token"), TEXT),
+        "lastStep": _INTEGER,
+    },
+}
+_SHOWN: Final = {
+    "type": "object",
+    "required": ["modelName", "sequenceId", "modelVersion", "lastStep", "state", "stepsWithState", "heldBy"],
+    "properties": {
+        **dict.fromkeys(("modelName", "sequenceId", "modelVersion"), TEXT),
+        "state": {"type": "string", "enum": ["open", "ended", "expired"]},
+        "stepsWithState": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"from": _INTEGER, "to": _INTEGER}},
+        },
+        "heldBy": {"type": "string", "enum": ["", "this server", "another server"]},
+        **dict.fromkeys(("lastStep", "stateBytes", "logEntries", "logBytes", "keptAnswers"), _INTEGER),
+        "secondsLeft": {"type": "number"},
+    },
+}
+_SHOW: Final = Operation("showSequence", "Show a stored sequence", (200, 404, 500, 501, 503), gives={JSON: _SHOWN})
+_FORK: Final = Operation(
+    "forkSequence",
+    "Copy a stored sequence under another id; both go on by themselves",
+    (200, 400, 403, 404, 409, 500, 501, 503),
+    (
+        Parameter("as", "The id of the copy; the server makes one up if there is none"),
+        Parameter("step", "The step after which the copy goes on; otherwise the last one", "integer", least=1),
+    ),
+    gives={JSON: _CHANGED},
+)
+_REWIND: Final = Operation(
+    "rewindSequence",
+    "Let a stored sequence go on after an earlier step; later ones are undone",
+    (200, 400, 404, 409, 500, 501, 503),
+    (Parameter("step", "The step after which it goes on", "integer", required=True, least=1),),
+    gives={JSON: _CHANGED},
+)
+_EXPORT: Final = Operation(
+    "exportSequence",
+    "Return a stored sequence as a file, as torchserve-py store export writes it",
+    (200, 404, 413, 500, 501, 503),
+    gives=BINARY,
+)
+_IMPORT: Final = Operation(
+    "importSequence",
+    "Store the sequence in a file that was exported",
+    (200, 400, 404, 409, 413, 500, 501, 503),
+    (Parameter("replace", "Whether it takes the place of the one that is there", "boolean", default=False),),
+    takes=BINARY,
+    gives={JSON: _CHANGED},
+    needs_body=True,
+)
+
+
+class BookmarksDoor(Door):
+    """Does with single sequences what an operator asks for."""
+
+    def __init__(self, context: DoorContext) -> None:
+        super().__init__(context)
+        self._counts = context.shared(BookmarkCounts.of)
+        self._headers = SequenceHeaders(self.settings)
+        self._room = asyncio.Semaphore(_AT_ONCE)
+
+    def routes(self) -> Iterator[Route]:
+        for path, method, handler, operation in (
+            (_PATH, "GET", self._show, _SHOW),
+            (f"{_PATH}/fork", "POST", self._fork, _FORK),
+            (f"{_PATH}/rewind", "POST", self._rewind, _REWIND),
+            (f"{_PATH}/export", "GET", self._export, _EXPORT),
+            (f"{_PATH}/import", "PUT", self._import, _IMPORT),
+        ):
+            applies = _is_no_handshake if path == _PATH else None
+            yield Route(path, handler, (method,), TokenType.management, operations=(operation,), applies=applies)
+
+    async def _show(self, request: Request, values: PathValues) -> Answer:
+        bookmarks, sequence_id = self._bookmarks(values), values["sequence_id"]
+        sequence, holder = await self._done(values, lambda: bookmarks.show(sequence_id))
+        head = unpack_head(sequence.head)
+        possible = range(0) if sequence.closed else steps_with_state(head)
+        return json_answer(
+            {
+                **_about(sequence),
+                "state": "open" if not sequence.closed else "ended" if sequence.closed == "ended" else "expired",
+                "stepsWithState": [{"from": possible[0], "to": possible[-1]}] if possible else [],
+                "heldBy": "" if not holder else "this server" if holder == server_identity() else "another server",
+                "stateBytes": len(sequence.state or b""),
+                "logEntries": len(sequence.log),
+                "logBytes": sum(len(each.entries) for each in sequence.log),
+                "keptAnswers": len(sequence.answers),
+                "secondsLeft": round(sequence.time_left, 3),
+            }
+        )
+
+    async def _fork(self, request: Request, values: PathValues) -> Answer:
+        bookmarks, given = self._bookmarks(values), of_query(request, _FORK)
+        step = _step(given)
+        new_id = self._headers.of_values(given.get("as", ""), None, None).id
+        made = await self._done(values, lambda: bookmarks.fork(values["sequence_id"], new_id, step), new_id)
+        self._count(self._counts.forked, made)
+        return _changed(made)
+
+    async def _rewind(self, request: Request, values: PathValues) -> Answer:
+        bookmarks, step = self._bookmarks(values), _step(of_query(request, _REWIND))
+        if step is None:
+            raise bad_request("Parameter step is required: the number of the step after which the sequence goes on.")
+        made = await self._done(values, lambda: bookmarks.rewind(values["sequence_id"], step))
+        self._count(self._counts.rewound, made)
+        return _changed(made)
+
+    async def _export(self, request: Request, values: PathValues) -> Answer:
+        bookmarks = self._bookmarks(values)
+        file = await self._done(values, lambda: bookmarks.exported(values["sequence_id"]))
+        if len(file) > (most := self.settings.max_response_size):
+            text = f"The export has {len(file)} bytes, more than max_response_size ({most} bytes): raise that, or use"
+            raise DoorError(Failure(413, "BadRequestException", f"{text} torchserve-py store export."))
+        return Answer(200, file, (("content-type", "application/octet-stream"),))
+
+    async def _import(self, request: Request, values: PathValues) -> Answer:
+        bookmarks, replace = self._bookmarks(values), of_query(request, _IMPORT).get("replace", False)
+        sequence_id = values["sequence_id"]
+        file = await decompressed(request, await request.read(self.max_body), self.max_body)
+        do = bookmarks.imported
+        made = await self._done(values, lambda: do(sequence_id, file, replace=replace), sequence_id)
+        self._count(self._counts.imported, made)
+        return _changed(made)
+
+    def _bookmarks(self, values: PathValues) -> Bookmarks:
+        model = self.serving.get(values["model_name"])
+        return Bookmarks(model.name, place_of(model, self.settings.log_location))
+
+    async def _done(self, values: PathValues, do: Callable[[], T], new_id: str = "") -> T:
+        """Do something in a thread; what fails becomes the answer."""
+        named = f"sequence {values['sequence_id']!r} of model {values['model_name']}"
+        try:
+            async with self._room:
+                return await asyncio.to_thread(do)
+        except NoSuchSequence:
+            text = f"There is no {named}: no step of it was applied, or it is forgotten."
+            raise DoorError(Failure(404, "SequenceNotFoundException", text)) from None
+        except IdInUse:
+            text = f"There is a sequence {new_id!r} of model {values['model_name']} already, or there was one"
+            raise DoorError(Failure(409, _CONFLICT, f"{text} that is over; choose another id.")) from None
+        except NoStateThere as error:
+            raise DoorError(Failure(409, _CONFLICT, f"S{named[1:]}: {error}.")) from None
+        except UnusableFile as error:
+            raise bad_request(f"The body cannot be imported as {named}: {error}.") from None
+        except UnreadableSequence as error:
+            text = f"What the store has of {named} is damaged: {error}. See torchserve-py store repair."
+            raise DoorError(Failure(500, INTERNAL, text, "state_damaged")) from None
+        except StoreError as error:
+            logger.error("The store of %s cannot be used: %s", named, error)
+            text = f"The store of {named} cannot be used now: {error}. If this was a change, see whether it was made."
+            raise DoorError(Failure(503, UNAVAILABLE, text, "sequence_store", overloaded=True)) from error
+
+    def _count(self, family: Family[Counter], sequence: StoredSequence) -> None:
+        family.child({"model_name": sequence.model}).inc()
+
+
+def _is_no_handshake(request: Request, values: PathValues) -> bool:
+    return request.headers.get("Upgrade") is None
+
+
+def _step(given: dict[str, Any]) -> int | None:
+    """Return the number of a step that a call names, if it does. Raises DoorError: no step can have it."""
+    step: int | None = given.get("step")
+    if step is not None and not 0 < step <= MAX_STEP:
+        raise bad_request(f"Parameter step: {step} is no number of a step; they are numbered from 1.")
+    return step
+
+
+def _about(sequence: StoredSequence) -> dict[str, Any]:
+    head = unpack_head(sequence.head)
+    named = {"modelName": sequence.model, "sequenceId": sequence.sequence_id}
+    return {**named, "modelVersion": head.version, "lastStep": head.last}
+
+
+def _changed(sequence: StoredSequence) -> Answer:
+    return json_answer({**_about(sequence), "token": unpack_head(sequence.head).token})

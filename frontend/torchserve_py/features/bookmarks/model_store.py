@@ -1,0 +1,25 @@
+"""Where the sequences of a model are stored, as its configuration says."""
+
+from pathlib import Path
+
+from torchserve_py.doors.failures import unsupported
+from torchserve_py.features.bookmarks.bookmarks import Place
+from torchserve_py.features.sequence_steps.cache_config import CacheConfig
+from torchserve_py.features.sequence_steps.handler_keys import HandlerKeys
+from torchserve_py.features.sequence_steps.kept_states import path_of, sequence_file
+from torchserve_py.plugins import stores
+from torchserve_py.serving.serving import ServedModel
+
+
+def place_of(model: ServedModel, log_location: Path) -> Place:
+    """Return where a model's sequences are. Raises DoorError: in no store."""
+    if not model.is_stateful:
+        raise unsupported(f"Model {model.name} has no sequences: set sequenceBatching: true in its model-config.yaml.")
+    cache = model.config.plugin_keys.of(HandlerKeys).handler.cache or CacheConfig()
+    if not model.is_durable:
+        raise unsupported(
+            f"Model {model.name} has its sequences in the memory of its workers: only with handler.cache.store: file or"
+            " redis in its model-config.yaml can they be forked, go back, and move."
+        )
+    path = path_of(cache, sequence_file(log_location, model.name))
+    return Place(stores()[cache.store].module, path or cache.url or "")
