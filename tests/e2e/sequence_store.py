@@ -87,7 +87,7 @@ CONFIG = """
     sequenceMaxIdleMSec: {idle}
     maxNumSequence: 100
     handler:
-      cache: {{store: {store}, {place}, lease: {lease}}}
+      cache: {{store: {store}, {place}, lease: {lease}, checkpointEvery: {checkpoint_every}}}
 """
 
 
@@ -106,12 +106,25 @@ class SharedStore:
         self._directory = directory
         self._place = f"path: {directory / 'sequences.db'}" if redis is None else f"url: '{redis.url}'"
 
-    def model(self, *, idle: int = 60_000, lease: float = 600, response_timeout: int = 2) -> Path:
-        """Write the model that adds up and return its folder."""
+    def model(
+        self,
+        handler: str = HANDLER,
+        *,
+        idle: int = 60_000,
+        lease: float = 600,
+        response_timeout: int = 2,
+        checkpoint_every: int = 100,
+    ) -> Path:
+        """Write a model, that which adds up unless another one is given, and return its folder."""
         config = CONFIG.format(
-            store=self.kind, place=self._place, idle=idle, lease=lease, response_timeout=response_timeout
+            store=self.kind,
+            place=self._place,
+            idle=idle,
+            lease=lease,
+            response_timeout=response_timeout,
+            checkpoint_every=checkpoint_every,
         )
-        return model_folder(self._directory, "tally", HANDLER, textwrap.dedent(config))
+        return model_folder(self._directory, "tally", handler, textwrap.dedent(config))
 
 
 @contextlib.contextmanager

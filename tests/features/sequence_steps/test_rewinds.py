@@ -1,4 +1,4 @@
-"""Stored sequences that go back: what was undone does not count, and each step is applied once in the history that is."""
+"""Stored sequences that go back: what was undone does not count, and each step is applied once in what goes on."""
 
 import random
 from collections.abc import Callable

@@ -68,6 +68,23 @@ LISTENERS = {
         ("/", "options"): ("apiDescription", {"200", "500"}),
         ("/api-description", "get"): ("api-description", {"200", "500"}),
         ("/drain", "post"): ("drain", {"202"}),
+        ("/sequences/{model_name}/{sequence_id}", "get"): ("showSequence", {"200", "400", "404", "500", "501", "503"}),
+        ("/sequences/{model_name}/{sequence_id}/fork", "post"): (
+            "forkSequence",
+            {"200", "400", "403", "404", "409", "500", "501", "503"},
+        ),
+        ("/sequences/{model_name}/{sequence_id}/rewind", "post"): (
+            "rewindSequence",
+            {"200", "400", "404", "409", "500", "501", "503"},
+        ),
+        ("/sequences/{model_name}/{sequence_id}/export", "get"): (
+            "exportSequence",
+            {"200", "400", "404", "413", "500", "501", "503"},
+        ),
+        ("/sequences/{model_name}/{sequence_id}/import", "put"): (
+            "importSequence",
+            {"200", "400", "404", "409", "413", "500", "501", "503"},
+        ),
         ("/models/{model_name}/traffic", "delete"): ("clearTraffic", {"200", "404"}),
         ("/models/{model_name}/traffic", "get"): ("traffic", {"200", "404"}),
         ("/models/{model_name}/traffic", "put"): ("setTraffic", {"200", "400", "404"}),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.metrics.exposition import documented, server_metrics
 
+from torchserve_py.features.bookmarks.bookmark_counts import BookmarkCounts
 from torchserve_py.features.fleet.fleet_member import FleetMember, show_member
 from torchserve_py.features.journal.journal_care import journal_families
 from torchserve_py.features.memory_budget.budget_metrics import BudgetMetrics
@@ -27,7 +28,11 @@ def test_every_family_is_documented_with_its_type() -> None:
     nobody: Any = None
     show_member(metrics, FleetMember(nobody, nobody))
     shadows = Shadows(nobody)
-    families = (Canaries(nobody, nobody).decisions, Rollouts(nobody, nobody, nobody, 0.0).ended)
+    families = (
+        Canaries(nobody, nobody).decisions,
+        Rollouts(nobody, nobody, nobody, 0.0).ended,
+        *BookmarkCounts().families,
+    )
     for family in (*families, shadows.requests, shadows.seconds, *journal_families()):
         metrics.add(family)
     rows = re.findall(r"^\| (`[^|]+`) \| (counter|gauge|histogram) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)

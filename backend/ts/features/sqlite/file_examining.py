@@ -1,7 +1,8 @@
 """Reads sequences of a file as an operator sees them, in short transactions."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from ts.features.sequence_steps.stores.maintenance import Examined
@@ -26,7 +27,7 @@ def examine_all(tables: Tables) -> Iterator[Examined]:
         if not found:
             return
         for number, model, sequence_id in found:
-            examined = _examine(tables, number, text_of(model), text_of(sequence_id))
+            examined = _examine(tables, partial(int, number), text_of(model), text_of(sequence_id))
             if examined is not None:
                 yield examined
         last = found[-1][0]
@@ -34,16 +35,21 @@ def examine_all(tables: Tables) -> Iterator[Examined]:
 
 def examine_one(tables: Tables, model: str, sequence_id: str) -> Examined | None:
     """Read a sequence; None if there is none with this id that has begun. Raises StoreError."""
-    with tables.file.reading():
+
+    def number() -> int | None:
         found = tables.find(name_of(model), name_of(sequence_id))
-    return None if found is None else _examine(tables, found[0], model, sequence_id)
+        return None if found is None else found[0]
+
+    return _examine(tables, number, model, sequence_id)
 
 
-def _examine(tables: Tables, number: int, model: str, sequence_id: str) -> Examined | None:
+def _examine(tables: Tables, number: Callable[[], int | None], model: str, sequence_id: str) -> Examined | None:
+    """Read the sequence with a number, which is asked for in the same transaction: what replaces one gets another."""
     try:
         with tables.file.transaction():
             fold(tables)
-            return examine(tables, number)
+            found = number()
+            return None if found is None else examine(tables, found)
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise

@@ -15,10 +15,15 @@ class BookmarkCounts:
         self.rewound = Family("ts_sequences_rewound_total", Counter, "Count", "Sequences that went back")
         self.imported = Family("ts_sequences_imported_total", Counter, "Count", "Sequences that were imported")
 
+    @property
+    def families(self) -> tuple[Family[Counter], ...]:
+        """All of them."""
+        return self.forked, self.rewound, self.imported
+
     @classmethod
     def of(cls, context: DoorContext) -> Self:
         """Return those of a server, which shows them."""
         counts = cls()
-        for family in (counts.forked, counts.rewound, counts.imported):
+        for family in counts.families:
             context.metrics.add(family)
         return counts

@@ -37,7 +37,9 @@ from ts.features.sequence_steps.stores.store import StoreError
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_PATH: Final = "/sequences/{model_name}/{sequence_id}"
+_PATH: Final = "/sequences/{model_name}/{sequence_id:path}"
+#: The same of an id without a slash: it comes before the path of a live session, of which it is on a shared listener.
+_SHORT: Final = "/sequences/{model_name}/{sequence_id}"
 _CONFLICT: Final = "ConflictStatusException"
 #: How many calls use stores at the same time: each has a thread, and a whole sequence in memory.
 _AT_ONCE: Final = 4
@@ -65,7 +67,7 @@ _SHOWN: Final = {
         "secondsLeft": {"type": "number"},
     },
 }
-_SHOW: Final = Operation("showSequence", "Show a stored sequence", (200, 404, 500, 501, 503), gives={JSON: _SHOWN})
+_SHOW: Final = Operation("showSequence", "Show a stored sequence", (200, 400, 404, 500, 501, 503), gives={JSON: _SHOWN})
 _FORK: Final = Operation(
     "forkSequence",
     "Copy a stored sequence under another id; both go on by themselves",
@@ -86,7 +88,7 @@ _REWIND: Final = Operation(
 _EXPORT: Final = Operation(
     "exportSequence",
     "Return a stored sequence as a file, as torchserve-py store export writes it",
-    (200, 404, 413, 500, 501, 503),
+    (200, 400, 404, 413, 500, 501, 503),
     gives=BINARY,
 )
 _IMPORT: Final = Operation(
@@ -111,13 +113,14 @@ class BookmarksDoor(Door):
 
     def routes(self) -> Iterator[Route]:
         for path, method, handler, operation in (
+            (_SHORT, "GET", self._show, _SHOW),
             (_PATH, "GET", self._show, _SHOW),
             (f"{_PATH}/fork", "POST", self._fork, _FORK),
             (f"{_PATH}/rewind", "POST", self._rewind, _REWIND),
             (f"{_PATH}/export", "GET", self._export, _EXPORT),
             (f"{_PATH}/import", "PUT", self._import, _IMPORT),
         ):
-            applies = _is_no_handshake if path == _PATH else None
+            applies = _is_shown if path in {_SHORT, _PATH} else None
             yield Route(path, handler, (method,), TokenType.management, operations=(operation,), applies=applies)
 
     async def _show(self, request: Request, values: PathValues) -> Answer:
@@ -204,8 +207,10 @@ class BookmarksDoor(Door):
         family.child({"model_name": sequence.model}).inc()
 
 
-def _is_no_handshake(request: Request, values: PathValues) -> bool:
-    return request.headers.get("Upgrade") is None
+def _is_shown(request: Request, values: PathValues) -> bool:
+    """Whether a path is that of a sequence: it is neither a live session's nor a more specific one."""
+    ends = tuple(f"/{each}" for each in ("fork", "rewind", "export", "import"))
+    return request.headers.get("Upgrade") is None and not values["sequence_id"].endswith(ends)
 
 
 def _step(given: dict[str, Any]) -> int | None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from torchserve_py.doors.failures import unsupported
+from torchserve_py.doors.failures import bad_request, unsupported
 from torchserve_py.features.bookmarks.bookmarks import Place
 from torchserve_py.features.sequence_steps.cache_config import CacheConfig
 from torchserve_py.features.sequence_steps.handler_keys import HandlerKeys
@@ -14,7 +14,9 @@ from torchserve_py.serving.serving import ServedModel
 def place_of(model: ServedModel, log_location: Path) -> Place:
     """Return where a model's sequences are. Raises DoorError: in no store."""
     if not model.is_stateful:
-        raise unsupported(f"Model {model.name} has no sequences: set sequenceBatching: true in its model-config.yaml.")
+        raise bad_request(
+            f'Model "{model.name}" keeps no sequences; set sequenceBatching: true in its model-config.yaml.'
+        )
     cache = model.config.plugin_keys.of(HandlerKeys).handler.cache or CacheConfig()
     if not model.is_durable:
         raise unsupported(
