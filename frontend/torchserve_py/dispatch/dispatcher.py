@@ -89,8 +89,9 @@ class Dispatcher(ReaderEvents):
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
         self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
-        #: Is asked while no worker is up: gets how long a new job may wait (seconds), returns why it is refused.
-        self.refuses: Callable[[float | None], Cause | None] = lambda limit: None
+        #: Is asked while no worker is up: gets how long a new job may wait (seconds), and its response, which it may
+        #: let say when to try again; returns why it is refused.
+        self.refuses: Callable[[float | None, Parts], Cause | None] = lambda limit, parts: None
         #: Called when a job was submitted while no worker is up.
         self.on_waiting: Callable[[], None] = lambda: None
         #: Returns the dispatcher of another version of the model on this server, None if there is none.
@@ -134,7 +135,7 @@ class Dispatcher(ReaderEvents):
         metrics = self.metrics
         (metrics.by_default if request.by_default else metrics.by_version).requests_total.value += 1
         if refusal is None and not self._workers:
-            refusal = self.refuses(limit)
+            refusal = self.refuses(limit, parts)
         if refusal is not None:
             self._perform((Finish(job, refusal),), now)
             return parts

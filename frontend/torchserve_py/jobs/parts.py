@@ -184,7 +184,7 @@ class Parts:
         self.sequence_id = sequence_id
         #: Whether the last part, or a failure, has arrived (it may still wait to be read).
         self.ended = False
-        #: What the client is told of its limit, if the job was refused for one.
+        #: What the client is told of the limit for which the job was refused: one of the client, or of its patience.
         self.exceeded: Exceeded | None = None
         #: The trace that has a span for the job, if there is one.
         self.trace_id: str | None = None

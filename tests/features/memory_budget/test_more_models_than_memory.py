@@ -137,7 +137,11 @@ def test_who_cannot_be_in_time_is_told_at_once_and_finds_it_loaded_later(server:
     )
     refused = server.predict("slow", headers={"ts_request_timeout": "1000"})
     assert (refused.status_code, refused.headers["ts-error-cause"]) == (503, "not_loaded")
-    assert int(refused.headers["retry-after"]) > 0
+    seconds = int(refused.headers["retry-after"])
+    assert seconds >= 2
+    assert refused.json()["message"] == (
+        f'Model "slow" is not loaded; that takes about {seconds} s more, longer than the request may wait.'
+    )
     again = {"ts_request_timeout": "1000"}
     eventually(lambda: server.predict("slow", headers=again).status_code == 200, "it is loaded for who comes again")
 

@@ -24,6 +24,8 @@ from torchserve_py.features.memory_budget.footprint import HOST, Sizes
 from torchserve_py.features.memory_budget.making_room import Occupant, room_in, to_unload
 from torchserve_py.features.memory_budget.sizes import shown
 from torchserve_py.features.system_metrics.nvml import memory_by_process
+from torchserve_py.jobs.limits import Exceeded
+from torchserve_py.jobs.parts import Parts
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.model import Model
 from torchserve_py.scheduling.effects import Cause
@@ -122,8 +124,11 @@ class MemoryRoom:
                 self._waiting.remove(waiting)
             self._changed.set()
 
-    def _refuses(self, member: BudgetedModel, limit: float | None) -> Cause | None:
-        """Return why a request that may wait so long is refused while its model is not loaded, if it is."""
+    def _refuses(self, member: BudgetedModel, limit: float | None, parts: Parts) -> Cause | None:
+        """Return why a request that may wait so long is refused while its model is not loaded, if it is.
+
+        Its client is told when the model will probably be loaded.
+        """
         if not member.loads_on_demand or member.model not in self._members:
             return None
         now = time.monotonic()
@@ -137,8 +142,12 @@ class MemoryRoom:
             ready_in = self._room_in(member, now) + load_seconds
         if ready_in < math.inf and (limit is None or ready_in <= limit):
             return None
-        if not member.model.pool.counts.wanted and ready_in < math.inf:  # for who comes again
-            in_background(_load(member.model), f"loading model {member.label}")
+        if ready_in < math.inf:
+            seconds = max(1, math.ceil(ready_in))
+            told = f"is not loaded; that takes about {seconds} s more, longer than the request may wait."
+            parts.exceeded = Exceeded(f'Model "{member.model.name}" {told}', seconds)
+            if not member.model.pool.counts.wanted:  # for who comes again
+                in_background(_load(member.model), f"loading model {member.label}")
         return Cause.not_loaded
 
     # The budget.
