@@ -37,6 +37,16 @@ class Footprint:
         #: What the latest worker took while it loaded.
         self.loading: Sizes = {}
 
+    @property
+    def peaks(self) -> Sizes:
+        """The greatest peaks of the remembered workers."""
+        resources = {resource for each in self._peaks for resource in each}
+        return {each: self.forecast(each, decides=False) for each in sorted(resources)}
+
+    def recall(self, peaks: Sizes) -> None:
+        """Remember a worker of an earlier server."""
+        self._peaks.append(dict(peaks))
+
     def begin(self) -> None:
         """Remember a further worker."""
         self._peaks.append({})

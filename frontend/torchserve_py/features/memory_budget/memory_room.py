@@ -22,6 +22,7 @@ from torchserve_py.features.memory_budget.budget_settings import BudgetSettings
 from torchserve_py.features.memory_budget.budgeted_model import BudgetedModel, BudgetedWorker, size_of_files, total
 from torchserve_py.features.memory_budget.footprint import HOST, Sizes
 from torchserve_py.features.memory_budget.making_room import Occupant, room_in, to_unload
+from torchserve_py.features.memory_budget.measured_file import MeasuredFile
 from torchserve_py.features.memory_budget.sizes import shown
 from torchserve_py.features.system_metrics.nvml import memory_by_process
 from torchserve_py.jobs.limits import Exceeded
@@ -66,9 +67,16 @@ class _Waiting:
 class MemoryRoom:
     """The budget of one server, a `models.model.WorkerRoom`; ``host`` and ``each_gpu`` are its bytes, None: any."""
 
-    def __init__(self, host: int | None, each_gpu: int | None, metrics: BudgetMetrics, usage: Usage) -> None:
+    def __init__(
+        self,
+        host: int | None,
+        each_gpu: int | None,
+        metrics: BudgetMetrics,
+        usage: Usage,
+        file: MeasuredFile | None = None,
+    ) -> None:
         self._host, self._each_gpu = host, each_gpu
-        self._metrics, self._usage = metrics, usage
+        self._metrics, self._usage, self._file = metrics, usage, file
         self._members: dict[Model, BudgetedModel] = {}
         self._waiting: list[_Waiting] = []
         self._workers: list[BudgetedWorker] = []
@@ -88,6 +96,8 @@ class MemoryRoom:
         keys = model.config.plugin_keys.of(BudgetKeys)
         member = BudgetedModel(model, keys, self._host is not None, self._each_gpu is not None)
         self._members[model] = member
+        if self._file is not None:
+            self._file.recall(member)
         model.pool.take_room = partial(self._take, member)
         model.dispatcher.refuses = partial(self._refuses, member)
 
@@ -299,6 +309,8 @@ class MemoryRoom:
             each.member.footprint.note(sizes)
             if pid in loaded:
                 each.member.footprint.loading, each.peak_is_reset = sizes, True
+        if self._file is not None:
+            self._file.keep({each.member for each in pids.values() if each.peak_is_reset})
 
     def _relieve(self, now: float) -> None:
         """Unload idle models while more is used than may be: a model took more than was known."""
@@ -335,4 +347,6 @@ def worker_room(settings: Settings, metrics: ServerMetrics, usage: Usage) -> Mem
     budget = settings.of(BudgetSettings)
     if budget.memory_budget is None and budget.gpu_memory_budget is None:
         return None
-    return MemoryRoom(budget.memory_budget, budget.gpu_memory_budget, BudgetMetrics(metrics), usage)
+    return MemoryRoom(
+        budget.memory_budget, budget.gpu_memory_budget, BudgetMetrics(metrics), usage, MeasuredFile(settings)
+    )
