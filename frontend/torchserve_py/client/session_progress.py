@@ -21,7 +21,9 @@ _HEADERS: Final = 3
 _FAILURE: Final = 4
 _MORE = _END = 1
 #: Causes after which this attempt of the step was not applied, and the step may be sent again.
-_PASSING: Final = frozenset({"sequence_moved", "sequence_store", "no_worker", "rate_limited", "too_many_at_once"})
+_PASSING: Final = frozenset(
+    {"sequence_moved", "sequence_store", "no_worker", "rate_limited", "too_many_tokens", "too_many_at_once"}
+)
 _UNKNOWN: Final = "outcome_unknown"
 #: Causes after which a step is sent again: this attempt was not applied, or it cannot be told.
 _AGAIN: Final = _PASSING | {_UNKNOWN, "request_running"}

@@ -277,13 +277,15 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
     Cause.client_timeout: (408, "RequestTimeoutException", "The request expired before a worker could run it."),
     Cause.rate_limited: (429, _TOO_MANY, "This key has used up its limit of requests per second."),
     Cause.too_many_at_once: (429, _TOO_MANY, "This key has as many requests at once as its limit allows."),
+    Cause.too_many_tokens: (429, _TOO_MANY, "This key has used up its limit of tokens per second."),
+    Cause.too_many_sequences: (429, _TOO_MANY, "This key has as many sequences open as its limit allows."),
     Cause.cancelled: (499, INTERNAL, "The request was cancelled."),
 }
 
 _OVERLOAD: Final = frozenset(
     {Cause.no_worker, Cause.draining, Cause.queue_full, Cause.sequence_queue_full, Cause.sequence_capacity}
     | {Cause.overloaded, Cause.not_loaded, Cause.sequence_moved, Cause.sequence_store, Cause.request_running}
-    | {Cause.rate_limited, Cause.too_many_at_once}
+    | {Cause.rate_limited, Cause.too_many_at_once, Cause.too_many_tokens, Cause.too_many_sequences}
 )
 
 

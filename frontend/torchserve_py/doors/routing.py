@@ -160,7 +160,7 @@ class DoorContext:
         Raises DoorError: the request's key is not for this model.
         """
         if self.tokens is not None:
-            inference.limits = self.tokens.check_model(request.headers.get("Authorization"), model.name)
+            inference.account = self.tokens.check_model(request.headers.get("Authorization"), model.name)
         inference.client = client_of(request)
         inference.request_line = request.method, request.target, request.route
         parts = self.serving.submit(model, inference)

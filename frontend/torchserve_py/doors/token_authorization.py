@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Final, Protocol
 
-from torchserve_py.jobs.limits import Limits
+from torchserve_py.jobs.job_observer import Account
 from torchserve_py.transport.http1.request import Request
 
 #: The file with the keys that the server has made, in its folder.
@@ -26,8 +26,8 @@ class Authorization(Protocol):
         Raises DoorError: there is no key, it is wrong, or it is for something else.
         """
 
-    def check_model(self, authorization: str | None, model: str) -> Limits | None:
-        """Check that the key of a request, which was checked before, may use a model; return its limits if it has some.
+    def check_model(self, authorization: str | None, model: str) -> Account | None:
+        """Check that the key of a request, which was checked before, may use a model; return its account if it has one.
 
         Raises DoorError: it may not.
         """

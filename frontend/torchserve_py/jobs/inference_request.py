@@ -1,10 +1,14 @@
 """One inference request, as doors submit it, with everything that its job needs."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from torchserve_py.jobs.limits import Limits
+if TYPE_CHECKING:
+    from torchserve_py.jobs.job_observer import Account
+
 
 #: The header by which a request names its version although its path names none, for testers.
 VERSION_HEADER: Final = "x-model-version"
@@ -59,8 +63,8 @@ class InferenceRequest:
     via: Via = "http"
     #: The address of the client, as far as it is known.
     client: str = ""
-    #: What the client's key may ask of the server, if it has one; then its requests are those of the key.
-    limits: Limits | None = None
+    #: The account of the client's key, if it has one; then its requests are those of the key.
+    account: Account | None = None
     #: Method, target and route of a request that has come over HTTP.
     request_line: tuple[str, str, str] | None = None
     #: Whether the request must not run, but asks for the kept answer to an earlier one with its request id. Only for a

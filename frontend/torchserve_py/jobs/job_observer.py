@@ -1,10 +1,13 @@
-"""What a feature that follows every job is told, and what it may change; `plugin_api.Plugin.observer` makes one."""
+"""What a feature that follows jobs is told, and what it may change.
+
+`plugin_api.Plugin.observer` makes one that follows every job; the account of a key follows those of its client.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import Part
+from torchserve_py.jobs.parts import Exceeded, Part
 from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 
@@ -48,3 +51,18 @@ class JobObserver(Protocol):
     def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob:
         """Note that a request becomes a job of this version of a model."""
         ...
+
+
+class Account(Protocol):
+    """What one client may ask of a server, and what it has used; its requests of all models count together."""
+
+    @property
+    def client(self) -> str:
+        """What tells the client from others."""
+
+    @property
+    def weight(self) -> float:
+        """How many turns it has while one with 1 has one, where requests of several clients wait."""
+
+    def begin(self, request: InferenceRequest, model: str, is_open: Callable[[str], bool]) -> Exceeded | ObservedJob:
+        """Follow a request to a model, or return why it may not run; ``is_open`` tells whether a sequence is open."""

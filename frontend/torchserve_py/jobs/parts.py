@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from torchserve_py.jobs.limits import Exceeded
 from torchserve_py.scheduling.effects import Cause
 from ts.protocol.messages import SequenceNews
 from ts.protocol.response_head import headers_problem, reason_problem, status_problem
@@ -75,6 +74,14 @@ class Inputs:
     def _wake(self) -> None:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
+
+
+class Exceeded(NamedTuple):
+    """What the client is told whose request exceeds a limit: which, and in how many seconds it may try again."""
+
+    cause: Cause
+    message: str
+    retry_after: int
 
 
 class Part(NamedTuple):

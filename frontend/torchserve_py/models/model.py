@@ -11,9 +11,8 @@ from typing import Any, Protocol
 from torchserve_py.archive.contracts import known_contracts
 from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.job_observer import JobObserver
-from torchserve_py.jobs.limits import Limits
-from torchserve_py.jobs.parts import Part, Parts
+from torchserve_py.jobs.job_observer import Account, JobObserver, ObservedJob
+from torchserve_py.jobs.parts import Exceeded, Part, Parts
 from torchserve_py.metrics.instruments import Histogram
 from torchserve_py.metrics.model_metrics import JobRecord, ModelMetrics
 from torchserve_py.plans.plan import Plan
@@ -100,26 +99,28 @@ class Model:
         if observers:
             self.submit = self._submit_observed
 
-    def submit_within_limits(self, request: InferenceRequest, limits: Limits) -> Parts:
-        """Admit a request of a client with limits, unless it exceeds these."""
-        if (refusal := limits.begin()) is not None:
-            parts = self._submit_observed(request, refusal=refusal)
-            parts.exceeded = limits.exceeded(refusal)
+    def submit_for(self, account: Account, request: InferenceRequest) -> Parts:
+        """Admit a request of a client with an account, unless that does not allow it."""
+        begun = account.begin(request, self.name, self._has_open)
+        if isinstance(begun, Exceeded):
+            parts = self._submit_observed(request, refusal=begun.cause)
+            parts.exceeded = begun
             return parts
-        return self._submit_observed(request, limits.end)
+        return self._submit_observed(request, begun)
+
+    def _has_open(self, sequence_id: str) -> bool:
+        return self.dispatcher.scheduler.sequence(sequence_id) is not None
 
     def _submit_observed(
-        self, request: InferenceRequest, then: Callable[[], None] | None = None, refusal: Cause | None = None
+        self, request: InferenceRequest, by_account: ObservedJob | None = None, refusal: Cause | None = None
     ) -> Parts:
-        """Admit a request, or refuse it, and tell observers of its begin and end; call ``then`` at the end."""
-        observed = []
+        """Admit a request, or refuse it, and tell observers of its begin and end."""
+        observed = [] if by_account is None else [by_account]
         for observer in self._observers:
             observed.append(observer.begin(request, self.name, self.version))
             request = replace(request, headers=observed[-1].headers)
 
         def end(record: JobRecord, last: Part | None) -> None:
-            if then is not None:
-                then()
             for each in observed:
                 each.end(record, last)
 

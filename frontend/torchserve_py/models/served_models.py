@@ -186,7 +186,7 @@ class ServedModels:
             live = versions.choose_for(request, request.sequence.id, live)
             if live is None:
                 return refused(Cause.sequence_moved)
-        parts = live.submit(request) if request.limits is None else live.submit_within_limits(request, request.limits)
+        parts = live.submit(request) if request.account is None else live.submit_for(request.account, request)
         if live.served is not model:
             parts.version = live.version
         if self._watchers and (watcher := self._watchers.get(model.name)) is not None:

@@ -31,6 +31,8 @@ class Cause(StrEnum):
     client_timeout = "client_timeout"
     rate_limited = "rate_limited"
     too_many_at_once = "too_many_at_once"
+    too_many_tokens = "too_many_tokens"
+    too_many_sequences = "too_many_sequences"
     unregistered = "unregistered"
     sequence_moved = "sequence_moved"
     sequence_store = "sequence_store"

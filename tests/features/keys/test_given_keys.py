@@ -16,6 +16,8 @@ from torchserve_py.features.keys.given_keys import GivenKeys
 from torchserve_py.features.keys.keys_file import KeysFileError, read_keys
 from torchserve_py.features.keys.keys_settings import KeysSettings
 from torchserve_py.features.keys.server_keys import problem_of
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.parts import Exceeded
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.server_settings import server_settings
 
@@ -133,16 +135,18 @@ def test_the_file_replaces_keys_and_damage_does_not(tmp_path: Path, caplog: pyte
 
 
 def test_what_runs_goes_on_to_count_when_the_file_is_read_again(tmp_path: Path) -> None:
+    def begin() -> Cause | None:
+        account = keys.check_model("Bearer a", "m")
+        assert account is not None
+        begun = account.begin(InferenceRequest((), b""), "m", lambda sequence_id: True)
+        return begun.cause if isinstance(begun, Exceeded) else None
+
     file = write(tmp_path / "keys", {"key": "a", "limits": {"requests_at_once": 1}}, {"key": "b"})
     keys = given(file)
-    limits = keys.check_model("Bearer a", "m")
-    assert limits is not None
-    assert (limits.begin(), keys.check_model("Bearer b", "m")) == (None, None)
+    assert begin() is None
     write(file, {"key": "a", "limits": {"requests_at_once": 2}})
     keys.reload()
-    limits = keys.check_model("Bearer a", "m")
-    assert limits is not None
-    assert [limits.begin(), limits.begin()] == [None, Cause.too_many_at_once]
+    assert [begin(), begin()] == [None, Cause.too_many_at_once]
 
 
 @pytest.mark.parametrize(

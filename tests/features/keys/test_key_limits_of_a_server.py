@@ -45,6 +45,8 @@ def server(tmp_path: Path, port: int) -> RunningServer:
         {"key": "hasty", "limits": {"requests_at_once": 2}},
         {"key": "rare", "limits": {"requests_per_second": 0.001}},
         {"key": "talker", "limits": {"requests_per_second": 4}},
+        {"key": "opener", "limits": {"open_sequences": 1}},
+        {"key": "reader", "name": "reader", "limits": {"tokens_per_second": 0.01}},
         {"key": "free"},
         {"key": "boss", "scope": "management"},
     ]
@@ -54,7 +56,8 @@ def server(tmp_path: Path, port: int) -> RunningServer:
         "counter": model_folder(tmp_path, "counter", COUNTER, STATEFUL),
     }
     variables = {"TS_KEYS_FILE": str(tmp_path / "keys.json")}
-    return RunningServer(models, {"grpc_inference_port": port}, environment=variables, flags=())
+    settings = {"grpc_inference_port": port, "usage_folder": tmp_path / "usage"}
+    return RunningServer(models, settings, environment=variables, flags=())
 
 
 def ask(server: RunningServer, key: str, text: str = "x") -> requests.Response:
@@ -117,6 +120,7 @@ def test_a_key_gets_no_more_in_a_second_than_it_may(server: RunningServer, port:
                 stub.Predictions(request, metadata=(("authorization", "Bearer rare"),), timeout=DEADLINE)
         assert failed.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert dict(failed.value.trailing_metadata())["ts-error-cause"] == "rate_limited"
+        assert "This key may make at most 0.001 requests a second." in str(failed.value.details())
         assert ask(server, "free").status_code == 200
 
 
@@ -126,3 +130,38 @@ def test_a_session_sends_a_step_again_that_came_too_early(server: RunningServer)
         with Client(server.inference, key="talker") as client, client.session("counter") as session:
             assert [session.step(b"").text for _ in range(10)] == [str(number) for number in range(1, 11)]
         assert server.metric("ts_outcomes_total", cause="rate_limited") >= 1
+
+
+def step(server: RunningServer, sequence: str, **more: str) -> requests.Response:
+    headers = {"Authorization": "Bearer opener", "ts_request_sequence_id": sequence, **more}
+    return server.predict("counter", "x", headers=headers)
+
+
+def test_a_key_has_no_more_sequences_open_than_it_may(server: RunningServer) -> None:
+    with server:
+        server.wait_ready()
+        assert step(server, "a").status_code == 200
+        answer = step(server, "b")
+        assert refused(answer) == (429, "too_many_sequences", "1")
+        assert "at most 1 sequences open" in answer.json()["message"]
+        assert step(server, "a", ts_request_sequence_end="true").text == "2"
+        assert step(server, "b").status_code == 200
+
+
+def test_a_key_gets_no_more_tokens_than_it_may_and_its_usage_is_told(server: RunningServer, tmp_path: Path) -> None:
+    with server:
+        server.wait_ready()
+        assert ask(server, "reader").status_code == 200
+        answer = ask(server, "reader")
+        assert (answer.status_code, answer.headers["ts-error-cause"]) == (429, "too_many_tokens")
+        assert 90 <= int(answer.headers["Retry-After"]) <= 100
+        labels = {"key": "reader", "model_name": "m"}
+        url = f"{server.metrics}/metrics"
+        eventually(lambda: 'key="reader"' in requests.get(url, timeout=DEADLINE).text, "the usage is counted")
+        assert server.metric("ts_key_refusals_total", **labels) == 1
+        assert server.metric("ts_key_requests_total", **labels) == 1
+        assert server.metric("ts_key_tokens_total", **labels) == 1
+    (file,) = (tmp_path / "usage").glob("*.jsonl")
+    (line,) = map(json.loads, file.read_text().splitlines())
+    assert (line["key"], line["model"], line["requests"], line["refused"], line["tokens"]) == ("reader", "m", 1, 1, 1)
+    assert line["seconds"] > 0

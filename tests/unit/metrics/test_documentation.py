@@ -11,6 +11,7 @@ from tests.unit.metrics.exposition import documented, server_metrics
 from torchserve_py.features.bookmarks.bookmark_counts import BookmarkCounts
 from torchserve_py.features.fleet.fleet_member import FleetMember, show_member
 from torchserve_py.features.journal.journal_care import journal_families
+from torchserve_py.features.keys.usage_report import usage_families
 from torchserve_py.features.memory_budget.budget_metrics import BudgetMetrics
 from torchserve_py.features.rollout.rollouts import Rollouts
 from torchserve_py.features.traffic.canaries import Canaries
@@ -32,6 +33,7 @@ def test_every_family_is_documented_with_its_type() -> None:
         Canaries(nobody, nobody).decisions,
         Rollouts(nobody, nobody, nobody, 0.0).ended,
         *BookmarkCounts().families,
+        *usage_families(),
     )
     for family in (*families, shadows.requests, shadows.seconds, *journal_families()):
         metrics.add(family)

@@ -22,7 +22,7 @@ from torchserve_py.features.grpc.grpc_exchange import GrpcDialect
 from torchserve_py.features.grpc.http2.call import Call, Denied, Method
 from torchserve_py.features.grpc.http2.grpc_messages import MessageLimit
 from torchserve_py.features.grpc.http2.request_head import Metadata
-from torchserve_py.jobs.limits import Limits
+from torchserve_py.jobs.job_observer import Account
 from torchserve_py.logs import access_log as access
 from torchserve_py.scheduling.effects import Cause
 from ts.protocol.request_names import REQUEST_NAME, name_among, trace_of
@@ -137,8 +137,8 @@ def client_of(call: Call) -> str:
     return unquote(call.peer.partition(":")[2].rpartition(":")[0]).strip("[]")
 
 
-def check_model(tokens: Authorization | None, metadata: Metadata, model: str) -> Limits | None:
-    """Check that the key of a call, which was admitted, may use a model; return its limits, if it has some.
+def check_model(tokens: Authorization | None, metadata: Metadata, model: str) -> Account | None:
+    """Check that the key of a call, which was admitted, may use a model; return its account, if it has one.
 
     Raises DoorError: it may not.
     """

@@ -138,7 +138,7 @@ class OpenInferenceJobs:
         Raises DoorError: the sequence, the time limit or the priority of the request is invalid, or the sequence of a
         request to a stateful model is missing; or the workers of the model fail to start.
         """
-        limits = check_model(self._tokens, metadata, model.name)
+        account = check_model(self._tokens, metadata, model.name)
         refuse_if_failing(self.serving, model)
         version = request.version
         sequence = self._sequence(model, request, metadata) if model.is_stateful else None
@@ -154,7 +154,7 @@ class OpenInferenceJobs:
             more_input=more_input,
             via="grpc",
             client=client_of(call),
-            limits=limits,
+            account=account,
         )
         parts = self.serving.submit(model, inference)
         return GrpcExchange(dialect, model, model.name, sequence, parts, version, call)

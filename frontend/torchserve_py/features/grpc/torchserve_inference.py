@@ -169,7 +169,7 @@ class InferenceService:
         start and the end of a sequence, and for the id of the request mean what the headers mean. Of the call's
         metadata, what decides on the version counts. Raises DoorError: the priority is invalid.
         """
-        limits = check_model(self._tokens, call.metadata, model.name)
+        account = check_model(self._tokens, call.metadata, model.name)
         version = request.model_version or None
         row = [(name, "", value) for name, value in request.input.items()]
         urgency = _text(request, PRIORITY_HEADER)
@@ -184,7 +184,7 @@ class InferenceService:
             answer_in=call.seconds_left,
             via="grpc",
             client=client_of(call),
-            limits=limits,
+            account=account,
         )
         parts = self._serving.submit(model, inference)
         return GrpcExchange(DIALECT, model, model.name, sequence, parts, version, call)

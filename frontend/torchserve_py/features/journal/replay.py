@@ -32,7 +32,14 @@ _OWN_MEMBERS: Final[Mapping[str, Sequence[str]]] = {
 _HAS_NOT_RUN: Final = frozenset(
     (
         *(Cause.no_worker, Cause.draining, Cause.queue_full, Cause.overloaded, Cause.sequence_queue_full),
-        *(Cause.sequence_capacity, Cause.rate_limited, Cause.too_many_at_once, Cause.step_differs, Cause.step_gap),
+        *(
+            Cause.sequence_capacity,
+            Cause.rate_limited,
+            Cause.too_many_tokens,
+            Cause.too_many_at_once,
+            Cause.step_differs,
+            Cause.step_gap,
+        ),
     )
 )
 #: The statuses of a server that is full, how often a request is sent again then, and the first pause (seconds).

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from torchserve_py.doors.failures import unsupported
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.keys.bearer import forbidden, key_in, unauthorized
-from torchserve_py.features.keys.key_limits import KeyLimits
-from torchserve_py.features.keys.keys_file import KeysFileError, read_keys
+from torchserve_py.features.keys.key_account import KeyAccount
+from torchserve_py.features.keys.keys_file import KeysFileError, LimitsEntry, read_keys
 from torchserve_py.features.keys.keys_settings import GivenKey, KeysSettings
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class _Key(NamedTuple):
     scope: TokenType
     models: frozenset[str] | None = None
     expires_at: datetime | None = None
-    limits: KeyLimits | None = None
+    account: KeyAccount | None = None
 
 
 #: What a key is for, by the SHA-256 of the key; one key may open both APIs.
@@ -74,8 +74,8 @@ class GivenKeys:
         if model is not None:
             _check_model(key, model)
 
-    def check_model(self, authorization: str | None, model: str) -> KeyLimits | None:
-        """Check that the key of a request, which was checked before, may use a model; return its limits if it has some.
+    def check_model(self, authorization: str | None, model: str) -> KeyAccount | None:
+        """Check that the key of a request, which was checked before, may use a model; return its account.
 
         Raises DoorError: it may not.
         """
@@ -83,7 +83,7 @@ class GivenKeys:
         if key is None:
             return None
         _check_model(key, model)
-        return key.limits
+        return key.account
 
     def rotate(self, kind: str, authorization: str | None) -> None:
         """Refuse, by raising DoorError: the operator replaces these keys."""
@@ -91,6 +91,12 @@ class GivenKeys:
 
     def close(self) -> None:
         """Keep everything: the file is the operator's."""
+
+    def accounts(self) -> Iterator[KeyAccount]:
+        """Yield the accounts of the keys for inference."""
+        for key in self._keys.values():
+            if key.account is not None:
+                yield key.account
 
     @property
     def may_change(self) -> bool:
@@ -125,16 +131,25 @@ class GivenKeys:
     def _of_file(self, path: Path) -> Iterator[tuple[tuple[TokenType, str], _Key]]:
         for entry in read_keys(path):
             id_ = entry.scope, _digest(entry.text or entry.sha256 or "", is_hash=entry.text is None)
-            models, limits = None if entry.models is None else frozenset(entry.models), None
-            if entry.limits is not None:
+            models, account = None if entry.models is None else frozenset(entry.models), None
+            if entry.scope is TokenType.inference:
                 before = self._keys.get(id_)
-                limits = (before and before.limits) or KeyLimits(id_[1])  # what runs goes on to count
-                limits.change(entry.limits.requests_per_second, entry.limits.requests_at_once)
-            yield id_, _Key(entry.name, entry.scope, models, entry.expires_at, limits)
+                account = (before and before.account) or _account(entry.name, id_[1])  # what runs goes on to count
+                account.change(entry.limits or LimitsEntry(), entry.weight or 1.0)
+            yield id_, _Key(entry.name, entry.scope, models, entry.expires_at, account)
 
 
 def _of_setting(scope: TokenType, keys: Iterable[GivenKey]) -> _Keys:
-    return {(scope, _digest(each.text, is_hash=each.is_hash)): _Key(each.name, scope) for each in keys}
+    found = {_digest(each.text, is_hash=each.is_hash): each.name for each in keys}
+    of_inference = scope is TokenType.inference
+    return {
+        (scope, digest): _Key(name, scope, account=_account(name, digest) if of_inference else None)
+        for digest, name in found.items()
+    }
+
+
+def _account(name: str, digest: str) -> KeyAccount:
+    return KeyAccount(digest, name or f"key {digest[:8]}")
 
 
 def _digest(text: str, *, is_hash: bool = False) -> str:

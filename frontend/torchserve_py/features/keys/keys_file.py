@@ -33,6 +33,12 @@ class LimitsEntry(ClosedSchema):
     requests_at_once: Annotated[int | None, integer(1)] = key(
         None, "requests that wait or run at the same time", "no limit"
     )
+    tokens_per_second: Annotated[float | None, POSITIVE] = key(
+        None, "tokens of answers in a second; as many may come in one moment", "no limit"
+    )
+    open_sequences: Annotated[int | None, integer(1)] = key(
+        None, "sequences that are open on this server at the same time", "no limit"
+    )
 
 
 class KeyEntry(ClosedSchema):
@@ -49,8 +55,12 @@ class KeyEntry(ClosedSchema):
         None, "when the key stops working; UTC unless it says otherwise", "never"
     )
 
-    limits: Annotated[LimitsEntry | None, Nested("a map with requests_per_second or requests_at_once")] = key(
+    limits: Annotated[LimitsEntry | None, Nested("a map with limits, such as requests_per_second")] = key(
         None, "what a key for inference may ask of all models together", "no limits"
+    )
+
+    weight: Annotated[float | None, POSITIVE] = key(
+        None, "how many turns it has while a key with 1 has one, where requests of both wait", "1"
     )
 
     @property
@@ -105,5 +115,6 @@ def _contradictions(content: KeysFile) -> Iterator[str]:
             yield f"keys[{number}] must have either key or sha256"
         if entry.models is not None and entry.scope is not TokenType.inference:
             yield f"keys[{number}].models is only for scope: {TokenType.inference}"
-        if entry.limits is not None and entry.scope is not TokenType.inference:
-            yield f"keys[{number}].limits is only for scope: {TokenType.inference}"
+        for name in ("limits", "weight"):
+            if getattr(entry, name) is not None and entry.scope is not TokenType.inference:
+                yield f"keys[{number}].{name} is only for scope: {TokenType.inference}"

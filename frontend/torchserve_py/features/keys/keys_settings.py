@@ -62,6 +62,9 @@ class KeysSettings(SettingsSection):
     keys_file: Annotated[Path | None, kinds.PATH, Source(env_always=True)] = setting(
         None, "YAML or JSON file with keys, their scopes, models and expiry; read again when it changes"
     )
+    usage_folder: Annotated[Path | None, kinds.PATH] = setting(
+        None, "folder of this server for [daily files](keys.md#usage) with what each key has used", "none are written"
+    )
 
     @classmethod
     def contradictions(cls, effective: Mapping[str, Effective]) -> Iterable[str]:
@@ -73,6 +76,10 @@ class KeysSettings(SettingsSection):
                 f"Invalid configuration: {effective[given[0]].origin} gives keys, but {off.origin} switches token"
                 " authorization off; remove one of the two"
             )
+
+        if effective["usage_folder"].value and not any(effective[name].value for name in KEY_SETTINGS):
+            origin = effective["usage_folder"].origin
+            yield f"Invalid configuration: {origin} is for servers that are given keys; set keys_file or inference_keys"
 
     @classmethod
     def doubts(cls, effective: Mapping[str, Effective]) -> Iterable[str]:

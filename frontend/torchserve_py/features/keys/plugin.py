@@ -34,8 +34,12 @@ async def _problems(settings: Settings, held: list[socket.socket]) -> Sequence[s
 
 def _background() -> Iterable[BackgroundOffer]:
     from torchserve_py.features.keys.server_keys import follow_file
+    from torchserve_py.features.keys.usage_report import report_usage
 
-    return [BackgroundOffer("following changes of keys_file", follow_file)]
+    return [
+        BackgroundOffer("following changes of keys_file", follow_file),
+        BackgroundOffer("reporting the usage of keys", report_usage),
+    ]
 
 
 def _settings() -> type[SettingsSection]:

@@ -11,6 +11,7 @@ from torchserve_py.features.keys.generated_keys import GeneratedKeys
 from torchserve_py.features.keys.given_keys import GivenKeys
 from torchserve_py.features.keys.keys_file import KeysFileError, read_keys
 from torchserve_py.features.keys.keys_settings import KeysSettings
+from torchserve_py.features.keys.usage_files import UsageFolderError, held_folder
 from torchserve_py.settings.table import Settings
 
 #: How often the file of the keys is looked at (seconds).
@@ -33,6 +34,12 @@ def problem_of(settings: Settings) -> str | None:
         try:
             read_keys(given.keys_file)
         except KeysFileError as error:
+            return str(error)
+    if given.usage_folder is not None:
+        try:
+            with held_folder(given.usage_folder):
+                pass
+        except UsageFolderError as error:
             return str(error)
     if given.has_keys:
         return None

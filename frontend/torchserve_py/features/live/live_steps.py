@@ -82,7 +82,7 @@ class StepTemplate(NamedTuple):
             content_type=step.content_type or self.request.content_type,
             sequence=sequence,
             only_ask=only_ask,
-            limits=None if only_ask else self.request.limits,
+            account=None if only_ask else self.request.account,
         )
         model = self.model_now
         common = (_DIALECT, model, model.name, sequence, self.serving.submit(model, inference), self.version)

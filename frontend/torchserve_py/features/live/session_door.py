@@ -70,9 +70,9 @@ class SessionDoor(Door):
 
         Raises DoorError: the content type or the priority is unusable, or the client's key is not for the model.
         """
-        limits = None
+        account = None
         if self.context.tokens is not None:
-            limits = self.context.tokens.check_model(_authorization(request, *_KEY_PREFIXES), model.name)
+            account = self.context.tokens.check_model(_authorization(request, *_KEY_PREFIXES), model.name)
         content_type = request.headers.get("Content-Type") or request.parameter("content_type")
         if content_type and not (content_type.isascii() and content_type.isprintable()):
             raise bad_request(
@@ -87,7 +87,7 @@ class SessionDoor(Door):
             priority=priority_of(request),
             via="websocket",
             client=client_of(request),
-            limits=limits,
+            account=account,
         )
         return StepTemplate(self.serving, self.settings, self._headers, model, version, common)
 

@@ -169,7 +169,7 @@ class Shadows:
             return
         live = AnswerCopy()
         parts.copy_to(live.take)
-        again = replace(request, by_default=False, priority=0, limits=None, via="server")
+        again = replace(request, by_default=False, priority=0, account=None, via="server")
         task = asyncio.create_task(self._compare(state, model, again, live, parts.job_id))
         state.tasks.add(task)
         task.add_done_callback(state.tasks.discard)

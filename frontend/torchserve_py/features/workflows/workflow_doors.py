@@ -113,14 +113,14 @@ class WorkflowInferenceDoor(Door):
             return json_answer(
                 document(f"RESTful API for: {workflow.name}", [(path, "POST", operation)], version="1.0.0")
             )
-        limits = None
+        account = None
         if self.context.tokens is not None:
-            limits = self.context.tokens.check_model(request.headers.get("Authorization"), workflow.name)
+            account = self.context.tokens.check_model(request.headers.get("Authorization"), workflow.name)
         content_type = content_type_of(request)
 
         def submit(body: bytes) -> HttpExchange:
             client = client_of(request)
-            inference = InferenceRequest(request.raw_headers, body, content_type, client=client, limits=limits)
+            inference = InferenceRequest(request.raw_headers, body, content_type, client=client, account=account)
             parts = self._workflows.submit(workflow, inference)
             responses = self.context.responses
             return HttpExchange(_DIALECT, None, workflow.name, inference.sequence, parts, None, request, responses)
