@@ -25,8 +25,7 @@ from torchserve_py.features.memory_budget.making_room import Occupant, room_in, 
 from torchserve_py.features.memory_budget.measured_file import MeasuredFile
 from torchserve_py.features.memory_budget.sizes import shown
 from torchserve_py.features.system_metrics.nvml import memory_by_process
-from torchserve_py.jobs.limits import Exceeded
-from torchserve_py.jobs.parts import Parts
+from torchserve_py.jobs.parts import Exceeded, Parts
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.model import Model
 from torchserve_py.scheduling.effects import Cause
@@ -155,7 +154,7 @@ class MemoryRoom:
         if ready_in < math.inf:
             seconds = max(1, math.ceil(ready_in))
             told = f"is not loaded; that takes about {seconds} s more, longer than the request may wait."
-            parts.exceeded = Exceeded(f'Model "{member.model.name}" {told}', seconds)
+            parts.exceeded = Exceeded(Cause.not_loaded, f'Model "{member.model.name}" {told}', seconds)
             if not member.model.pool.counts.wanted:  # for who comes again
                 in_background(_load(member.model), f"loading model {member.label}")
         return Cause.not_loaded
