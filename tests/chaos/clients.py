@@ -39,6 +39,9 @@ class LostTrack(Exception):
 class Client:
     """One incarnation after another, one step after another, at one of several servers."""
 
+    #: In how many of the incarnations it waits for every answer.
+    patient = 0.7
+
     def __init__(self, name: str, sender: Sender, tally: Tally, timeline: Timeline, copier: Copier) -> None:
         self._name = name
         self._sender = sender
@@ -95,7 +98,7 @@ class Client:
         self._ids = random.choice(["none", "counted", "unique", *["numbered"] * 3])
         self._now = self._next_incarnation()
         self._count = itertools.count(1)
-        self._patient = random.random() < 0.7
+        self._patient = random.random() < self.patient
         self._answers = []
         if ledger.status is Status.GONE and random.random() < 0.5:
             await self._expect_gone()

@@ -42,7 +42,9 @@ from torchserve_py.client import AsyncClient
 SERVERS = 2
 CLIENTS, SESSIONS = 500, 100
 #: Between two steps of a client, at most (seconds).
-PACE = 4.0
+PACE = 20.0
+#: Between two events, at most (seconds).
+INTERVAL = 10.0
 #: Between two looks, and before a call is made again (seconds).
 LOOK = 0.2
 MODELS = {"chaos": chaos.MODEL, "talks": live_sessions.MODEL}
@@ -50,13 +52,18 @@ _BUSY = {408, 409, 500, 503}
 
 
 class UnhurriedClient(BusyClient):
-    """Says when its sequence began."""
+    """Steps now and then, so that two servers can serve hundreds of them, and says when its sequence began."""
 
     began = 0.0
+    #: A step that is given up may come minutes later where steps are rare, and enter whatever has begun since.
+    patient = 1.0
 
     async def _incarnation(self, stopping: asyncio.Event) -> None:
         self.began = time.monotonic()
         await super()._incarnation(stopping)
+
+    def _slow(self, rate: float) -> float:
+        return 0.0
 
     async def _plain(self) -> None:
         await asyncio.sleep(PACE * random.random())
@@ -202,7 +209,7 @@ async def _run(fleet: RollingFleet, report: chaos.Report, sessions: live_session
 
         rolling = asyncio.create_task(Roller(fleet, oldest, stopping).run())
         try:
-            await fleet.rage(seconds)
+            await fleet.rage(seconds, interval=INTERVAL)
         finally:
             stopping.set()
             await asyncio.wait([*running, rolling], timeout=2 * SETTLE_LIMIT)
