@@ -130,6 +130,7 @@ class FakeContext:
     """A call whose requests are there already."""
 
     seconds_left = None
+    peer = "ipv4:127.0.0.1:50000"
 
     def __init__(self, requests: list[ModelInferRequest]) -> None:
         self._requests = [each.SerializeToString() for each in requests]
