@@ -17,7 +17,7 @@ from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.job_observer import OnEnd, OnPart
 from torchserve_py.jobs.parts import Part, Parts
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.scheduling.job import Job
+from torchserve_py.scheduling.job import RUNNING, Job
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import NO_HISTORIES, Ahead, History, InferRow, encode_infer
 
@@ -103,6 +103,8 @@ class InferenceJob(Job):
             on_part=self.on_part,
         )
         again.parts = parts
+        # A worker that was lost may have run it, but not the one that has just refused it.
+        again.sends, again.asks_after = self.sends - (self.state is RUNNING), self.asks_after
         return again
 
     def history(self, moment_of: Callable[[float], float]) -> History | None:

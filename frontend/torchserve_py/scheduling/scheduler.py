@@ -84,7 +84,7 @@ class Scheduler:
         if job.unbatched or (job.priority and self._sequences is None):
             self._assignment.take_all_back(now)
         if (cause := self._admit(job, now)) is not None:
-            self._shared.leave(job, cause)
+            self._shared.leave(job, self._final_cause(job, cause))
         else:
             self._shared.accept(job, now)
             if job.unbatched:  # whichever worker has room first takes it

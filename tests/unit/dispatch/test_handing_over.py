@@ -98,6 +98,38 @@ async def test_a_version_that_runs_out_takes_the_steps_that_are_its_own(versions
     assert await cause_of(versions.one.submit("b", "new")) is Cause.unregistered
 
 
+async def test_of_a_step_that_a_lost_worker_may_have_run_the_other_version_never_says_that_it_does_not_count(
+    versions: Versions,
+) -> None:
+    parts = versions.submit("a")
+    versions.two.lose(versions.new)
+    versions.new = versions.two.add_worker("w2")
+    assert versions.new.batches == [["a"]]
+    assert await versions.one.dispatcher.drain(0.0)
+    versions.refuse(parts)
+    assert await cause_of(parts) is Cause.outcome_unknown
+
+
+async def test_its_worker_is_told_that_it_may_have_run(versions: Versions) -> None:
+    parts = versions.submit("a")
+    versions.two.lose(versions.new)
+    versions.new = versions.two.add_worker("w2")
+    versions.refuse(parts)
+    job = versions.one.dispatcher.jobs_of(cast("Worker", versions.old))[parts.job_id]
+    assert job.was_sent_before
+
+
+async def test_what_a_step_is_sent_for_is_not_forgotten(versions: Versions) -> None:
+    """A worker was silent for too long: others are only asked whether it has applied the step."""
+    parts = versions.submit("a")
+    versions.new.loss_cause = Cause.response_timeout
+    versions.two.lose(versions.new)
+    versions.new = versions.two.add_worker("w2")
+    versions.refuse(parts)
+    job = versions.one.dispatcher.jobs_of(cast("Worker", versions.old))[parts.job_id]
+    assert job.asks_after == Cause.response_timeout.value
+
+
 class Moving(Versions):
     """The sequence is version 1's, and version 2 continues it."""
 
