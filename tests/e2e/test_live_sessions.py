@@ -196,10 +196,10 @@ def test_a_session_that_the_store_does_not_know_is_lost(model: Path, environment
 
 
 def test_without_a_store_a_session_is_lost_with_its_connection(tmp_path: Path, environment: dict[str, str]) -> None:
-    config = textwrap.dedent(CONFIG.format(response_timeout=20, idle=60_000, store="memory", place="", lease=600))
-    folder = model_folder(
-        tmp_path, "tally", HANDLER, config.replace("{store: memory, , lease: 600}", "{store: memory}")
-    )
+    config = CONFIG.format(
+        response_timeout=20, idle=60_000, store="memory", place="", lease=600, checkpoint_every=100
+    ).replace("{store: memory, , lease: 600, checkpointEvery: 100}", "{store: memory}")
+    folder = model_folder(tmp_path, "tally", HANDLER, textwrap.dedent(config))
     with RunningServer({"tally": folder}, environment=environment) as server:
         server.wait_ready()
         first = Session(server)

@@ -224,8 +224,9 @@ class Assignment:
         worker.lane.free[worker.id] = worker
         self.shared.lanes_to_serve.append(worker.lane)
         if worker.lane.ahead:
-            while self._take_back_oldest(worker.lane, now) and not worker.lane.items:
-                pass
+            waiting = len(worker.lane.items)
+            while self._take_back_oldest(worker.lane, now) and len(worker.lane.items) == waiting:
+                pass  # its worker has begun all of it
 
     def _begin_next(self, worker: WorkerLoad, now: float) -> None:
         first = worker.ahead[0].number

@@ -27,7 +27,7 @@ class Order(Protocol[Item]):
         """Note that an item was added, behind the others of its kind or, with ``newest_first``, before them."""
 
     def put_back(self, item: Item, waiting: Collection[Item]) -> None:
-        """Note that an item was put in front of all others; do nothing if it is known."""
+        """Note that an item was put in front of all others, where it may have been waiting already."""
 
     def first(self, waiting: Collection[Item]) -> Item:
         """Return the item to be taken next, one of those waiting; it is asked only while it `decides`."""

@@ -133,6 +133,23 @@ def test_who_cancels_and_comes_again_has_no_more_turns() -> None:
     assert served(play) == ["b0", "a0", "b1", "a1", "b2", "a2"]
 
 
+def test_what_is_put_back_by_and_by_goes_in_its_old_order() -> None:
+    order: FairOrder[Job] = FairOrder(lambda job: job, True)
+    waiting: OrderedDict[Job, None] = OrderedDict()
+    jobs = [Job(str(number), client="ab"[number == 9]) for number in range(10)]
+    for job in jobs[8:]:
+        waiting[job] = None
+        order.add(job, waiting, newest_first=False)
+    for number in (5, 7, 5, 3):  # two workers give back what they were sent ahead: 5, then 3 and 7
+        waiting[jobs[number]] = None
+        waiting.move_to_end(jobs[number], last=False)
+        order.put_back(jobs[number], waiting)
+    taken: list[Job] = []
+    while waiting:
+        take(order, waiting, taken)
+    assert [job.id for job in taken] == ["3", "5", "7", "8", "9"]
+
+
 # A full queue.
 
 SMALL = Policy(batch_size=1, queue_size=4)

@@ -20,6 +20,7 @@ class Conversation:
 
     seconds_left = None
     metadata = ()
+    peer = "ipv4:127.0.0.1:5"
 
     def __init__(self, requests):
         self.requests = deque(requests)

@@ -57,7 +57,7 @@ def test_a_step_is_answered_once_the_replicas_have_it(durable_worker: Make, dire
         RedisServer(directory / "replica", {"replicaof": f"127.0.0.1 {primary.port}"}) as replica,
     ):
         wait_until_it_follows(primary)
-        worker = durable_worker(TOTAL, url=primary.url, replicas=1, lease=2.0)
+        worker = durable_worker(TOTAL, url=primary.url, replicas=1, lease=10.0)
         assert answered(worker, step("j1", "s", "5")) == ["5"]
         replica.send(signal.SIGSTOP)
         try:

@@ -66,6 +66,14 @@ def test_what_the_other_worker_has_begun_stays_there():
     assert play.answer_together("a", "b") == []
 
 
+def test_an_idle_worker_gets_what_another_one_has_not_begun_although_a_job_waits_for_a_fuller_batch():
+    play = busy(2)
+    for job_id in "efghi":
+        play.submit(job_id)
+    play.begins_early("w1")
+    assert play.worker_up("w3") == ["w1 begins e f", "w3 <- g h"]
+
+
 def test_older_jobs_are_not_left_behind_a_slow_batch():
     play = busy(2)
     for job_id in "efg":
@@ -149,8 +157,8 @@ def test_jobs_that_are_taken_back_wait_in_the_order_in_which_they_came():
     assert play.answer_together("c", "d") == ["w2 begins i j", "w3 <+ g", "w2 << h"]
     play.submit("urgent", priority=1)
     play.submit("as urgent", priority=1)
-    assert play.answer_together("a", "b") == ["w1 <- urgent as urgent", "w1 << g h"]
-    assert play.answer_together("e", "f") == ["w3 <- g h", "w3 << k"]
+    assert play.answer_together("a", "b") == ["w1 <- urgent as urgent"]
+    assert play.answer_together("e", "f") == ["w3 <- g h"]
 
 
 def test_short_steps_are_not_worth_it():

@@ -125,8 +125,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         patience=st.sampled_from([None, None, None, 0.0, 0.5, 3.0]),
         wants_answer=st.booleans(),
         priority=st.sampled_from([0, 0, 0, 1, 2, 2**64 - 1]),
+        client=st.sampled_from(["", "", "other"]),
     )
-    def submit(self, sequence_id, starts, ends, unbatched, patience, wants_answer, priority):
+    def submit(self, sequence_id, starts, ends, unbatched, patience, wants_answer, priority, client):
         job = Job(
             f"job{len(self.jobs)}",
             sequence_id if self.policy.sequences else None,
@@ -134,6 +135,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             ends_sequence=ends,
             unbatched=unbatched,
             priority=0 if unbatched else priority,
+            client=client,
             expires_at=None if patience is None else self.now + patience,
             answer_by=None if patience is None or not wants_answer else self.now + patience,
         )
@@ -150,7 +152,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     def submit_several(self, ids):
         for sequence_id in ids:
             self.submit(
-                sequence_id, starts=False, ends=False, unbatched=False, patience=None, wants_answer=False, priority=0
+                sequence_id,
+                starts=False,
+                ends=False,
+                unbatched=False,
+                patience=None,
+                wants_answer=False,
+                priority=0,
+                client="",
             )
 
     @rule()
@@ -384,14 +393,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         return job.priority == 0, job.priority, job.number
 
     def queue_of(self, job: Job) -> str:
-        return "unbatched" if job.unbatched else job.sequence_id or f"priority {job.priority}"
+        return "unbatched" if job.unbatched else job.sequence_id or f"priority {job.priority} of {job.client}"
 
     def see_turns(self, batch: Send | SendAhead) -> None:
-        """Nobody who waits was before them, except that now and then the oldest goes before its turn."""
+        """Nobody of their clients was before them, except that now and then the oldest goes before its turn."""
         rest = [job for job in self.scheduler._shared.jobs.values() if job.state is WAITING and not job.unbatched]
         rest += batch.jobs
         for job in batch.jobs:
-            if job is not min(rest, key=self.turn):
+            if job is not min((each for each in rest if each.client == job.client), key=self.turn):
                 assert job is min(rest, key=lambda each: each.number), f"{job} has overtaken others"
                 self.taken_before_their_turn += 1
             rest.remove(job)

@@ -83,6 +83,7 @@ class FairOrder(Generic[Item]):
         self._by_priority = by_priority
         self._numbers = count()
         self._taken = 0
+        self._has_priorities = False  # whether an item has had one since none was waiting
         self._only = ""  # the client of all that waits, as long as it does not decide
         self._places: list[_Place[Item]] = []  # in ascending order
         self._turns: dict[float, _Turns[Item]] = {}
@@ -95,12 +96,11 @@ class FairOrder(Generic[Item]):
 
     @property
     def is_settled(self) -> bool:
-        """Whether no item has a priority: with turns alone, a later item goes before some, but not by much."""
-        return not self._has_priorities
+        """Whether no item has had a priority since none was waiting.
 
-    @property
-    def _has_priorities(self) -> bool:
-        return bool(self._places) and self._places[-1].urgency > -math.inf
+        With turns alone a later item goes before some, but not by much.
+        """
+        return not self._has_priorities
 
     def add(self, item: Item, waiting: Collection[Item], *, newest_first: bool) -> None:
         """See `Order.add`."""
@@ -109,7 +109,9 @@ class FairOrder(Generic[Item]):
 
     def put_back(self, item: Item, waiting: Collection[Item]) -> None:
         """See `Order.put_back`."""
-        if item not in self._backlog_of and self._begins_with(item, waiting):
+        if (backlog := self._backlog_of.get(item)) is not None:
+            backlog.items.move_to_end(item, last=False)
+        elif self._begins_with(item, waiting):
             self._add(item, newest_first=True, tag=-math.inf)
 
     def _begins_with(self, item: Item, waiting: Collection[Item]) -> bool:
@@ -131,6 +133,7 @@ class FairOrder(Generic[Item]):
     def _add(self, item: Item, *, newest_first: bool = False, tag: float | None = None) -> None:
         job = self._job_of(item)
         urgency = self._urgency(job)
+        self._has_priorities |= urgency > -math.inf
         if (turns := self._turns.get(urgency)) is None:
             turns = self._turns[urgency] = _Turns(urgency)
         if (backlog := turns.backlogs.get(job.client)) is None:
@@ -185,6 +188,7 @@ class FairOrder(Generic[Item]):
         if not self._backlog_of:
             self._places.clear()
             self._turns.clear()
+            self._has_priorities = False
         elif len(self._places) > 2 * len(self._backlog_of) + _SPARE:
             self._drop_spare_places()
         if len(backlog.turns.backlogs) > 2 * len(self._backlog_of) + _SPARE:
