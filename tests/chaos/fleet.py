@@ -13,6 +13,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import aiohttp
@@ -39,6 +40,8 @@ ANSWERS = {
     HAProxy: {502: Result.UNHEARD, 503: Result.UNREACHED, 504: Result.UNHEARD},
     Envoy: {503: Result.UNHEARD, 504: Result.UNHEARD},
 }
+MODELS = {"chaos": chaos.MODEL, "talks": live_sessions.MODEL}
+CONFIG = live_sessions.CONFIG_OF_STORES.replace("minWorkers: 2\nmaxWorkers: 2", "minWorkers: 1\nmaxWorkers: 1")
 LIMITS = {"worker_heartbeat_timeout": 5, "drain_timeout": 10}
 
 
@@ -124,23 +127,33 @@ def run(seconds: float, proxy: type[Proxy], scale: float = 1.0) -> tuple[chaos.R
     """Let things happen for so long, to so many times the usual clients; return what was survived."""
     report = chaos.Report("redis", int(CLIENTS * scale), SERVERS)
     sessions = live_sessions.Report("redis", int(SESSIONS * scale), SERVERS)
-    began = time.monotonic()
-    config = live_sessions.CONFIG_OF_STORES.replace("minWorkers: 2\nmaxWorkers: 2", "minWorkers: 1\nmaxWorkers: 1")
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
-        models = {"chaos": chaos.MODEL, "talks": live_sessions.MODEL}
-        fleet = Fleet("redis", Path(directory), models, config, Timeline(IDLE_LIMIT), LIMITS, SERVERS)
-        with fleet.running(), proxy([server.inference for server in fleet.servers]) as fleet.proxy:
-            fleet.proxy.wait_for(SERVERS)
-            asyncio.run(_run(fleet, report, sessions, seconds))
-            fleet.count_deaths()
-    report.events = sessions.events = fleet.happened
-    report.seconds = sessions.seconds = time.monotonic() - began
+        fleet = Fleet("redis", Path(directory), MODELS, CONFIG, Timeline(IDLE_LIMIT), LIMITS, SERVERS)
+        survive(fleet, proxy, (report, sessions), lambda: _run(fleet, report, sessions, seconds))
     return report, sessions
 
 
-def main() -> int:
+def survive(
+    fleet: Fleet,
+    proxy: type[Proxy],
+    reports: tuple[chaos.Report, live_sessions.Report],
+    load: Callable[[], Coroutine[None, None, None]],
+) -> None:
+    """Run the servers of a fleet behind a proxy under a load, and add to the reports what happened."""
+    began = time.monotonic()
+    with fleet.running(), proxy([server.inference for server in fleet.servers]) as fleet.proxy:
+        fleet.proxy.wait_for(len(fleet.servers))
+        asyncio.run(load())
+        fleet.count_deaths()
+    for report in reports:
+        report.events, report.seconds = fleet.happened, time.monotonic() - began
+
+
+def command(
+    description: str, run: Callable[[float, type[Proxy], float], tuple[chaos.Report, live_sessions.Report]]
+) -> int:
     """Run from the command line; return 0 if nothing was contradicted."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--proxy", choices=PROXIES, default="haproxy")
     parser.add_argument("--scale", type=float, default=1.0, help="how many times the usual clients (default: 1)")
@@ -149,4 +162,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, run))

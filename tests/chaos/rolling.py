@@ -8,7 +8,6 @@ default; the old one is unregistered once the sequences that began before that a
 are killed, and servers restarted in turn. Whatever a client sees that is not what it was told is a contradiction.
 """
 
-import argparse
 import asyncio
 import json
 import random
@@ -29,10 +28,9 @@ from tests.chaos.clients import SETTLE_LIMIT
 from tests.chaos.copies import Copier
 from tests.chaos.disasters import Event
 from tests.chaos.doors import Doors, Server
-from tests.chaos.fleet import ANSWERS, IDLE_LIMIT, LIMITS, PROXIES, BusyClient, Fleet
+from tests.chaos.fleet import ANSWERS, CONFIG, IDLE_LIMIT, LIMITS, MODELS, BusyClient, Fleet, command, survive
 from tests.chaos.ledger import Ledger
 from tests.chaos.live_sessions import PATIENCE, TURNS, Crowd
-from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
 from tests.e2e.running_server import DEADLINE, RunningServer
 from tests.proxies import Proxy
@@ -47,7 +45,6 @@ PACE = 20.0
 INTERVAL = 10.0
 #: Between two looks, and before a call is made again (seconds).
 LOOK = 0.2
-MODELS = {"chaos": chaos.MODEL, "talks": live_sessions.MODEL}
 _BUSY = {408, 409, 500, 503}
 
 
@@ -223,31 +220,13 @@ def run(seconds: float, proxy: type[Proxy], scale: float = 1.0) -> tuple[chaos.R
     """Let versions and servers be replaced for so long, under so many times the usual clients."""
     report = chaos.Report("redis", clients=max(1, int(CLIENTS * scale)), servers=SERVERS)
     sessions = live_sessions.Report("redis", max(1, int(SESSIONS * scale)), SERVERS)
-    began = time.monotonic()
-    config = live_sessions.CONFIG_OF_STORES.replace("minWorkers: 2\nmaxWorkers: 2", "minWorkers: 1\nmaxWorkers: 1")
-    config = config.replace("maxNumSequence: 1000", "maxNumSequence: 20000")
+    config = CONFIG.replace("maxNumSequence: 1000", "maxNumSequence: 20000")
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
         properties = {**LIMITS, "fleet_state": Path(directory) / "fleet", "unregister_model_timeout": 60}
-        timeline = Timeline(IDLE_LIMIT)
-        fleet = RollingFleet("redis", Path(directory), MODELS, config, timeline, properties, SERVERS)
-        with fleet.running(), proxy([server.inference for server in fleet.servers]) as fleet.proxy:
-            fleet.proxy.wait_for(SERVERS)
-            asyncio.run(_run(fleet, report, sessions, seconds))
-            fleet.count_deaths()
-    report.events = sessions.events = fleet.happened
-    report.seconds = sessions.seconds = time.monotonic() - began
+        fleet = RollingFleet("redis", Path(directory), MODELS, config, Timeline(IDLE_LIMIT), properties, SERVERS)
+        survive(fleet, proxy, (report, sessions), lambda: _run(fleet, report, sessions, seconds))
     return report, sessions
 
 
-def main() -> int:
-    """Run from the command line; return 0 if nothing was contradicted."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--proxy", choices=PROXIES, default="haproxy")
-    parser.add_argument("--scale", type=float, default=1.0, help="how many times the usual clients (default: 1)")
-    options = parser.parse_args()
-    return tell(run(options.seconds, PROXIES[options.proxy], options.scale))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, run))

@@ -117,7 +117,7 @@ class Dispatcher(ReaderEvents):
             new_job_id(),
             unbatched=request.unbatched,
             priority=request.priority,
-            client=request.client if request.account is None else request.account.client,
+            client=(request.account or request).client,
             weight=1.0 if request.account is None else request.account.weight,
             expires_at=None if limit is None else now + limit,
             answer_by=None if request.answer_in is None or request.more_input else now + request.answer_in,

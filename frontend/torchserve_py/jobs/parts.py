@@ -77,7 +77,7 @@ class Inputs:
 
 
 class Exceeded(NamedTuple):
-    """What the client is told whose request exceeds a limit: which, and in how many seconds it may try again."""
+    """What the client is told whose request exceeds what it may have, or may wait; seconds until it may come back."""
 
     cause: Cause
     message: str

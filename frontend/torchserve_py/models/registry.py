@@ -153,7 +153,7 @@ class ModelRegistry(ServedModels):
         self.find(name)
         models = {version: self.find(name, version) for version in weights}
         versions = self._names[name]
-        kinds = {(each.served.contract, each.served.is_stateful) for each in models.values()}
+        kinds = {each.served.kind for each in models.values()}
         if len(kinds) > 1:
             raise BadParameter(f"Versions {', '.join(weights)} of model {name} take requests of different kinds.")
         if leaving := [version for version, each in models.items() if each in versions.leaving]:

@@ -223,10 +223,9 @@ class Assignment:
         worker.lane.busy.pop(worker.id, None)
         worker.lane.free[worker.id] = worker
         self.shared.lanes_to_serve.append(worker.lane)
-        if worker.lane.ahead:
-            waiting = len(worker.lane.items)
-            while self._take_back_oldest(worker.lane, now) and len(worker.lane.items) == waiting:
-                pass  # its worker has begun all of it
+        lane = worker.lane
+        while self._take_back_oldest(lane, now) and (not lane.items or self.admission.waits(lane, now)):
+            pass  # its worker has begun some of it, so that what is left makes no full batch
 
     def _begin_next(self, worker: WorkerLoad, now: float) -> None:
         first = worker.ahead[0].number

@@ -1,6 +1,7 @@
 """In which order the items of a lane are taken, where that is not the order in which they have come."""
 
-from collections.abc import Callable, Collection
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from torchserve_py.scheduling.job import Job
@@ -23,13 +24,13 @@ class Order(Protocol[Item]):
     def is_settled(self) -> bool:
         """Whether no item that comes later goes before all that wait now."""
 
-    def add(self, item: Item, waiting: Collection[Item], *, newest_first: bool) -> None:
+    def add(self, item: Item, waiting: OrderedDict[Item, float], *, newest_first: bool) -> None:
         """Note that an item was added, behind the others of its kind or, with ``newest_first``, before them."""
 
-    def put_back(self, item: Item, waiting: Collection[Item]) -> None:
+    def put_back(self, item: Item, waiting: OrderedDict[Item, float]) -> None:
         """Note that an item was put in front of all others, where it may have been waiting already."""
 
-    def first(self, waiting: Collection[Item]) -> Item:
+    def first(self, waiting: OrderedDict[Item, float]) -> Item:
         """Return the item to be taken next, one of those waiting; it is asked only while it `decides`."""
 
     def took(self, item: Item) -> None:
@@ -38,10 +39,10 @@ class Order(Protocol[Item]):
     def withdraw(self, item: Item) -> None:
         """Note that an item was removed that will not be taken."""
 
-    def before(self, job: Job, waiting: Collection[Item], *, newest_first: bool) -> int:
+    def before(self, job: Job, waiting: OrderedDict[Item, float], *, newest_first: bool) -> int:
         """Return how many items go before a new one with this job; some that were withdrawn may count."""
 
-    def makes_room(self, job: Job, waiting: Collection[Item]) -> Item | None:
+    def makes_room(self, job: Job, waiting: OrderedDict[Item, float]) -> Item | None:
         """Return which item of a full queue is refused in place of a new one with this job; None if that one is."""
 
 

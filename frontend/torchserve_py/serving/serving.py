@@ -78,6 +78,11 @@ class ServedModel:
     open_sequences: Callable[[], int] = lambda: 0
     is_function: bool = False  # whether it runs a function of a workflow's handler; TorchServe's list leaves these out
 
+    @property
+    def kind(self) -> tuple[Contract, bool]:
+        """What versions of a model must have in common to take the same requests."""
+        return self.contract, self.is_stateful
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:

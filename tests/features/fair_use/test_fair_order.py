@@ -135,19 +135,34 @@ def test_who_cancels_and_comes_again_has_no_more_turns() -> None:
 
 def test_what_is_put_back_by_and_by_goes_in_its_old_order() -> None:
     order: FairOrder[Job] = FairOrder(lambda job: job, True)
-    waiting: OrderedDict[Job, None] = OrderedDict()
+    waiting: OrderedDict[Job, float] = OrderedDict()
     jobs = [Job(str(number), client="ab"[number == 9]) for number in range(10)]
     for job in jobs[8:]:
-        waiting[job] = None
+        waiting[job] = 0.0
         order.add(job, waiting, newest_first=False)
     for number in (5, 7, 5, 3):  # two workers give back what they were sent ahead: 5, then 3 and 7
-        waiting[jobs[number]] = None
+        waiting[jobs[number]] = 0.0
         waiting.move_to_end(jobs[number], last=False)
         order.put_back(jobs[number], waiting)
     taken: list[Job] = []
     while waiting:
         take(order, waiting, taken)
     assert [job.id for job in taken] == ["3", "5", "7", "8", "9"]
+
+
+def test_of_clients_that_come_once_few_are_remembered_although_there_is_always_somebody_waiting() -> None:
+    order: FairOrder[Job] = FairOrder(lambda job: job, True)
+    waiting: OrderedDict[Job, float] = OrderedDict()
+    taken: list[Job] = []
+    for number in range(5_000):
+        job = Job(str(number), client=f"client {number}")
+        waiting[job] = 0.0
+        order.add(job, waiting, newest_first=False)
+        if number > 2:
+            take(order, waiting, taken)
+    (turns,) = order._turns.values()
+    assert len(turns.backlogs) < 200
+    assert [job.id for job in taken[-2:]] == ["4995", "4996"]
 
 
 # A full queue.
@@ -198,13 +213,13 @@ def test_one_request_of_another_client_is_not_refused_for_one() -> None:
 def test_whatever_happens_each_item_is_taken_once(commands: list[tuple[str, int, bool]]) -> None:
     """``x`` takes the first, ``!`` withdraws one."""
     order: FairOrder[Job] = FairOrder(lambda job: job, True)
-    waiting: OrderedDict[Job, None] = OrderedDict()
+    waiting: OrderedDict[Job, float] = OrderedDict()
     taken: list[Job] = []
     for number, (what, priority, newest_first) in enumerate(commands):
         if what in "abc":
             job = Job(str(number), client=what, priority=priority)
             assert order.before(job, waiting, newest_first=newest_first) >= 0
-            waiting[job] = None
+            waiting[job] = 0.0
             if newest_first:
                 waiting.move_to_end(job, last=False)
             order.add(job, waiting, newest_first=newest_first)
@@ -220,7 +235,7 @@ def test_whatever_happens_each_item_is_taken_once(commands: list[tuple[str, int,
     assert not order.decides
 
 
-def take(order: FairOrder[Job], waiting: OrderedDict[Job, None], taken: list[Job]) -> None:
+def take(order: FairOrder[Job], waiting: OrderedDict[Job, float], taken: list[Job]) -> None:
     job = order.first(waiting) if order.decides else next(iter(waiting))
     order.took(job)
     del waiting[job]
@@ -232,13 +247,13 @@ def take(order: FairOrder[Job], waiting: OrderedDict[Job, None], taken: list[Job
 def test_clients_that_always_wait_have_their_shares_at_any_time(weights: dict[str, int], random: Random) -> None:
     """The bound of start-time fair queueing: nobody is ahead of another by more than one request of each."""
     order: FairOrder[Job] = FairOrder(lambda job: job, True)
-    waiting: OrderedDict[Job, None] = OrderedDict()
+    waiting: OrderedDict[Job, float] = OrderedDict()
     jobs = [
         Job(f"{name}{number}", client=name, weight=weight) for name, weight in weights.items() for number in range(80)
     ]
     random.shuffle(jobs)
     for job in jobs:
-        waiting[job] = None
+        waiting[job] = 0.0
         order.add(job, waiting, newest_first=False)
     taken: list[Job] = []
     counts: Counter[str] = Counter()

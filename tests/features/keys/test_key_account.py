@@ -143,6 +143,18 @@ def test_each_part_of_a_stream_is_a_token_unless_the_answer_says_otherwise() -> 
     assert key.usage["m"] == KeyUsage(requests=3, failed=1, tokens=7 + 40 + 2, seconds=1.5)
 
 
+def test_usage_never_becomes_less() -> None:
+    """It is a counter: an answer may say that it has fewer tokens than parts."""
+    key = Key()
+    assert key.ask() is None
+    job = key.running[0]
+    assert job.part is not None
+    job.part(Part("j", True, 200, "", [], b"", None))
+    assert key.usage["m"].tokens == 0
+    key.answer(b'{"usage": {"total_tokens": 2}}', parts=6)
+    assert key.usage["m"].tokens == 2
+
+
 @pytest.mark.parametrize(
     ("body", "tokens"),
     [

@@ -46,13 +46,14 @@ def test_what_cannot_be_read_is_dropped_and_told(tmp_path: Path, caplog: pytest.
     before = UsageOfDay(tmp_path, DAY)
     before.add("web", "m", KeyUsage(requests=2))
     before.write()
-    with (tmp_path / FILE).open("a") as file:
-        file.write('{"key": "web"}\nnothing\n')
+    line = json.dumps({**lines(tmp_path)[0], "requests": "many"})
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b'{"key": "web"}\nnothing\n\xff\xfe\n[1]\n' + line.encode() + b"\n")
     used = UsageOfDay(tmp_path, DAY)
     used.add("web", "m", KeyUsage(requests=1))
     used.write()
     assert [each["requests"] for each in lines(tmp_path)] == [3]
-    assert caplog.text.count("a line that is no usage is dropped") == 2
+    assert caplog.text.count("a line that is no usage is dropped") == 5
 
 
 def test_a_folder_is_one_server_s(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ async def test_a_disk_that_hangs_does_not_keep_the_server_from_ending(
     back = threading.Event()
     monkeypatch.setattr(f"{WRITER}._LAST_LIMIT", 0.05)
     monkeypatch.setattr("torchserve_py.archive.cancellation._CLEAN_UP_LIMIT", 0.05)
-    monkeypatch.setattr(f"{WRITER}._write_atomically", lambda path, text: back.wait())
+    monkeypatch.setattr(f"{WRITER}.write_atomically", lambda path, text: back.wait())
     writer.changed()
     await writer.close()
     back.set()

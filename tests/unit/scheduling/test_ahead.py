@@ -74,6 +74,17 @@ def test_an_idle_worker_gets_what_another_one_has_not_begun_although_a_job_waits
     assert play.worker_up("w3") == ["w1 begins e f", "w3 <- g h"]
 
 
+def test_an_idle_worker_does_not_wait_for_a_fuller_batch_while_others_have_been_sent_more():
+    play = busy(2)
+    play.submit("e")
+    assert play.at(1.0).tick() == ["w1 << e"]
+    play.begins_early("w1")
+    assert play.submit("f") == ["w1 <+ f"]
+    play.submit("g")
+    assert play.submit("h") == ["w2 << g h"]
+    assert play.worker_up("w3") == ["w1 begins e", "w3 <- f g"]
+
+
 def test_older_jobs_are_not_left_behind_a_slow_batch():
     play = busy(2)
     for job_id in "efg":

@@ -13,7 +13,7 @@ ever.
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -102,19 +102,19 @@ class FairOrder(Generic[Item]):
         """
         return not self._has_priorities
 
-    def add(self, item: Item, waiting: Collection[Item], *, newest_first: bool) -> None:
+    def add(self, item: Item, waiting: OrderedDict[Item, float], *, newest_first: bool) -> None:
         """See `Order.add`."""
         if self._begins_with(item, waiting):
             self._add(item, newest_first=newest_first)
 
-    def put_back(self, item: Item, waiting: Collection[Item]) -> None:
+    def put_back(self, item: Item, waiting: OrderedDict[Item, float]) -> None:
         """See `Order.put_back`."""
         if (backlog := self._backlog_of.get(item)) is not None:
             backlog.items.move_to_end(item, last=False)
         elif self._begins_with(item, waiting):
             self._add(item, newest_first=True, tag=-math.inf)
 
-    def _begins_with(self, item: Item, waiting: Collection[Item]) -> bool:
+    def _begins_with(self, item: Item, waiting: OrderedDict[Item, float]) -> bool:
         """Return whether it decides, now that there is this item; if so it knows all others."""
         if not self._places:
             job = self._job_of(item)
@@ -154,7 +154,7 @@ class FairOrder(Generic[Item]):
             number = next(self._numbers)
         insort(self._places, _Place(urgency, -tag, number, backlog))
 
-    def first(self, waiting: Collection[Item]) -> Item:
+    def first(self, waiting: OrderedDict[Item, float]) -> Item:
         """See `Order.first`."""
         if self._has_priorities and (self._taken + 1) % OLDEST_EVERY == 0:
             return next(iter(waiting))
@@ -192,9 +192,8 @@ class FairOrder(Generic[Item]):
         elif len(self._places) > 2 * len(self._backlog_of) + _SPARE:
             self._drop_spare_places()
         if len(backlog.turns.backlogs) > 2 * len(self._backlog_of) + _SPARE:
-            turns = backlog.turns
-            kept = {name: each for name, each in turns.backlogs.items() if each.items or each.next_tag > turns.now}
-            turns.backlogs = kept
+            # Who has nothing waiting may be one turn early for it.
+            backlog.turns.backlogs = {name: each for name, each in backlog.turns.backlogs.items() if each.items}
 
     def _drop_spare_places(self) -> None:
         kept: list[_Place[Item]] = []
@@ -208,7 +207,7 @@ class FairOrder(Generic[Item]):
             backlog.spare = 0
         self._places = kept[::-1]
 
-    def before(self, job: Job, waiting: Collection[Item], *, newest_first: bool) -> int:
+    def before(self, job: Job, waiting: OrderedDict[Item, float], *, newest_first: bool) -> int:
         """See `Order.before`."""
         urgency = self._urgency(job)
         if not self._places:
@@ -221,7 +220,7 @@ class FairOrder(Generic[Item]):
             tag = turns.now if backlog is None or newest_first else max(turns.now, backlog.next_tag)
         return len(self._places) - bisect_left(self._places, (urgency, -tag, -math.inf))
 
-    def makes_room(self, job: Job, waiting: Collection[Item]) -> Item | None:
+    def makes_room(self, job: Job, waiting: OrderedDict[Item, float]) -> Item | None:
         """See `Order.makes_room`: first who is less urgent, then who has more waiting than the job's client would.
 
         Of both it is the last of the client that has the most waiting. Those who are less urgent keep one place in
@@ -232,7 +231,7 @@ class FairOrder(Generic[Item]):
         urgency = self._urgency(job)
         if not self._places:
             is_more = urgency > -math.inf or (job.client != self._only and len(waiting) > 1 / job.weight)
-            return next(reversed(list(waiting))) if is_more else None
+            return next(reversed(waiting)) if is_more else None
         least = min((each for each in self._turns.values() if each.size), key=lambda each: each.urgency)
         if urgency > least.urgency and least.size * OLDEST_EVERY > len(waiting):
             return next(reversed(least.longest().items))

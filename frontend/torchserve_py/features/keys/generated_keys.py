@@ -6,7 +6,6 @@ expire. The *API* key does not expire, and only serves to replace one of the oth
 
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from torchserve_py.atomic_file import write_atomically
 from torchserve_py.doors.failures import INVALID_KEY
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.keys.bearer import key_in, unauthorized
@@ -73,20 +73,12 @@ class GeneratedKeys:
         return _Key(secrets.token_urlsafe(_KEY_BYTES), expires_at)
 
     def _write(self) -> None:
-        """Replace the file in one step: readers never see half a file, and its mode is always 0600."""
+        """Replace the file; only the server's user can read it."""
         content = {
             kind: {"key": key.text, "expiration time": key.expires_at.isoformat().replace("+00:00", "Z")}
             for kind, key in self._keys.items()
         }
-        text = json.dumps({**content, "API": {"key": self._api_key}}, indent=2) + "\n"
-        new = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
-        try:
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-                file.write(text)
-            new.replace(self._path)
-        except OSError:
-            new.unlink(missing_ok=True)
-            raise
+        write_atomically(self._path, json.dumps({**content, "API": {"key": self._api_key}}, indent=2) + "\n")
 
 
 def read_key(kind: TokenType, path: Path) -> str:

@@ -131,10 +131,10 @@ class KeyAccount:
         if last is not None and last.error is None:
             told = tokens_in(last.body)
             self._charge(counted, 1 if told is None else told - counted.tokens)
+        usage.tokens += counted.tokens  # only now: an answer may say that it has fewer than parts
 
     def _charge(self, counted: _Counted, tokens: int) -> None:
         counted.tokens += tokens
-        counted.usage.tokens += tokens
         if self._tokens is not None:
             self._tokens.take(tokens)
 

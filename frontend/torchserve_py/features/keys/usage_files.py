@@ -6,6 +6,7 @@ that starts again on the same day goes on counting.
 
 import json
 import logging
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,11 @@ from datetime import date
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
+from torchserve_py.atomic_file import write_atomically
 from torchserve_py.features.keys.key_account import KeyUsage
+from torchserve_py.settings.schemas.values import is_number
 
 logger = logging.getLogger(__name__)
 
@@ -70,26 +73,31 @@ class UsageOfDay:
         """Replace the file, unless nothing has changed. Blocks. Raises OSError: it cannot be written."""
         with self._writing:  # the last time, at the server's end, may come while a thread writes
             if self._has_changed:
-                self._has_changed = False
                 self._replace()
+                self._has_changed = False
 
     def _replace(self) -> None:
         lines = [
             json.dumps({"day": self.day.isoformat(), "key": key, "model": model, **_rounded(used)})
             for (key, model), used in sorted(self._used.items())
         ]
-        new = self._file.with_suffix(".new")
-        new.write_text("".join(f"{line}\n" for line in lines))
-        new.replace(self._file)
+        write_atomically(self._file, "".join(f"{line}\n" for line in lines))
 
     def _read(self) -> None:
-        for line in self._file.read_text().splitlines():
+        for line in self._file.read_text("utf-8", "replace").splitlines():
             try:
                 entry = json.loads(line)
-                used = KeyUsage(**{name: entry[name] for name in _COUNTS})
+                used = KeyUsage(**{name: _count(entry[name]) for name in _COUNTS})
                 self._used[str(entry["key"]), str(entry["model"])] = used
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 logger.warning("%s: a line that is no usage is dropped: %.80s", self._file, line)
+
+
+def _count(value: Any) -> Any:
+    """Return what a line says for a count. Raises ValueError: it is none."""
+    if not is_number(value) or not 0 <= value < math.inf:
+        raise ValueError(value)
+    return value
 
 
 def _rounded(used: KeyUsage) -> dict[str, float]:

@@ -102,12 +102,16 @@ class _Report:
     def __init__(self, keys: GivenKeys, metrics: UsageMetrics, folder: Path | None) -> None:
         self._keys, self._metrics, self._folder = keys, metrics, folder
         self._reader = UsageReader()
+        self._today: date | None = None
         self._day: UsageOfDay | None = None
 
     async def run(self) -> None:
         loop, write_at = asyncio.get_running_loop(), 0.0
         try:
             while True:
+                today = datetime.now(UTC).date()
+                if today != self._today:
+                    await asyncio.to_thread(self._begin, today)
                 self._read()
                 if loop.time() >= write_at:
                     await asyncio.to_thread(self._write)
@@ -118,22 +122,21 @@ class _Report:
             self._write()
 
     def _read(self) -> None:
-        day = self._of_day(datetime.now(UTC).date())
         for account in self._keys.accounts():
             for used in self._reader.read(account):
                 self._metrics.add(used)
-                if day is not None:
-                    day.add(used.key, used.model, used.usage)
+                if self._day is not None:
+                    self._day.add(used.key, used.model, used.usage)
 
-    def _of_day(self, today: date) -> UsageOfDay | None:
-        """Return today's usage, and write yesterday's for the last time."""
-        if self._folder is not None and (self._day is None or self._day.day != today):
-            self._write()
+    def _begin(self, today: date) -> None:
+        """Write the day before for the last time, and go on with what today's file says."""
+        self._write()
+        self._today, self._day = today, None
+        if self._folder is not None:
             try:
                 self._day = UsageOfDay(self._folder, today)
             except OSError as error:
                 logger.error("The usage of today cannot be read, and is not written: %s", error)
-        return self._day
 
     def _write(self) -> None:
         if self._day is None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from torchserve_py.atomic_file import write_atomically
 from torchserve_py.background_tasks import in_background
 from torchserve_py.features.memory_budget.budgeted_model import BudgetedModel
 from torchserve_py.settings.table import Settings
@@ -105,7 +105,4 @@ def _read(path: Path) -> dict[str, Measured]:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-    partial.replace(path)
+    write_atomically(path, text)

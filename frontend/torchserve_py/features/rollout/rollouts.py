@@ -141,8 +141,7 @@ class Rollouts:
         return self._serving.get(name, others.pop()) if others else None
 
     def _check(self, new: ServedModel, old: ServedModel) -> None:
-        kinds = {(each.contract, each.is_stateful) for each in (new, old)}
-        if len(kinds) > 1:
+        if new.kind != old.kind:
             versions = f"Versions {old.version} and {new.version} of model {new.name}"
             raise BadParameter(f"{versions} take requests of different kinds.")
         if self._share_processors:

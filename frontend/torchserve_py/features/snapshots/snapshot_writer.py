@@ -7,8 +7,6 @@ that hangs keeps neither the server's end nor the process waiting.
 
 import asyncio
 import logging
-import os
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -19,6 +17,7 @@ from torchserve_py.archive.cancellation import run_in_daemon_thread
 from torchserve_py.archive.downloads import file_name, split_checksum
 from torchserve_py.archive.errors import ArchiveNotFound
 from torchserve_py.archive.locate import locate
+from torchserve_py.atomic_file import write_atomically
 from torchserve_py.background_tasks import in_background
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.snapshots.snapshot_file import FOLDER, Snapshot, oldest_first
@@ -122,7 +121,7 @@ class SnapshotWriter:
         snapshot = Snapshot(path.name, self._last_milliseconds, placed, tuple(not_loaded))
         comment = f"# Written by torchserve-py {__version__}: what differs from the defaults, and the models.\n"
         self._folder.mkdir(parents=True, exist_ok=True)
-        _write_atomically(path, comment + properties_text(_entries(self._settings, snapshot)))
+        write_atomically(path, comment + properties_text(_entries(self._settings, snapshot)))
         for surplus in oldest_first(self._folder)[: -self._settings.of(SnapshotSettings).snapshots_kept]:
             surplus.unlink(missing_ok=True)
         return path
@@ -146,17 +145,3 @@ def _entries(settings: Settings, snapshot: Snapshot) -> Iterator[tuple[str, str]
         if source.in_file and name != "model_snapshot" and value != default_of(name, Path()):
             yield name, written(value)
     yield "model_snapshot", str(snapshot)
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """Write a file that only its owner can read: it may hold the password of a key store, or URLs with a token."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except (OSError, ValueError):
-        partial.unlink(missing_ok=True)
-        raise

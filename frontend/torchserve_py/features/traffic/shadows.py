@@ -87,8 +87,7 @@ class Shadows:
             )
         if live.is_stateful or shadow.is_stateful:
             raise BadParameter(f"Model {name} has sequences: its steps cannot run twice. Only others have shadows.")
-        kinds = {each.contract for each in (live, shadow)}
-        if len(kinds) > 1:
+        if live.kind != shadow.kind:
             raise BadParameter(f"Versions {live.version}, {rules.version} of model {name} take different requests.")
         self.end(name, "other rules")
         state = self._shadows[name] = _Shadow(rules)

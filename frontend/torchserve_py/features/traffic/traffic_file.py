@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 from typing import Final
 
+from torchserve_py.atomic_file import write_atomically
 from torchserve_py.features.traffic.traffic_body import SavedTraffic
 from torchserve_py.settings.table import Settings
 
@@ -61,9 +61,4 @@ class TrafficFile:
 
 def _write(path: Path, now: SavedTraffic) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(now.model_dump_json(by_alias=True, exclude_defaults=True))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_atomically(path, now.model_dump_json(by_alias=True, exclude_defaults=True))

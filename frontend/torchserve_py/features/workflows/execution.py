@@ -123,8 +123,10 @@ async def _run_node(
 def _of_parents(answers: Mapping[str, bytes], request: InferenceRequest) -> InferenceRequest:
     """Return a node's input: the answer of its only parent as body, or the answers of several under their names."""
     if len(answers) == 1:
-        return InferenceRequest((), next(iter(answers.values())), client=request.client)
-    return InferenceRequest((), [(name, None, answer) for name, answer in answers.items()], client=request.client)
+        return InferenceRequest((), next(iter(answers.values())), client=(request.account or request).client)
+    return InferenceRequest(
+        (), [(name, None, answer) for name, answer in answers.items()], client=(request.account or request).client
+    )
 
 
 async def _try_once(node: RunnableNode, serving: Serving, given: InferenceRequest) -> bytes:
