@@ -177,8 +177,7 @@ class ServedModels:
         if request.by_default:
             if named := header_among(request.headers, VERSION_HEADER):
                 live, request.by_default = self.find(model.name, named), False
-                kinds = {(each.contract, each.is_stateful) for each in (live.served, model)}
-                if len(kinds) > 1:
+                if live.served.kind != model.kind:
                     raise BadParameter(f"Version {named} of {model.name} takes other requests: name it in the path.")
             elif self._traffic and (traffic := self._traffic.get(model.name)) is not None:
                 live = self.find(model.name, traffic.version_for(request))
