@@ -52,12 +52,15 @@ class UnhurriedClient(BusyClient):
     """Steps now and then, so that two servers can serve hundreds of them, and says when its sequence began."""
 
     began = 0.0
-    #: A step that is given up may come minutes later where steps are rare, and enter whatever has begun since.
-    patient = 1.0
 
     async def _incarnation(self, stopping: asyncio.Event) -> None:
         self.began = time.monotonic()
         await super()._incarnation(stopping)
+
+    def _has_patience(self) -> bool:
+        # A step without a number that is given up may come minutes later where steps are rare, and enter what has begun
+        # since.
+        return self._now is None or super()._has_patience()
 
     def _slow(self, rate: float) -> float:
         return 0.0

@@ -7,6 +7,7 @@ from urllib.parse import quote, unquote
 from torchserve_py.bounded_json import MAX_PARSED, UnreadableJson, read_member
 from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.transport import admission
 from torchserve_py.transport.decompression import BARE_WINDOW, GZIP_WINDOW, ZLIB_WINDOW
 from torchserve_py.transport.http1.errors import BodyTooLarge
 from torchserve_py.transport.http1.request import Request
@@ -131,9 +132,8 @@ def inference_of(
 
 
 def client_of(request: Request) -> str:
-    """Return the address of a request's client, without its port; empty for a client of a Unix socket."""
-    peer = request.connection.peer
-    return peer[0] if isinstance(peer, tuple) else ""
+    """Return whose request it is, see `admission.client_at`; empty for a client of a Unix socket."""
+    return admission.client_of(request.connection.peer) or ""
 
 
 def model_in(body: bytes) -> str | None:

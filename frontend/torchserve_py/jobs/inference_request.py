@@ -61,7 +61,7 @@ class InferenceRequest:
     more_input: bool = False  # whether further inputs follow, by `torchserve_py.jobs.parts.Parts.send_input`
     #: How it has come, for the counts of outcomes.
     via: Via = "http"
-    #: The address of the client, as far as it is known.
+    #: The address of the client, or its network, as far as it is known.
     client: str = ""
     #: The account of the client's key, if it has one; then its requests are those of the key.
     account: Account | None = None

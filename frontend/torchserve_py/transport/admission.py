@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import resource
 from collections import Counter
-from ipaddress import IPv6Address
+from ipaddress import IPv6Network
 from typing import Final
 
 _SHARE_OF_DESCRIPTORS: Final = 0.75
 _MOST: Final = 1 << 20
 #: The part of the budget that only listeners for operators may use.
 _RESERVE: Final = 16
-
-Client = str | int
 
 
 class ConnectionBudget:
@@ -40,7 +38,7 @@ class Place:
 
     __slots__ = ("_admission", "_client")
 
-    def __init__(self, admission: Admission, client: Client | None) -> None:
+    def __init__(self, admission: Admission, client: str | None) -> None:
         self._admission: Admission | None = admission
         self._client = client
 
@@ -65,7 +63,7 @@ class Admission:
         self._total = total
         self._per_client = per_client
         self._open = 0
-        self._clients: Counter[Client] = Counter()
+        self._clients: Counter[str] = Counter()
 
     def enter(self, peer: object) -> Place | str:
         """Count a connection from ``peer``, as `socket.socket.getpeername` returns it, and return its place.
@@ -85,7 +83,7 @@ class Admission:
         self._budget.taken += 1
         return Place(self, client)
 
-    def leave(self, client: Client | None) -> None:
+    def leave(self, client: str | None) -> None:
         """Stop counting a connection, which has ended."""
         self._open -= 1
         self._budget.taken -= 1
@@ -95,9 +93,13 @@ class Admission:
                 del self._clients[client]
 
 
-def client_of(peer: object) -> Client | None:
-    """Return the key that all connections of one client share; None for a client on a Unix socket."""
-    if not isinstance(peer, tuple):
-        return None
-    host = str(peer[0])
-    return int(IPv6Address(host.partition("%")[0])) >> 64 if ":" in host and not host.startswith("::ffff:") else host
+def client_of(peer: object) -> str | None:
+    """Return the name that all connections of one client share, see `client_at`; None for a client on a Unix socket."""
+    return client_at(str(peer[0])) if isinstance(peer, tuple) else None
+
+
+def client_at(host: str) -> str:
+    """Return whom an address belongs to: itself, but for IPv6 its /64 network, which is the least that a site has."""
+    if ":" not in host or host.startswith("::ffff:"):
+        return host
+    return str(IPv6Network((host.partition("%")[0], 64), strict=False))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchserve_py.transport.admission import Admission, ConnectionBudget, Place
+from torchserve_py.transport.admission import Admission, ConnectionBudget, Place, client_at, client_of
 
 
 def admitted(admission: Admission, client: str | None = None) -> Place:
@@ -50,6 +50,13 @@ def test_an_ipv6_network_is_one_client() -> None:
     admitted(admission, "2001:db8:0:1::1")
     admitted(admission, "::ffff:10.0.0.1")
     admitted(admission, "::ffff:10.0.0.2")
+
+
+def test_a_client_has_one_name_on_all_its_connections() -> None:
+    assert client_of(("10.0.0.1", 1)) == client_of(("10.0.0.1", 2)) == client_at("10.0.0.1") == "10.0.0.1"
+    assert client_of(("fe80::1%eth0", 1, 0, 2)) == client_at("fe80::2") == "fe80::/64"
+    assert client_at("::ffff:10.0.0.1") == "::ffff:10.0.0.1"
+    assert client_of("/run/a-socket") is None
 
 
 def test_all_listeners_share_what_the_process_has_and_operators_have_a_reserve() -> None:

@@ -25,6 +25,7 @@ from torchserve_py.features.grpc.http2.request_head import Metadata
 from torchserve_py.jobs.job_observer import Account
 from torchserve_py.logs import access_log as access
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.admission import client_at
 from ts.protocol.request_names import REQUEST_NAME, name_among, trace_of
 
 logger = logging.getLogger(__name__)
@@ -133,8 +134,8 @@ class _Served:
 
 
 def client_of(call: Call) -> str:
-    """Return the address of a call's client, without its port; empty for a client of a Unix socket."""
-    return unquote(call.peer.partition(":")[2].rpartition(":")[0]).strip("[]")
+    """Return whose call it is, see `admission.client_at`; empty for a client of a Unix socket."""
+    return client_at(unquote(call.peer.partition(":")[2].rpartition(":")[0]).strip("[]"))
 
 
 def check_model(tokens: Authorization | None, metadata: Metadata, model: str) -> Account | None:
