@@ -49,7 +49,7 @@ def without(names: set[str], folder: Path) -> str:
     """Copy the packages but for these features; return what finds them."""
     for package in PACKAGES:
         target = folder / package
-        shutil.copytree(ROOT / package, target, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, target)  # with what is compiled
         for name in names:
             shutil.rmtree(target / "features" / name, ignore_errors=True)
     table = folder / PACKAGES[0] / "plugins.py"
