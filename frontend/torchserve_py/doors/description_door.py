@@ -1,6 +1,7 @@
 """The door for the description of a listener's API: ``OPTIONS /`` and the deprecated ``/api-description``."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Final
 
 from torchserve_py.doors.openapi import JSON, OBJECT, Operation, described, document
@@ -16,7 +17,11 @@ class DescriptionDoor(Door):
 
     def __init__(self, context: DoorContext, others: Sequence[Route]) -> None:
         super().__init__(context)
-        self._answer = json_answer(document("TorchServe APIs", described([*self.routes(), *others])))
+        self._others = others
+
+    @cached_property
+    def _answer(self) -> Answer:
+        return json_answer(document("TorchServe APIs", described([*self.routes(), *self._others])))
 
     def routes(self) -> Iterator[Route]:
         deprecated = _SHOW._replace(id="api-description", method="GET", deprecated=True)

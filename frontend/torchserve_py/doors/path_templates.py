@@ -7,6 +7,7 @@ there is one at most, gets what the segments before and behind it leave.
 """
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 _MAX_TEMPLATE: Final = 1000
@@ -15,24 +16,30 @@ _PARAMETER_TEXT: Final = re.compile(r"[A-Za-z_]\w{0,99}(?::(?:str|int|float|uuid
 _PATH_SEGMENT: Final = re.compile(r"\{[^{}]*:path\}")
 
 
+@lru_cache(1024)
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression, re.DOTALL)
+
+
 class PathTemplate(NamedTuple):
     """A path with parameters.
 
     Attributes:
         names: The parameters, in order.
-        expression: Matches whole paths, with a group for each parameter.
+        expression: Matches whole paths, with a group for each parameter. It is compiled when it is first needed: a
+            server has hundreds.
         first: The first segment, or None if it is or holds a parameter.
         specificity: The key by which patterns are sorted so that a more specific one comes first.
     """
 
     names: tuple[str, ...]
-    expression: re.Pattern[str]
+    expression: str
     first: str | None
     specificity: tuple[int, ...]
 
     def match(self, path: str) -> dict[str, str] | None:
         """Return the values of the parameters, each of one character or more; None if the path does not match."""
-        found = self.expression.fullmatch(path)
+        found = _compiled(self.expression).fullmatch(path)
         return None if found is None else dict(zip(self.names, found.groups(), strict=True))
 
 
@@ -61,7 +68,7 @@ def read_template(text: str) -> PathTemplate:
             specificity.append(0 if len(pieces) == 1 else 1 if any(pieces) else 2)
             expression += f"/{_expression_of(pieces)}"
     first = None if specificity[0] else segments[0]
-    return PathTemplate(names, re.compile(expression, re.DOTALL), first, tuple(specificity))
+    return PathTemplate(names, expression, first, tuple(specificity))
 
 
 def _expression_of(pieces: list[str]) -> str:
