@@ -143,6 +143,9 @@ class ModelRegistry(ServedModels):
         await self._complete(scaling, name, model.version)
         return model.pool.ready_count
 
+    async def renew(self, name: str, version: str, worker_id: str) -> None:
+        await self._complete(self.find(name, version).pool.renew(worker_id), name, version)
+
     def let_requests_wait(self, name: str, version: str, *, wait: bool) -> None:
         self.find(name, version).pool.let_requests_wait(wait=wait)
 

@@ -329,6 +329,12 @@ class Serving(Protocol):
         start (it is tried again).
         """
 
+    async def renew(self, name: str, version: str, worker_id: str) -> None:
+        """Let a worker finish its jobs, and start another one in its place; do nothing if the place is gone.
+
+        Raises WorkersFailed: the new one did not get ready (it is tried again).
+        """
+
     def let_requests_wait(self, name: str, version: str, *, wait: bool) -> None:
         """Let requests for a version wait although it is to have no worker, since one will come; or no longer."""
 

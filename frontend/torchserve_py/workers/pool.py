@@ -112,6 +112,15 @@ class WorkerPool:
             if isinstance(failure, WorkerFailed):
                 raise failure
 
+    async def renew(self, worker_id: str) -> None:
+        """Put another worker in a place, if it is still there, see `Supervisor.renew`.
+
+        Raises WorkerFailed: it did not get ready; it is tried again.
+        """
+        for supervisor in self._trying:
+            if supervisor.id == worker_id and (failure := await supervisor.renew(self.stop_limit)) is not None:
+                raise failure
+
     def resize(self, count: int, movable: Sequence[str], why: str) -> None:
         """Start workers up to ``count``, or let workers go down to it once they have finished their jobs.
 

@@ -120,6 +120,18 @@ class Supervisor:
         """
         return asyncio.shield(self._attempt)
 
+    async def renew(self, limit: float) -> WorkerFailed | None:
+        """Let a ready worker finish its jobs for at most ``limit`` seconds, and put another one in its place.
+
+        Return why that one did not get ready; it is tried again. A worker that is starting is waited for.
+        """
+        worker = self.worker
+        if worker is not None and worker.ready:
+            self._await_next_attempt()
+            await self._events.retire(worker, limit)
+            await worker.stop(limit)
+        return await self.attempt()
+
     async def stop(self, limit: float) -> None:
         """Take the worker out of service, let it finish its jobs for at most ``limit`` seconds, and end it."""
         self._stopping.set()

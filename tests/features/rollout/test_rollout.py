@@ -89,6 +89,10 @@ def roll_out(server: RunningServer, name: str) -> requests.Response:
     return requests.put(f"{server.management}/models/said/{name}/rollout", timeout=DEADLINE)
 
 
+def restart(server: RunningServer, name: str) -> requests.Response:
+    return requests.put(f"{server.management}/models/said/{name}/restart", timeout=DEADLINE)
+
+
 def rollout(server: RunningServer) -> dict[str, Any]:
     answer: dict[str, Any] = requests.get(f"{server.management}/models/said/rollout", timeout=DEADLINE).json()
     return answer
@@ -294,6 +298,45 @@ def test_a_budget_with_room_for_the_old_version_alone_is_enough(tmp_path: Path) 
         assert set(clients.stop()) == {"1", "2"}
 
 
+def test_workers_are_replaced_by_new_processes_one_by_one(tmp_path: Path) -> None:
+    with RunningServer({"said": version(tmp_path, "1", 2, COUNTING, STORED)}) as server:
+        server.wait_ready()
+        counts: Counter[int] = Counter()
+
+        def step(number: int) -> requests.Response:
+            answer = server.predict("said", "", sequence=f"s{number}")
+            counts[number] += 1
+            assert answer.text == f"1:{counts[number]}", answer.text
+            return answer
+
+        before = set(server.workers())
+        clients = Clients(step, 4)
+        with counted_processes(server) as most:
+            answer = restart(server, "1")
+        assert answer.json() == {"version": "1", "from": "1", "state": "done", "taken": 2, "places": 2}
+        assert most[0] <= 2
+        clients.stop()
+        assert len(set(server.workers()) - before) == 2
+        assert server.metric("ts_rollouts_total", model_name="said", result="done") == 1
+
+
+def test_a_restart_ends_with_the_first_worker_that_does_not_come_up(tmp_path: Path) -> None:
+    said = version(tmp_path, "1", 2)
+    with RunningServer({"said": said}) as server:
+        server.wait_ready()
+        before = set(server.workers())
+        (said / "fails 3").touch()
+        clients = Clients(lambda number: server.predict("said"), 2)
+        answer = restart(server, "1")
+        assert (answer.status_code, answer.headers["ts-error-cause"]) == (500, "rollout_stopped")
+        assert "did not come up again: " in answer.json()["message"]
+        assert "no such weights" in answer.json()["message"]
+        assert (rollout(server)["state"], rollout(server)["taken"]) == ("stopped", 0)
+        eventually(lambda: workers(server) == {"1": 2}, "it comes up at the next attempt")
+        assert len(before & set(server.workers())) == 1
+        assert set(clients.stop()) == {"1"}
+
+
 def test_mistakes_are_told_and_change_nothing(tmp_path: Path) -> None:
     with RunningServer({"said": version(tmp_path, "1")}) as server:
         server.wait_ready()
@@ -305,6 +348,9 @@ def test_mistakes_are_told_and_change_nothing(tmp_path: Path) -> None:
         ):
             answer = roll_out(server, named)
             assert (answer.status_code, told in answer.json()["message"]) == (status, True), answer.text
+        assert restart(server, "9").status_code == 404
+        answer = restart(server, "kept")
+        assert (answer.status_code, "a restart would lose" in answer.json()["message"]) == (400, True)
         assert requests.get(f"{server.management}/models/other/rollout", timeout=DEADLINE).status_code == 404
         url = f"{server.management}/models/said"
         requests.put(f"{url}/kept/set-default", timeout=DEADLINE)

@@ -390,6 +390,9 @@ class FakeServing:
     def continues(self, name: str, version: str, other: str) -> bool:
         return False
 
+    async def renew(self, name: str, version: str, worker_id: str) -> None:
+        await self._change(("renew", name, version, worker_id))
+
     def let_requests_wait(self, name: str, version: str, *, wait: bool) -> None:
         self.requests.append((name, version, wait))
 

@@ -96,6 +96,10 @@ LISTENERS = {
             "rollOut",
             {"200", "400", "404", "409", "500", "507"},
         ),
+        ("/models/{model_name}/{model_version}/restart", "put"): (
+            "restartWorkers",
+            {"200", "400", "404", "409", "500", "507"},
+        ),
         ("/models", "get"): ("listModels", {"200", "400", "500"}),
         ("/models", "post"): ("registerModel", {"200", "202", "206", "400", "404", "405", "409", "500", "507"}),
         ("/models/{model_name}", "get"): ("describeModel", {"200", "400", "404", "500", "503"}),

@@ -129,6 +129,31 @@ async def test_a_worker_that_dies_is_replaced() -> None:
     await place.supervisor.stop(1)
 
 
+async def test_a_worker_is_renewed_once_it_has_finished() -> None:
+    place = Place([True, True, 500, True])
+    first = await place.events.up.get()
+    assert await place.supervisor.renew(1) is None
+    assert place.events.retired == [first]
+    assert (first.state, place.supervisor.worker) == (WorkerState.STOPPED, place.made[1])
+    assert place.supervisor.last_end == ""
+    failure = await place.supervisor.renew(1)
+    assert failure is not None
+    assert failure.status == 500
+    assert await place.supervisor.renew(1) is None  # one is starting already
+    assert place.events.retired == place.made[:2]
+    assert place.supervisor.worker is place.made[3]
+    await place.supervisor.stop(1)
+
+
+async def test_a_place_may_end_while_its_worker_is_renewed() -> None:
+    place = Place([True])
+    await place.events.up.get()
+    renewing = asyncio.create_task(place.supervisor.renew(1))
+    await asyncio.sleep(0)
+    await place.supervisor.stop(1)
+    assert await asyncio.wait_for(renewing, 60) is not None
+
+
 async def test_a_worker_starts_once_there_is_room_for_it() -> None:
     place, room = Place([True]), asyncio.Event()
     place.supervisor.take_room = lambda worker: room_of(room)

@@ -2,6 +2,8 @@
 
 A worker of the old version finishes what it runs and goes; then one of the new version starts in its place. Meanwhile
 the versions share what names none of them by the numbers of their workers; without any worker, requests wait.
+
+A restart is a rollout of a version to its own places: each worker is replaced by a new process.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ _LOOK_INTERVAL: Final = 0.05
 #: For how many seconds it must have had nothing: a step whose sequence the new version cannot migrate comes back.
 _QUIET: Final = 1.0
 _PLACE_INTERVAL: Final = 1.0
+#: How long the end of a worker may take beyond its limit (seconds).
+_END_LIMIT: Final = 30.0
 
 
 class Phase(StrEnum):
@@ -52,7 +56,10 @@ class RolloutStoppedError(DoorError):
 
 @dataclass
 class Rollout:
-    """One rollout: the ``new`` version takes the ``places`` of the ``old`` one, of which it has ``taken`` some."""
+    """One rollout: the ``new`` version takes the ``places`` of the ``old`` one, of which it has ``taken`` some.
+
+    If both are the same it is a restart.
+    """
 
     name: str
     new: str
@@ -65,7 +72,12 @@ class Rollout:
     @property
     def label(self) -> str:
         """What it is, for the log."""
-        return f"Rollout of model {self.name} version {self.new}"
+        return f"{self.kind.capitalize()} of model {self.name} version {self.new}"
+
+    @property
+    def kind(self) -> str:
+        """What it is, in a word."""
+        return "restart" if self.new == self.old else "rollout"
 
     def about(self) -> dict[str, Any]:
         """Return what is shown of it."""
@@ -120,15 +132,33 @@ class Rollouts:
         is a rollout already, or this one has stopped.
         """
         new, old = self._serving.get(name, version), self._replaced_by(name, version)
-        if (latest := self._latest.get(name)) is not None and latest.phase is Phase.under_way:
-            text = f"The rollout of version {latest.new} of model {name} is under way; wait for its end."
-            raise DoorError(Failure(409, "ConflictStatusException", text, ROLLOUT_UNDER_WAY))
+        self._check_none_is_under_way(name)
         if old is None:
             return
         self._check(new, old)
         self._canaries.forget(name)
         places = self._count(name, old.version) or int(not self._count(name, version))
-        rollout = self._latest[name] = Rollout(name, version, old.version, places)
+        await self._complete(Rollout(name, version, old.version, places))
+
+    async def restart(self, name: str, version: str) -> None:
+        """Replace the workers of a version by new processes, one after the other; complete it if the caller leaves.
+
+        Raises ModelNotFound, ModelVersionNotFound; BadParameter: its sequences would be lost; DoorError: there is a
+        rollout already, or this restart has stopped.
+        """
+        model = self._serving.get(name, version)
+        self._check_none_is_under_way(name)
+        if model.is_stateful and not model.is_durable:
+            raise BadParameter(f"{_in_memory(model)} a restart would lose; keep them in a store (handler.cache.store).")
+        await self._complete(Rollout(name, version, version, self._count(name, version)))
+
+    def _check_none_is_under_way(self, name: str) -> None:
+        if (latest := self._latest.get(name)) is not None and latest.phase is Phase.under_way:
+            text = f"The {latest.kind} of version {latest.new} of model {name} is under way; wait for its end."
+            raise DoorError(Failure(409, "ConflictStatusException", text, ROLLOUT_UNDER_WAY))
+
+    async def _complete(self, rollout: Rollout) -> None:
+        self._latest[rollout.name] = rollout
         await self._changes.complete(self._run(rollout))
 
     def _replaced_by(self, name: str, version: str) -> ServedModel | None:
@@ -151,15 +181,14 @@ class Rollouts:
             )
         if old.is_stateful and not old.is_durable:
             raise BadParameter(
-                f"Version {old.version} of model {old.name} keeps its sequences in the memory of its workers, which a"
-                " rollout would lose; keep them in a store (handler.cache.store), or set the default version and"
-                " unregister the old one."
+                f"{_in_memory(old)} a rollout would lose; keep them in a store (handler.cache.store), or set"
+                " the default version and unregister the old one."
             )
 
     async def _run(self, rollout: Rollout) -> None:
         logger.info("%s begins: it takes %d places of version %s", rollout.label, rollout.places, rollout.old)
         try:
-            await self._take_all(rollout)
+            await (self._take_all if rollout.kind == "rollout" else self._renew_all)(rollout)
         except (ModelError, DoorError) as error:
             rollout.phase, rollout.why = Phase.stopped, failure_of(error).message
             logger.error("%s has stopped: %s", rollout.label, rollout.why)
@@ -195,6 +224,35 @@ class Rollouts:
             await self._calls.set_default(name, new)
         finally:
             await self._calls.set_weights(name, {})
+
+    async def _renew_all(self, rollout: Rollout) -> None:
+        name, version = rollout.name, rollout.new
+        limit = self._finish_limit + self._serving.get(name, version).config.startup_timeout + _END_LIMIT
+        for worker in self._status(name, version).workers:
+            if worker.gave_up:
+                continue
+            try:
+                async with asyncio.timeout(limit):
+                    await self._renew(rollout, worker.id)
+            except TimeoutError:
+                text = f"worker {worker.id} was not replaced within {limit:g} s"
+                raise self._stopped(rollout, 500, text) from None
+            rollout.taken += 1
+
+    async def _renew(self, rollout: Rollout, worker_id: str) -> None:
+        """Replace a worker; the new one may wait for room that somebody else has taken."""
+        name, version = rollout.name, rollout.new
+        while True:
+            try:
+                await self._serving.renew(name, version, worker_id)
+            except WorkersFailed as error:
+                place = next((each for each in self._status(name, version).workers if each.id == worker_id), None)
+                if place is not None and not place.waits:
+                    text = f"a worker of it did not come up again: {place.failure or error}"
+                    raise self._stopped(rollout, error.status, text) from error
+                await asyncio.sleep(_PLACE_INTERVAL)
+            else:
+                return
 
     async def _take_one(self, rollout: Rollout) -> None:
         """Let one worker go, and start one in its place; if that fails, all is as it was before."""
@@ -280,3 +338,7 @@ class Rollouts:
     def _count(self, name: str, version: str) -> int:
         """Return how many workers of a version there are, or are to come up."""
         return sum(not each.gave_up for each in self._status(name, version).workers)
+
+
+def _in_memory(model: ServedModel) -> str:
+    return f"Version {model.version} of model {model.name} keeps its sequences in the memory of its workers, which"
