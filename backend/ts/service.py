@@ -57,6 +57,8 @@ class Service:
             metrics_cache,
             get_yaml_config(os.path.join(model_dir, config_file)) if config_file else {},  # noqa: PTH118
         )
+        #: The handler's object; None if the handler is only a function.
+        self.handler: Any = None
         #: The name of the request envelope around the handler, if there is one.
         self.envelope: str | None = None
         #: Counts the steps of sequences, if the model has any.

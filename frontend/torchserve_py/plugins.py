@@ -93,6 +93,7 @@ BUILT_IN: Final = (
     "tls",
     "daemon",
     "scaling",
+    "sleeping",
     "memory_budget",
     "freed_memory",
     "probes",

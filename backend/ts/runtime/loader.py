@@ -53,6 +53,7 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
         load["limit_max_image_pixels"],
     )
     service.envelope = load["envelope"]
+    service.handler = instance
     service.on_sequence_end = getattr(instance, "on_sequence_end", None)
     service.on_cancel = getattr(instance, "on_cancel", None)
     service.declared = getattr(instance, "declared", {})

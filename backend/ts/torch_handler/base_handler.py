@@ -111,6 +111,17 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
             return self.explain_handle(prepared, data)
         return self.postprocess(self.inference(prepared))
 
+    def sleep(self) -> None:
+        """Move the model to the host's memory; called with ``sleep: true`` where another model needs the GPU.
+
+        Raises AttributeError: it is no module of PyTorch's.
+        """
+        self.model.to("cpu")
+
+    def wake(self) -> None:
+        """Move the model back to its device, before the next batch."""
+        self.model.to(self.device)
+
     def explain_handle(self, data_preprocess: Any, raw_data: Any) -> Any:
         """Return the explanation of row 0, by the subclass's ``get_insights(tensor_data, raw, target)``."""
         logger.info("Calculating Explanations")

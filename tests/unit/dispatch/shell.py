@@ -31,7 +31,7 @@ class FakeWorker:
         self.ahead: list[list[str]] = []
         self.cancelled: list[str] = []
         self.inputs: list[tuple[str, bool, bytes]] = []
-        self.ended: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self.ended_sequences: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self.paused = False
 
     @property
@@ -64,7 +64,7 @@ class FakeWorker:
         self.inputs.append((job_id, *given))
 
     def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
-        self.ended.put_nowait((sequence_id, reason))
+        self.ended_sequences.put_nowait((sequence_id, reason))
 
     def pause(self) -> None:
         self.paused = True

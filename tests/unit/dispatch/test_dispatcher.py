@@ -225,8 +225,11 @@ async def test_a_handler_ends_sequences() -> None:
         shell.answer(worker, shell.submit("x", sequence_id=sequence_id))
     last = shell.submit("y", sequence_id="a")
     shell.answer(worker, last, news=told(ended=["a", "b", "nobody"]))
-    assert {worker.ended.get_nowait(), worker.ended.get_nowait()} == {("a", "ended"), ("b", "ended")}
-    assert worker.ended.empty()
+    assert {worker.ended_sequences.get_nowait(), worker.ended_sequences.get_nowait()} == {
+        ("a", "ended"),
+        ("b", "ended"),
+    }
+    assert worker.ended_sequences.empty()
 
 
 async def test_followers_are_told_how_large_the_state_is_that_a_step_has_written() -> None:
@@ -246,14 +249,14 @@ async def test_what_a_stateless_model_tells_of_sequences_means_nothing() -> None
     parts = shell.submit("x")
     shell.answer(worker, parts, news=told("sequence_held", ["a"], "t", "2"))
     assert (await parts.next()).body == b"ok"
-    assert worker.ended.empty()
+    assert worker.ended_sequences.empty()
 
 
 async def test_an_idle_sequence_ends_without_anybody_asking() -> None:
     shell = Shell(stateful(max_idle=0.01))
     (worker,) = shell.workers
     shell.answer(worker, shell.submit("x", sequence_id="a"))
-    assert await worker.ended.get() == ("a", "idle")
+    assert await worker.ended_sequences.get() == ("a", "idle")
     assert await cause_of(shell.submit("y", sequence_id="a")) is Cause.sequence_expired
 
 
@@ -373,14 +376,14 @@ async def test_a_sequence_whose_only_step_has_failed_takes_no_room(policy: Polic
     (worker,) = shell.workers
     refused = shell.submit("a", sequence_id="s")
     shell.result(worker, refused.job_id, False, 400, "", [], b"", "no number")
-    assert [worker.ended.get_nowait() for _ in range(worker.ended.qsize())] == [("s", reason)]
+    assert [worker.ended_sequences.get_nowait() for _ in range(worker.ended_sequences.qsize())] == [("s", reason)]
     assert shell.dispatcher.scheduler.open_sequences == 0
     again = shell.submit("b", sequence_id="s")  # it may begin all the same
     shell.answer(worker, again)
     assert (await again.next()).body == b"ok"
     failed = shell.submit("c", sequence_id="s")
     shell.result(worker, failed.job_id, False, 400, "", [], b"", "no number")
-    assert worker.ended.empty(), "an earlier step has succeeded"
+    assert worker.ended_sequences.empty(), "an earlier step has succeeded"
     assert shell.dispatcher.scheduler.open_sequences == 1
 
 
@@ -403,7 +406,7 @@ async def test_a_step_that_the_worker_does_not_apply_fails_with_its_cause(
     shell.result(worker, parts.job_id, False, 409, "", [], b"", "why", news=told(cause.value))
     assert await cause_of(parts) is cause
     assert not worker.in_flight
-    assert [worker.ended.get_nowait() for _ in range(worker.ended.qsize())] == ended
+    assert [worker.ended_sequences.get_nowait() for _ in range(worker.ended_sequences.qsize())] == ended
 
 
 async def test_jobs_of_stored_sequences_go_from_a_lost_worker_to_another() -> None:
@@ -427,16 +430,16 @@ async def test_a_step_of_a_stored_sequence_that_fails_ends_nothing(news: list[An
     shell.answer(worker, shell.submit("a", sequence_id="s"))
     last = shell.submit("b", sequence_id="s", ends_sequence=True)
     shell.result(worker, last.job_id, False, 503, "", [], b"", "why", news=news)
-    assert worker.ended.empty()
+    assert worker.ended_sequences.empty()
     streamed = shell.submit("c", sequence_id="s")
     shell.answer(worker, streamed, more=True, news=END)
-    assert worker.ended.empty()
+    assert worker.ended_sequences.empty()
     shell.result(worker, streamed.job_id, False, 503, "", [], b"", "why")
-    assert worker.ended.empty()
+    assert worker.ended_sequences.empty()
     streamed = shell.submit("d", sequence_id="s")
     shell.answer(worker, streamed, more=True, news=END)
     shell.answer(worker, streamed)
-    assert worker.ended.get_nowait() == ("s", "ended")
+    assert worker.ended_sequences.get_nowait() == ("s", "ended")
 
 
 @pytest.mark.parametrize(("error", "ended"), [("cancelled", [("s", "suspended")]), (None, [("s", "ended")])])
@@ -449,9 +452,9 @@ async def test_a_stored_sequence_that_ends_in_a_cancelled_stream_ends_if_its_ste
     shell.answer(worker, streamed, more=True)
     streamed.cancel()
     shell.answer(worker, streamed, more=True, news=END)
-    assert worker.ended.empty()
+    assert worker.ended_sequences.empty()
     shell.result(worker, streamed.job_id, False, 200 if error is None else 499, "", [], b"", error)
-    assert [worker.ended.get_nowait() for _ in range(worker.ended.qsize())] == ended
+    assert [worker.ended_sequences.get_nowait() for _ in range(worker.ended_sequences.qsize())] == ended
     following = shell.submit("b", sequence_id="s")
     shell.answer(worker, following)
     assert (await following.next()).body == b"ok"

@@ -113,11 +113,11 @@ async def test_closing_answers_everything_and_tells_every_sequence() -> None:
     await shell.dispatcher.close(Cause.unregistered)
     assert await cause_of(running) is Cause.unregistered
     assert await cause_of(waiting) is Cause.unregistered
-    assert worker.ended.get_nowait() == ("a", "unregistered")
+    assert worker.ended_sequences.get_nowait() == ("a", "unregistered")
     assert await cause_of(shell.submit("3", sequence_id="a")) is Cause.unregistered
     shell.answer(worker, running)
     shell.lose(worker)
-    assert worker.ended.empty()
+    assert worker.ended_sequences.empty()
 
 
 async def test_closing_many_sequences_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +133,9 @@ async def test_closing_many_sequences_leaves_room_for_others(monkeypatch: pytest
     assert await cause_of(shell.submit("2", sequence_id="s50")) is Cause.unregistered
     assert not closing.done()
     await closing
-    ended = [worker.ended.get_nowait() for _ in range(100)]
+    ended = [worker.ended_sequences.get_nowait() for _ in range(100)]
     assert sorted(ended) == sorted((f"s{number}", "unregistered") for number in range(100))
-    assert worker.ended.empty()
+    assert worker.ended_sequences.empty()
 
 
 @pytest.mark.parametrize("drains_first", [True, False])

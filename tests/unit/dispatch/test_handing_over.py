@@ -152,7 +152,7 @@ async def test_a_resting_sequence_moves_at_once(moving: Moving) -> None:
     moving.one.answer(moving.old, moving.step("a"))
     assert moving.move()
     assert not moving.one.dispatcher.scheduler.open_sequences
-    assert moving.old.ended.get_nowait() == ("s", "suspended")
+    assert moving.old.ended_sequences.get_nowait() == ("s", "suspended")
 
 
 async def test_a_running_sequence_moves_behind_its_step_with_all_that_waits(moving: Moving) -> None:
@@ -165,7 +165,7 @@ async def test_a_running_sequence_moves_behind_its_step_with_all_that_waits(movi
     assert moving.new.batches == [["b"], ["c"]]
     moving.two.answer(moving.new, third, b"C")
     assert [(await parts.next()).body for parts in (first, second, third)] == [b"ok", b"B", b"C"]
-    assert moving.old.ended.get_nowait() == ("s", "suspended")
+    assert moving.old.ended_sequences.get_nowait() == ("s", "suspended")
     assert moving.two.dispatcher.scheduler.open_sequences == 1
     assert not moving.one.dispatcher.scheduler.open_sequences
 
@@ -189,7 +189,7 @@ async def test_a_client_hears_that_a_state_cannot_be_migrated_where_the_old_vers
     parts = moving.submit("a")
     moving.refuse(parts, "0.9", "migration_failed")
     assert await cause_of(parts) is Cause.migration_failed
-    assert moving.new.ended.get_nowait() == ("s", "suspended")
+    assert moving.new.ended_sequences.get_nowait() == ("s", "suspended")
 
 
 async def test_a_sequence_stays_while_a_step_waits_that_names_its_version(moving: Moving) -> None:

@@ -58,7 +58,7 @@ async def test_a_sequence_is_ended() -> None:
     shell = opened("a", "b")
     shell.dispatcher.close_sequence("a", keep_stored=False)
     assert [each.id for each in (await page(shell)).sequences] == ["b"]
-    assert await shell.workers[0].ended.get() == ("a", "ended")
+    assert await shell.workers[0].ended_sequences.get() == ("a", "ended")
 
 
 async def test_failures_are_counted_by_cause() -> None:

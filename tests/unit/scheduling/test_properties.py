@@ -359,7 +359,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert self.homes.setdefault(job.sequence_id, batch.worker_id) == batch.worker_id
             assert len(batch.jobs) == size, "a batch is smaller than need be"
         elif not batch.joins:
-            full_by = batch.jobs[0].submitted_at + self.policy.max_batch_delay
+            full_by = min(job.submitted_at for job in batch.jobs) + self.policy.max_batch_delay
             assert len(batch.jobs) == size or self.now >= full_by, "a batch is smaller than need be"
         self.see_order(batch)
         worker.ahead.append(list(batch.jobs))

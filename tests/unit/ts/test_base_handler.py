@@ -77,6 +77,19 @@ def test_an_eager_model_is_loaded_with_its_weights(
     assert base_handler.handle([[1.0, 2.0], [3.0, 4.0]], context) == [[3.0, 6.0], [9.0, 12.0]]
 
 
+def test_a_model_leaves_its_device_to_sleep_and_comes_back_with_its_weights(
+    base_handler: BaseHandler, make_context: Callable[..., Context], model: Callable[..., str], tmp_path: Path
+) -> None:
+    save_weights(tmp_path / "weights.pt")
+    base_handler.initialize(make_context(modelFile=model(DOUBLE), serializedFile="weights.pt"))
+    base_handler.device = torch.device("meta")  # in place of a GPU: it holds no values, so they come from the host
+    base_handler.sleep()
+    assert base_handler.model.factor.device.type == "cpu"
+    assert base_handler.model.factor.item() == 3.0
+    base_handler.wake()
+    assert base_handler.model.factor.device.type == "meta"
+
+
 def test_an_eager_model_may_come_without_weights(
     base_handler: BaseHandler, make_context: Callable[..., Context], model: Callable[..., str]
 ) -> None:

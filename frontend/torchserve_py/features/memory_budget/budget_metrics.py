@@ -26,6 +26,9 @@ class BudgetMetrics:
         self._evictions = add(
             Family("ts_model_evictions_total", Counter, "Count", "Times that a model was unloaded to make room")
         )
+        self._sleeps = add(
+            Family("ts_model_sleeps_total", Counter, "Count", "Times that a model fell asleep to make room")
+        )
         self._misses = add(
             Family("ts_model_misses_total", Counter, "Count", "Requests that came while their model was not loaded")
         )
@@ -50,6 +53,10 @@ class BudgetMetrics:
         """The model makes room."""
         self._evictions.child(self._labels(name, version)).inc()
 
+    def slept(self, name: str, version: str) -> None:
+        """The model has fallen asleep."""
+        self._sleeps.child(self._labels(name, version)).inc()
+
     def missed(self, name: str, version: str) -> None:
         """A request has come while the model was not loaded."""
         self._misses.child(self._labels(name, version)).inc()
@@ -60,7 +67,7 @@ class BudgetMetrics:
 
     def forget(self, name: str, version: str) -> None:
         """Take the series of a model version away."""
-        for family in (self._loads, self._evictions, self._misses):
+        for family in (self._loads, self._evictions, self._sleeps, self._misses):
             family.remove(self._labels(name, version))
 
     def _labels(self, name: str, version: str) -> dict[str, str]:

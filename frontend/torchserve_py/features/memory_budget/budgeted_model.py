@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from torchserve_py.features.memory_budget.budget_keys import BudgetKeys
 from torchserve_py.features.memory_budget.footprint import HOST, Footprint, Sizes, gpu
 from torchserve_py.features.memory_budget.making_room import Occupant
 from torchserve_py.features.memory_budget.worker_memory import Memory
+from torchserve_py.features.sleeping.sleeping_keys import SleepingKeys
 from torchserve_py.models.model import Model
 from torchserve_py.workers.worker import Worker
 
@@ -22,6 +24,24 @@ _SHORTEST_STAY: Final = 0.2
 _LONGEST_STAY: Final = 60.0
 _AGAIN: Final = 60.0
 _MOST_DOUBLINGS: Final = 2
+
+
+class Rest(StrEnum):
+    """Whether a worker sleeps."""
+
+    awake = "awake"
+    falling_asleep = "falling asleep"  # its handler has been asked to sleep
+    asleep = "asleep"  # it gets no jobs
+    waking = "waking"  # it has room, and gets jobs; its handler wakes before the first
+
+
+#: What may follow.
+_NEXT_RESTS: Final = {
+    Rest.awake: {Rest.falling_asleep},
+    Rest.falling_asleep: {Rest.asleep, Rest.awake},  # awake: it has failed, or a request has come
+    Rest.asleep: {Rest.waking},
+    Rest.waking: {Rest.awake, Rest.falling_asleep},  # falling asleep: no request has come after all
+}
 
 
 @dataclass(eq=False)
@@ -35,15 +55,45 @@ class BudgetedWorker:
     loaded_at: float | None = None
     peak_is_reset: bool = False  # whether the peak of its loading counts no more
     is_leaving: bool = False
+    rest: Rest = Rest.awake
+    rest_since: float = 0.0
+    has_slept: bool = False
+
+    @property
+    def staying(self) -> Sizes:
+        """What it will count for once what goes now is gone."""
+        if self.is_leaving:
+            return {}
+        if self.rest is Rest.falling_asleep:
+            return {HOST: self.sizes[HOST]} if HOST in self.sizes else {}
+        return self.sizes
+
+    @property
+    def on_gpus(self) -> int:
+        """What it counts for on GPUs."""
+        return sum(size for resource, size in self.sizes.items() if resource != HOST)
+
+    def turn(self, rest: Rest, now: float) -> None:
+        """Note that it sleeps, or no longer does."""
+        assert rest in _NEXT_RESTS[self.rest], f"{rest} after {self.rest}"
+        self.rest, self.rest_since = rest, now
+        self.has_slept |= rest is Rest.asleep
 
     def take(self, memory: Memory, on_gpus: int | None) -> Sizes:
-        """Count what was measured, until it is loaded only if that is more than the forecast; return it."""
+        """Count what was measured, until it is loaded only if that is more than the forecast; return it.
+
+        The same while it wakes. One that can sleep counts awake for what it has had on GPUs at most, since it may do so
+        only from its next batch on. What it had in the host's memory while it slept goes on to count.
+        """
         gpus = [resource for resource in self.sizes if resource != HOST]
         measured = {HOST: memory.peak} if HOST in self.sizes else {}
-        if on_gpus:
-            measured |= {resource: on_gpus // len(gpus) for resource in gpus}
+        if on_gpus or self.rest is Rest.asleep:
+            measured |= {resource: (on_gpus or 0) // len(gpus) for resource in gpus}
+        is_settled = self.loaded_at is not None and self.rest in {Rest.awake, Rest.asleep}
         for resource, size in measured.items():
-            self.sizes[resource] = size if self.loaded_at is not None else max(size, self.sizes[resource])
+            if resource != HOST and self.member.can_sleep and self.rest is Rest.awake:
+                size = max(size, self.member.footprint.forecast(resource, decides=False))  # noqa: PLW2901
+            self.sizes[resource] = size if is_settled else max(size, self.sizes[resource])
         return measured
 
 
@@ -63,6 +113,7 @@ class BudgetedModel:
 
     def __post_init__(self) -> None:
         self.footprint = Footprint(self.keys.memory)
+        self.can_sleep = self.model.config.plugin_keys.of(SleepingKeys).sleep
 
     @property
     def label(self) -> str:
@@ -74,6 +125,18 @@ class BudgetedModel:
         """Whether it may be unloaded, because a request loads it again."""
         pool = self.model.pool
         return pool.on_demand and not pool.min_workers and pool.max_workers > 0
+
+    @property
+    def may_sleep(self) -> bool:
+        """Whether its handler could give the memory of a GPU back now; with several workers a model does not sleep."""
+        return (
+            self.can_sleep and self.model.pool.max_workers == 1 and [each.rest for each in self.workers] == [Rest.awake]
+        )
+
+    @property
+    def asleep(self) -> BudgetedWorker | None:
+        """Its worker, if that sleeps."""
+        return next((each for each in self.workers if each.rest is Rest.asleep and not each.is_leaving), None)
 
     @property
     def is_asked_for(self) -> bool:
@@ -102,9 +165,13 @@ class BudgetedModel:
         """Note that a worker is ready."""
         each.loaded_at = now
         self.load_seconds = now - each.since
+        self.stay(now)
+
+    def stay(self, now: float) -> None:
+        """Stay for a while: it was loaded, or has woken."""
         again = sum(now - moment < _AGAIN for moment in self.loads)
         self.loads.append(now)
-        stay = max(_SHORTEST_STAY, self.load_seconds) * 2 ** min(again, _MOST_DOUBLINGS)
+        stay = max(_SHORTEST_STAY, self.load_seconds or 0.0) * 2 ** min(again, _MOST_DOUBLINGS)
         self.stays_until = now + min(_LONGEST_STAY, stay)
 
     def occupant(self, now: float) -> Occupant | None:
@@ -116,28 +183,35 @@ class BudgetedModel:
         demand = dispatcher.scheduler.demand(dispatcher.now())
         idle_for = None
         loaded = [each.loaded_at for each in staying if each.loaded_at is not None]
-        is_loading = len(loaded) < len(staying)
+        is_loading = len(loaded) < len(staying) or any(map(self._is_unsettled, staying))
         if not (self.is_asked_for or is_loading or demand.bound):  # bound: it has the only copies of states
             dispatcher.metrics.fold()
             last_at = dispatcher.metrics.outcomes.last_at
             idle_for = min(now - max(loaded), dispatcher.now() - last_at if last_at else math.inf)
-        return Occupant(self, self.keys.priority, idle_for, self.stays_until - now, total(staying))
+        return Occupant(
+            self, self.keys.priority, idle_for, self.stays_until - now, total(each.sizes for each in staying)
+        )
+
+    def _is_unsettled(self, each: BudgetedWorker) -> bool:
+        """Whether a worker wakes, or it is not known yet what it has awake."""
+        return each.rest is Rest.waking or (self.can_sleep and not each.peak_is_reset)
 
     def unload(self, why: str) -> None:
         """Take its workers down; they have nothing to do."""
         for each in self.workers:
             each.is_leaving = True
         dispatcher = self.model.dispatcher
-        self.model.pool.resize(0, dispatcher.scheduler.demand(dispatcher.now()).movable, why)
+        sleeping = [each.worker.id for each in self.workers if each.rest is not Rest.awake]
+        self.model.pool.resize(0, [*dispatcher.scheduler.demand(dispatcher.now()).movable, *sleeping], why)
 
 
-def total(workers: Iterable[BudgetedWorker]) -> dict[str, int]:
-    """Return what workers count for together."""
-    sizes: dict[str, int] = {}
-    for each in workers:
-        for resource, size in each.sizes.items():
-            sizes[resource] = sizes.get(resource, 0) + size
-    return sizes
+def total(sizes: Iterable[Sizes]) -> dict[str, int]:
+    """Return the sums by resource."""
+    sums: dict[str, int] = {}
+    for each in sizes:
+        for resource, size in each.items():
+            sums[resource] = sums.get(resource, 0) + size
+    return sums
 
 
 def size_of_files(folder: Path) -> int:

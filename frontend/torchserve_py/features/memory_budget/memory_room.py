@@ -1,6 +1,7 @@
 """Who may start a worker: it waits until the budget has room for it, and idle models are unloaded to make some.
 
-Workers wait in order, those of models without a ready worker first. What counts is measured: of a worker that is
+Workers wait in order, those of models without a ready worker first, be it to start or to wake. Where memory of a GPU
+is missing, models sleep that can, instead of being unloaded. What counts is measured: of a worker that is
 loaded its own peak, of one that loads what the workers before it took, or what it takes already if that is more.
 """
 
@@ -19,11 +20,18 @@ from torchserve_py.features.memory_budget import worker_memory
 from torchserve_py.features.memory_budget.budget_keys import BudgetKeys
 from torchserve_py.features.memory_budget.budget_metrics import BudgetMetrics
 from torchserve_py.features.memory_budget.budget_settings import BudgetSettings
-from torchserve_py.features.memory_budget.budgeted_model import BudgetedModel, BudgetedWorker, size_of_files, total
+from torchserve_py.features.memory_budget.budgeted_model import (
+    BudgetedModel,
+    BudgetedWorker,
+    Rest,
+    size_of_files,
+    total,
+)
 from torchserve_py.features.memory_budget.footprint import HOST, Sizes
 from torchserve_py.features.memory_budget.making_room import Occupant, room_in, to_unload
 from torchserve_py.features.memory_budget.measured_file import MeasuredFile
 from torchserve_py.features.memory_budget.sizes import shown
+from torchserve_py.features.sleeping.model_sleep import SleepFailed, fall_asleep
 from torchserve_py.features.system_metrics.nvml import memory_by_process
 from torchserve_py.jobs.parts import Exceeded, Parts
 from torchserve_py.metrics.server_metrics import ServerMetrics
@@ -50,17 +58,22 @@ _WEIGHT: Final = 0.2
 
 @dataclass(eq=False)
 class _Waiting:
-    """A worker that waits for room."""
+    """A worker that waits for room, to start or, if it is a `sleeper`, to wake."""
 
     member: BudgetedModel
     worker: Worker
     since: float
+    sleeper: BudgetedWorker | None = None
     is_given_up: bool = False
     may_start: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def needs(self) -> Sizes:
-        return self.member.needs(self.worker.gpu_index)
+        needed = self.member.needs(self.worker.gpu_index)
+        if self.sleeper is None:
+            return needed
+        has = self.sleeper.sizes
+        return {each: max(0, size - has.get(each, 0)) for each, size in needed.items() if each != HOST}
 
 
 class MemoryRoom:
@@ -143,8 +156,12 @@ class MemoryRoom:
         now = time.monotonic()
         member.asked_at = now
         self._metrics.missed(member.model.name, member.model.version)
+        if (sleeper := member.asleep) is not None:
+            self._ask_to_wake(sleeper, now)
+            if sleeper.rest is Rest.waking:
+                return None
         loading = next((each for each in member.workers if each.loaded_at is None), None)
-        load_seconds = member.load_seconds or 0.0
+        load_seconds = 0.0 if sleeper else member.load_seconds or 0.0
         if loading is not None:
             ready_in = load_seconds - (now - loading.since)
         else:
@@ -178,7 +195,7 @@ class MemoryRoom:
 
     def _lacking(self, needed: Sizes, *, leaving: bool) -> dict[str, int]:
         """Return what is missing for ``needed``; with ``leaving``, once the models that are being unloaded are gone."""
-        used = total(each for each in self._workers if not (leaving and each.is_leaving))
+        used = total(each.staying if leaving else each.sizes for each in self._workers)
         lacking = {each: size + used.get(each, 0) - self._total(each) for each, size in needed.items()}
         return {each: size for each, size in lacking.items() if size > 0}
 
@@ -214,7 +231,7 @@ class MemoryRoom:
                 continue
             blocked.update(lacking)
             if lacking := self._lacking(needed, leaving=True):
-                self._unload(lacking, f"room for model {waiting.member.label}", now)
+                self._unload(lacking, needed, f"room for model {waiting.member.label}", now)
         self._publish()
 
     def _is_given_up(self, waiting: _Waiting, now: float) -> bool:
@@ -225,6 +242,9 @@ class MemoryRoom:
         asked_at = max(waiting.since, member.asked_at)
         if not member.loads_on_demand or member.is_asked_for or now - asked_at < _GRACE:
             return False
+        if waiting.sleeper is not None:
+            self._waiting.remove(waiting)
+            return True
         pool = member.model.pool
         waiting.is_given_up = True
         pool.resize(max(0, pool.counts.wanted - 1), (), "no request waits for it any more")
@@ -232,6 +252,9 @@ class MemoryRoom:
 
     def _start(self, waiting: _Waiting, needed: Sizes, now: float) -> None:
         self._waiting.remove(waiting)
+        if waiting.sleeper is not None:
+            self._wake(waiting.sleeper, needed, now)
+            return
         member, worker = waiting.member, waiting.worker
         member.footprint.begin()
         share = BudgetedWorker(member, worker, dict(needed), now)
@@ -246,17 +269,86 @@ class MemoryRoom:
     def _gone(self, share: BudgetedWorker) -> None:
         share.member.workers.remove(share)
         self._workers.remove(share)
+        self._waiting = [each for each in self._waiting if each.sleeper is not share]
         self._serve_waiting()
 
-    def _unload(self, lacking: Sizes, why: str, now: float) -> None:
+    def _unload(self, lacking: Sizes, needed: Sizes, why: str, now: float) -> None:
+        """Let idle models go, or sleep, for what is ``lacking`` of what is ``needed``."""
         for each in to_unload(self._occupants(now), lacking):
             member: BudgetedModel = each.model
+            if self._may_sleep(member, lacking, needed):
+                self._put_to_sleep(member.workers[0], why, now)
+                continue
             idle, size = each.idle_for or 0.0, sum(each.frees.values())
             logger.info(
                 "Model %s is unloaded after %.1f s without a request, %s: %s", member.label, idle, shown(size), why
             )
             self._metrics.evicted(member.model.name, member.model.version)
             member.unload(why)
+
+    # Sleep.
+
+    def _may_sleep(self, member: BudgetedModel, lacking: Sizes, needed: Sizes) -> bool:
+        """Whether a model may sleep to make this room: it gives memory of GPUs, and takes as much of the host's."""
+        if HOST in lacking or not member.may_sleep or not (size := member.workers[0].on_gpus):
+            return False
+        return self._host is None or not self._lacking({HOST: size + needed.get(HOST, 0)}, leaving=True)
+
+    def _put_to_sleep(self, share: BudgetedWorker, why: str, now: float) -> None:
+        member = share.member
+        logger.info("Model %s is to sleep: %s", member.label, why)
+        if HOST in share.sizes and not share.has_slept:
+            share.sizes[HOST] += share.on_gpus
+        share.turn(Rest.falling_asleep, now)
+        in_background(self._fall_asleep(share, why), f"letting model {member.label} sleep")
+
+    async def _fall_asleep(self, share: BudgetedWorker, why: str) -> None:
+        """Wait until a worker sleeps; unload its model if it does not."""
+        member = share.member
+        try:
+            rest = Rest.asleep if await fall_asleep(member.model, share.worker) else Rest.awake
+        except SleepFailed as failure:
+            logger.error("Model %s does not sleep, so it is unloaded: %s", member.label, failure)
+            share.turn(Rest.awake, time.monotonic())
+            self._metrics.evicted(member.model.name, member.model.version)
+            member.unload(why)
+            return
+        now = time.monotonic()
+        share.turn(rest, now)
+        if rest is Rest.asleep:
+            self._metrics.slept(member.model.name, member.model.version)
+            if member.is_asked_for and not share.is_leaving:
+                self._ask_to_wake(share, now)
+        self._measure_at = 0.0
+        self._changed.set()
+
+    def _ask_to_wake(self, sleeper: BudgetedWorker, now: float) -> None:
+        """Let a worker that sleeps wait for the room that it needs."""
+        if all(each.sleeper is not sleeper for each in self._waiting):
+            self._waiting.append(_Waiting(sleeper.member, sleeper.worker, now, sleeper))
+            self._serve_waiting()
+            self._changed.set()
+
+    def _wake(self, share: BudgetedWorker, needed: Sizes, now: float) -> None:
+        """Give a worker jobs again, and what it needs for them."""
+        for resource, size in needed.items():
+            share.sizes[resource] = share.sizes.get(resource, 0) + size
+        share.turn(Rest.waking, now)
+        share.member.stay(now)
+        logger.info("Model %s wakes", share.member.label)
+        if share.worker.ready:
+            share.member.model.dispatcher.worker_up(share.worker)
+
+    def _note_woken(self, now: float) -> None:
+        """Note which workers have woken: they have answered. One that nobody needed after all goes on sleeping."""
+        for each in self._workers:
+            if each.rest is Rest.waking:
+                metrics = each.member.model.dispatcher.metrics
+                metrics.fold()
+                if metrics.outcomes.last_at > each.rest_since:
+                    each.turn(Rest.awake, now)
+                elif not (each.member.is_asked_for or each.is_leaving) and now - each.rest_since > _GRACE:
+                    self._put_to_sleep(each, "no request waits for it any more", now)
 
     def _occupants(self, now: float) -> Sequence[Occupant]:
         found = [each.occupant(now) for each in {each.member: None for each in self._workers}]
@@ -265,7 +357,7 @@ class MemoryRoom:
     def _room_in(self, member: BudgetedModel, now: float) -> float:
         """Return in how many seconds there may be room for a model; behind others that wait, as long as they did."""
         own = next((each for each in self._waiting if each.member is member), None)
-        needed = member.needs(None if own is None else own.worker.gpu_index)
+        needed = member.needs(None) if own is None else own.needs
         lacking = self._lacking({each: min(size, self._total(each)) for each, size in needed.items()}, leaving=True)
         first = room_in(self._occupants(now), lacking, self._works_for)
         is_behind = any(each is not own for each in self._waiting)
@@ -278,6 +370,7 @@ class MemoryRoom:
         while self._waiting or self._workers:
             now = time.monotonic()
             self._note_loaded(now)
+            self._note_woken(now)
             if now >= self._measure_at:
                 try:
                     await self._measure()
@@ -301,11 +394,17 @@ class MemoryRoom:
     async def _measure(self) -> None:
         pids = {each.worker.pid: each for each in self._workers if each.worker.pid > 0}
         loaded = {pid for pid, each in pids.items() if each.loaded_at is not None and not each.peak_is_reset}
+        began = time.monotonic()
         measured, on_gpus = await asyncio.to_thread(_measured, pids.keys(), loaded, gpus=self._each_gpu is not None)
         for pid, memory in measured.items():
             each = pids[pid]
+            if each.rest_since >= began:  # it may have been measured before or after it fell asleep or woke
+                continue
             sizes = each.take(memory, on_gpus.get(pid))
-            each.member.footprint.note(sizes)
+            if not each.has_slept:
+                each.member.footprint.note(sizes)
+            elif each.rest is Rest.awake:
+                each.member.footprint.note({name: size for name, size in sizes.items() if name != HOST})
             if pid in loaded:
                 each.member.footprint.loading, each.peak_is_reset = sizes, True
         if self._file is not None:
@@ -315,7 +414,7 @@ class MemoryRoom:
         """Unload idle models while more is used than may be: a model took more than was known."""
         lacking = self._lacking(dict.fromkeys(self._resources, 0), leaving=True)
         if lacking:
-            self._unload(lacking, "more memory is used than the budget has", now)
+            self._unload(lacking, {}, "more memory is used than the budget has", now)
         if lacking and not self._is_over:
             over = ", ".join(f"{shown(size)} of the {resource}" for resource, size in lacking.items())
             logger.warning("Workers have more memory than the budget allows: %s", over)

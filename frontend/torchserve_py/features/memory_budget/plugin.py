@@ -25,7 +25,7 @@ def _model_config() -> type[ModelConfigKeys]:
 
 PLUGIN = Plugin(
     name="memory_budget",
-    needs=("system_metrics",),
+    needs=("system_metrics", "sleeping"),
     worker_room="torchserve_py.features.memory_budget.memory_room",
     settings=_settings,
     model_config=_model_config,

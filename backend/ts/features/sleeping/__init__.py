@@ -1,0 +1,1 @@
+"""Handlers that sleep: what the worker does."""
