@@ -34,12 +34,31 @@ class Budget(NamedTuple):
     total: int
 
 
+class KeyTotals(NamedTuple):
+    """What a key has used since the server's start.
+
+    Attributes:
+        requests: Its requests that have ended.
+        failed: How many of them without an answer, or with an error.
+        refused: How many others its limits have refused.
+        tokens: Those of its answers.
+        seconds: How long its requests were with workers, together.
+    """
+
+    requests: int = 0
+    failed: int = 0
+    refused: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
 @dataclass
 class Usage:
-    """Memory and GPU usage at the latest collection; all models of a server share it."""
+    """Memory and GPU usage at the latest collection, and that of keys; all models of a server share it."""
 
     worker_memory: Mapping[int, int] = field(default_factory=dict)  # resident bytes by process id
     #: Bytes on GPUs by the process id of a worker, with those of processes that the worker has started.
     worker_gpu_memory: Mapping[int, int] = field(default_factory=dict)
     gpus: Mapping[int, GpuUsage] = field(default_factory=dict)  # by nvidia-smi's number
+    keys: Mapping[str, KeyTotals] = field(default_factory=dict)  # by the names of keys
     budgets: Mapping[str, Budget] = field(default_factory=dict)  # of memory: of the `host`, of `gpu 0` and so on

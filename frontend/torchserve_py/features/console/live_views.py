@@ -146,7 +146,9 @@ class LiveViews(Door):
     def _second(self) -> dict[str, Any]:
         problems = [*not_loaded(self.serving), *([SHUTTING_DOWN] if self.context.is_leaving else [])]
         budgets = {resource: each._asdict() for resource, each in self.serving.usage.budgets.items()}
-        return {**self._sampler.totals.second(self._sampler.tick), "problems": problems, "budgets": budgets}
+        keys = {name: each._asdict() for name, each in self.serving.usage.keys.items()}
+        seconds = self._sampler.totals.second(self._sampler.tick)
+        return {**seconds, "problems": problems, "budgets": budgets, "keys": keys}
 
     def _model(self, values: PathValues) -> AsyncGenerator[Event, None]:
         return self._events_of(self.serving.get(values["model_name"], values["model_version"]))

@@ -17,6 +17,7 @@ from torchserve_py.features.keys.usage_files import UsageFolderError, UsageOfDay
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.serving.usage import KeyTotals, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -92,15 +93,15 @@ async def report_usage(context: DoorContext) -> None:
     folder = context.settings.of(KeysSettings).usage_folder
     try:
         with nullcontext() if folder is None else held_folder(folder):
-            await _Report(keys, UsageMetrics(context.metrics), folder).run()
+            await _Report(keys, UsageMetrics(context.metrics), folder, context.serving.usage).run()
     except UsageFolderError as error:
         logger.error("The usage of keys is not written to files: %s", error)
-        await _Report(keys, UsageMetrics(context.metrics), None).run()
+        await _Report(keys, UsageMetrics(context.metrics), None, context.serving.usage).run()
 
 
 class _Report:
-    def __init__(self, keys: GivenKeys, metrics: UsageMetrics, folder: Path | None) -> None:
-        self._keys, self._metrics, self._folder = keys, metrics, folder
+    def __init__(self, keys: GivenKeys, metrics: UsageMetrics, folder: Path | None, shown: Usage) -> None:
+        self._keys, self._metrics, self._folder, self._shown = keys, metrics, folder, shown
         self._reader = UsageReader()
         self._today: date | None = None
         self._day: UsageOfDay | None = None
@@ -122,11 +123,21 @@ class _Report:
             self._write()
 
     def _read(self) -> None:
+        totals = dict(self._shown.keys)
         for account in self._keys.accounts():
             for used in self._reader.read(account):
                 self._metrics.add(used)
+                new, before = used.usage, totals.get(used.key, KeyTotals())
+                totals[used.key] = KeyTotals(
+                    before.requests + new.requests,
+                    before.failed + new.failed,
+                    before.refused + new.refused,
+                    before.tokens + new.tokens,
+                    before.seconds + new.seconds,
+                )
                 if self._day is not None:
                     self._day.add(used.key, used.model, used.usage)
+        self._shown.keys = totals
 
     def _begin(self, today: date) -> None:
         """Write the day before for the last time, and go on with what today's file says."""

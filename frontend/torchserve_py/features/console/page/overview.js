@@ -6,6 +6,7 @@ import { chart } from "./chart.js";
 import { h } from "./dom.js";
 import { bytes, count, number } from "./format.js";
 import { History } from "./history.js";
+import { keysPanel } from "./keys_used.js";
 import { modelsTable } from "./models_table.js";
 import { problemsPanel } from "./problems.js";
 import { rangeSwitch } from "./range_switch.js";
@@ -26,6 +27,7 @@ export function view({ server, signal, tellState }) {
   const top = tiles(TILES, signal);
   const problems = problemsPanel();
   const budgets = budgetsPanel();
+  const keys = keysPanel();
   let tracebacks = [];
   const charts = [
     chart(
@@ -70,6 +72,7 @@ export function view({ server, signal, tellState }) {
       "Workers ready": { text: `of ${count(wanted)}, ${bytes(history.last("memory"))}`, alarm: ready < wanted },
     });
     budgets.show(data.budgets);
+    keys.show(data.keys);
     draw();
     list.show(every);
     tellState("live");
@@ -107,6 +110,7 @@ export function view({ server, signal, tellState }) {
     budgets.element,
     h("div", { class: "charts" }, charts.map((each) => each.card)),
     list.element,
+    keys.element,
   );
 }
 
