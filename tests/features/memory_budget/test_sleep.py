@@ -131,3 +131,59 @@ async def test_a_model_that_was_woken_for_nothing_sleeps_again(make: Make, monke
     assert first.up is not None
     assert first.up.batches == [[b""], [b""]]
     assert not first.was_unloaded
+
+
+async def answers(model: Sharing) -> None:
+    """Let a model answer a request."""
+    assert model.up is not None
+    job = model.shell.submit("x")
+    model.shell.answer(model.up, job)
+    await job.next()
+
+
+async def test_a_model_that_is_to_stay_since_it_was_scaled_asleep_wakes(make: Make) -> None:
+    first, second, waiting = await two_that_take_turns(make)
+    await sleep(first)
+    await asyncio.wait_for(waiting, 60)
+    second.end()
+    first.pool.min_workers = 1
+    first.shell.submit("y")
+    await until(lambda: first.up is not None and ["y"] in first.up.batches)
+
+
+async def test_who_wakes_and_who_loads_take_turns_as_they_were_asked_for(make: Make) -> None:
+    first, second, waiting = await two_that_take_turns(make)
+    await sleep(first)
+    await asyncio.wait_for(waiting, 60)
+    assert first.up is not None
+    asked = first.shell.submit("y")
+    third = first.budget.model("third", memory=70 * MB)
+    loading = third.start(gpu_index=0)
+    job = third.shell.submit("z")
+    await until(lambda: first.budget.usage.budgets["gpu 0"].used == 75 * MB)
+    assert not loading.done()
+    second.end()
+    await until(lambda: loading.done() or (first.up is not None and ["y"] in first.up.batches))
+    assert not loading.done()
+    for each in (asked, job):
+        each.cancel()
+    loading.cancel()
+
+
+async def test_to_sleep_is_no_use_of_a_model(make: Make) -> None:
+    budget = make(host=400 * MB, each_gpu=100 * MB)
+    older, newer = budget.model("older", memory=70 * MB, sleeps=True), budget.model("newer", memory=70 * MB)
+    for index, each in enumerate((older, newer)):
+        await each.load(70 * MB, gpu_index=index)
+        await answers(each)
+    waiting = budget.model("third", memory=70 * MB).start(gpu_index=0)
+    await sleep(older)
+    await asyncio.wait_for(waiting, 60)
+    more = budget.model("more", memory=403 * MB - budget.usage.budgets["host"].used)
+    loading = more.start()
+    job = more.shell.submit("x")
+    await until(lambda: older.was_unloaded or newer.was_unloaded)
+    assert older.was_unloaded
+    assert not newer.was_unloaded
+    job.cancel()
+    loading.cancel()

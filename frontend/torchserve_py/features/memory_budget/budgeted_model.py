@@ -58,13 +58,15 @@ class BudgetedWorker:
     rest: Rest = Rest.awake
     rest_since: float = 0.0
     has_slept: bool = False
+    is_unmeasured: bool = False  # whether it sleeps, and what it has asleep is not known yet
+    used_at: float = 0.0  # when its model had answered last before it was asked to sleep, which it answers, too
 
     @property
     def staying(self) -> Sizes:
         """What it will count for once what goes now is gone."""
         if self.is_leaving:
             return {}
-        if self.rest is Rest.falling_asleep:
+        if self.rest is Rest.falling_asleep or self.is_unmeasured:
             return {HOST: self.sizes[HOST]} if HOST in self.sizes else {}
         return self.sizes
 
@@ -77,7 +79,8 @@ class BudgetedWorker:
         """Note that it sleeps, or no longer does."""
         assert rest in _NEXT_RESTS[self.rest], f"{rest} after {self.rest}"
         self.rest, self.rest_since = rest, now
-        self.has_slept |= rest is Rest.asleep
+        self.is_unmeasured = rest is Rest.asleep
+        self.has_slept |= self.is_unmeasured
 
     def take(self, memory: Memory, on_gpus: int | None) -> Sizes:
         """Count what was measured, until it is loaded only if that is more than the forecast; return it.
@@ -85,6 +88,7 @@ class BudgetedWorker:
         The same while it wakes. One that can sleep counts awake for what it has had on GPUs at most, since it may do so
         only from its next batch on. What it had in the host's memory while it slept goes on to count.
         """
+        self.is_unmeasured = False
         gpus = [resource for resource in self.sizes if resource != HOST]
         measured = {HOST: memory.peak} if HOST in self.sizes else {}
         if on_gpus or self.rest is Rest.asleep:
@@ -143,6 +147,13 @@ class BudgetedModel:
         """Whether a job waits or runs."""
         return bool(self.model.dispatcher.scheduler.jobs)
 
+    @property
+    def answered_at(self) -> float:
+        """When its latest job ended, by the time of its dispatcher; 0: it has had none."""
+        metrics = self.model.dispatcher.metrics
+        metrics.fold()
+        return metrics.outcomes.last_at
+
     def needs(self, gpu_index: int | None) -> Sizes:
         """Return what the next worker takes, as far as it is limited; on GPUs from this one."""
         return self._of_next(gpu_index, self.footprint.forecast)
@@ -185,16 +196,15 @@ class BudgetedModel:
         loaded = [each.loaded_at for each in staying if each.loaded_at is not None]
         is_loading = len(loaded) < len(staying) or any(map(self._is_unsettled, staying))
         if not (self.is_asked_for or is_loading or demand.bound):  # bound: it has the only copies of states
-            dispatcher.metrics.fold()
-            last_at = dispatcher.metrics.outcomes.last_at
+            last_at = self.answered_at if self.asleep is None else self.asleep.used_at
             idle_for = min(now - max(loaded), dispatcher.now() - last_at if last_at else math.inf)
         return Occupant(
             self, self.keys.priority, idle_for, self.stays_until - now, total(each.sizes for each in staying)
         )
 
     def _is_unsettled(self, each: BudgetedWorker) -> bool:
-        """Whether a worker wakes, or it is not known yet what it has awake."""
-        return each.rest is Rest.waking or (self.can_sleep and not each.peak_is_reset)
+        """Whether a worker wakes, or it is not known yet what it has awake or asleep."""
+        return each.rest is Rest.waking or each.is_unmeasured or (self.can_sleep and not each.peak_is_reset)
 
     def unload(self, why: str) -> None:
         """Take its workers down; they have nothing to do."""

@@ -68,6 +68,11 @@ class _Waiting:
     may_start: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
+    def is_additional(self) -> bool:
+        """Whether its model has a worker that takes jobs; one that sleeps does not."""
+        return self.sleeper is None and self.member.model.pool.ready_count > 0
+
+    @property
     def needs(self) -> Sizes:
         needed = self.member.needs(self.worker.gpu_index)
         if self.sleeper is None:
@@ -151,12 +156,13 @@ class MemoryRoom:
 
         Its client is told when the model will probably be loaded.
         """
-        if not member.loads_on_demand or member.model not in self._members:
+        sleeper = member.asleep  # even if it is to stay by now: it was scaled while it slept
+        if member.model not in self._members or not (member.loads_on_demand or sleeper):
             return None
         now = time.monotonic()
         member.asked_at = now
         self._metrics.missed(member.model.name, member.model.version)
-        if (sleeper := member.asleep) is not None:
+        if sleeper is not None:
             self._ask_to_wake(sleeper, now)
             if sleeper.rest is Rest.waking:
                 return None
@@ -217,7 +223,7 @@ class MemoryRoom:
         """Let workers start for which there is room, in order, and make room for the first that finds none."""
         now = time.monotonic()
         blocked: set[str] = set()  # what those before wait for
-        for waiting in sorted(self._waiting, key=lambda each: (each.member.model.pool.ready_count > 0, each.since)):
+        for waiting in sorted(self._waiting, key=lambda each: (each.is_additional, each.since)):
             if self._is_given_up(waiting, now):
                 continue
             needed = self._needed(waiting)
@@ -299,6 +305,8 @@ class MemoryRoom:
         logger.info("Model %s is to sleep: %s", member.label, why)
         if HOST in share.sizes and not share.has_slept:
             share.sizes[HOST] += share.on_gpus
+        if share.rest is Rest.awake:
+            share.used_at = member.answered_at
         share.turn(Rest.falling_asleep, now)
         in_background(self._fall_asleep(share, why), f"letting model {member.label} sleep")
 
@@ -377,7 +385,8 @@ class MemoryRoom:
                 except Exception:
                     logger.exception("The memory of workers could not be measured this time")
                 took = time.monotonic() - now
-                self._measure_at = now + took + max(_LEAST_PAUSE, took / _MEASURED_SHARE)
+                pause = 0.0 if any(each.is_unmeasured for each in self._workers) else _LEAST_PAUSE
+                self._measure_at = now + took + max(pause, took / _MEASURED_SHARE)
             self._relieve(time.monotonic())
             self._serve_waiting()
             self._changed.clear()
