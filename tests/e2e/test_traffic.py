@@ -173,10 +173,10 @@ def test_mistakes_are_told_and_change_nothing(server: RunningServer, tmp_path: P
 
 
 @contextmanager
-def server_with_snapshots(folder: Path) -> Iterator[RunningServer]:
+def server_with_snapshots(folder: Path, **properties: str) -> Iterator[RunningServer]:
     """Run a server with both versions whose snapshots `restart_with_snapshot` reads."""
     flags = ("--disable-token-auth", "--enable-model-api")
-    with RunningServer({"said": version(folder, "1")}, flags=flags) as server:
+    with RunningServer({"said": version(folder, "1")}, properties, flags=flags) as server:
         server.command = [each for each in server.command if each != "--ncs"]
         server.terminate()
         server.output.write_text("")
@@ -197,10 +197,12 @@ def restart_with_snapshot(server: RunningServer) -> None:
 
 
 def test_weights_survive_a_restart_with_a_snapshot(tmp_path: Path) -> None:
-    with server_with_snapshots(tmp_path) as server:
-        traffic(server, "PUT", {"weights": {"1": 20, "2": 80}})
+    of_file = {"said": {"1": {"trafficWeight": 90}, "2": {"trafficWeight": 10}}}
+    with server_with_snapshots(tmp_path, models=json.dumps(of_file)) as server:
+        assert traffic(server).json()["weights"] == {"1": 90, "2": 10}
+        traffic(server, "PUT", {"weights": {"2": 100}})
         restart_with_snapshot(server)
-        assert traffic(server).json() == {"default": "1", "weights": {"1": 20, "2": 80}}
+        assert traffic(server).json() == {"default": "1", "weights": {"2": 100}}
 
 
 def test_canaries_and_shadows_survive_a_restart_with_a_snapshot(tmp_path: Path) -> None:

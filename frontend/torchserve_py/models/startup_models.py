@@ -63,6 +63,6 @@ def saved_model(model: Model, versions: Versions) -> SavedModel:
         startup_timeout=config.startup_timeout,
         runtime=config.runtime,
         parallel_level=config.parallel_level,
-        weight=model.weight or None,
+        weight=model.weight,
         handler=model.handler if model.handler != model.files.manifest.handler else None,
     )

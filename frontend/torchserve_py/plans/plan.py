@@ -95,7 +95,7 @@ def plan_of(
         at_startup,
         request.in_workflow,
         request.is_function,
-        request.weight or entry.weight or 0,
+        request.weight or 0,
         configured.environment,
         configured.requirements,
         configured.requirements_file or manifest.requirements_file,

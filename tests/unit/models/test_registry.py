@@ -233,9 +233,10 @@ async def test_a_snapshot_says_which_models_are_registered_and_how(make_registry
         response_timeout=5,
         startup_timeout=6,
         runtime="python",
+        weight=0,
         handler="handler.py",
     )
-    changes = {"version": "2.0", "location": "2.0", "default": True, "chosen": True, "min_workers": 1}
+    changes = {"version": "2.0", "location": "2.0", "default": True, "chosen": True, "min_workers": 1, "weight": 30}
     second = first.model_copy(update=changes)
     snapshot = Snapshot("", 0, (first, second), (ModelSpec("again", "again"),))
     write_model(store / "again")

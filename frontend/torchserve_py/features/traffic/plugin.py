@@ -13,10 +13,15 @@ if TYPE_CHECKING:
 
 
 def _doors() -> Iterable[DoorOffer]:
+    from torchserve_py.features.traffic.first_weights import WeightedStart
     from torchserve_py.features.traffic.shadow_door import ShadowDoor
     from torchserve_py.features.traffic.traffic_door import TrafficDoor
 
-    return [DoorOffer("management_address", TrafficDoor), DoorOffer("management_address", ShadowDoor)]
+    return [
+        DoorOffer("inference_address", WeightedStart),
+        DoorOffer("management_address", TrafficDoor),
+        DoorOffer("management_address", ShadowDoor),
+    ]
 
 
 def _background() -> Iterable[BackgroundOffer]:

@@ -29,7 +29,7 @@ class VersionSettings(Schema):
     max_batch_delay: AboveZero = key("maxBatchDelay", "milliseconds that a request may wait for a fuller batch")
     response_timeout: AboveZero = key("responseTimeout", "seconds that an inference may take")
     startup_timeout: AboveZero = key("startupTimeout", "seconds that loading the model may take")
-    weight: AboveZero = key("trafficWeight", "the version's share of the requests that name no version")
+    weight: FromZero = key("trafficWeight", "the version's share of the requests that name no version, 0 for none")
     runtime: AnyText = key("runtimeType", "the interpreter of the workers: `python` or `python3`")
 
 

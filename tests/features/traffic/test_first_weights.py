@@ -1,0 +1,129 @@
+"""Weights of config.properties, of an operator, and of a snapshot, without workers."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.models.registries import MakeRegistry, write_model
+
+from torchserve_py.features.management.management_calls import ManagementCalls
+from torchserve_py.features.snapshots.snapshot_file import Snapshot, parse_snapshot
+from torchserve_py.features.traffic.first_weights import FirstWeights
+from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.settings.model_spec import parse_model_specs
+from torchserve_py.settings.schemas.versions import SavedModel, VersionSettings
+from torchserve_py.settings.server_settings import server_settings
+
+pytestmark = pytest.mark.usefixtures("no_workers")
+
+#: config.properties has these.
+FILE = {"models": {"m": {"1": VersionSettings(weight=90), "2": VersionSettings(weight=10)}}}
+
+
+class Server:
+    """A registry, and what the management API does to it."""
+
+    def __init__(self, registry: ModelRegistry, settings: Mapping[str, Any]) -> None:
+        self.registry = registry
+        made = server_settings().model_construct(enable_model_api=True, **settings)
+        self.calls = ManagementCalls(made, registry)
+        self.first = FirstWeights(made, registry, self.calls)
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        return self.registry.weights("m")
+
+    async def register(self, version: str) -> None:
+        await self.calls.register({"url": version, "initial_workers": 0})
+
+    def snapshot(self) -> Snapshot:
+        """Return what is written and read again."""
+        return parse_snapshot(str(Snapshot("", 0, tuple(self.registry.saved_models()))))
+
+
+@pytest.fixture
+def start(make_registry: MakeRegistry, store: Path) -> Callable[..., Awaitable[Server]]:
+    for version in "123":
+        model = {"modelName": "m", "modelVersion": version, "handler": "handler.py"}
+        write_model(store / version, {"model": model})
+
+    async def start(models: str = "1,2", **settings: Any) -> Server:
+        """Start a server with these models, or with a ``model_snapshot``."""
+        settings = {**FILE, "load_models": tuple(parse_model_specs(models)), **settings}
+        registry = make_registry(**settings)
+        await registry.load_startup_models()
+        server = Server(registry, {"model_store": store, **settings})
+        server.first.give()
+        return server
+
+    return start
+
+
+@pytest.mark.parametrize("weights", [{}, {"2": 100}, {"1": 50, "2": 50}])
+async def test_weights_of_an_operator_win_over_those_of_the_file_after_a_restart(
+    start: Callable[..., Awaitable[Server]], weights: dict[str, int]
+) -> None:
+    server = await start()
+    assert server.weights == {"1": 90, "2": 10}
+    await server.calls.set_weights("m", weights)
+    again = await start(model_snapshot=server.snapshot())
+    assert again.weights == weights
+    # Nor do they come back with a version that is registered later.
+    await again.calls.unregister("m", "2")
+    await again.register("2")
+    await again.register("3")
+    assert again.weights == {version: weight for version, weight in weights.items() if version != "2"}
+    # Not even after one more restart.
+    assert (await start(model_snapshot=again.snapshot())).weights == again.weights
+
+
+async def test_a_snapshot_without_weights_leaves_them_to_the_file(start: Callable[..., Awaitable[Server]]) -> None:
+    saved = tuple(SavedModel(name="m", version=version, location=version, min_workers=0) for version in "12")
+    assert (await start(model_snapshot=Snapshot("", 0, saved))).weights == {"1": 90, "2": 10}
+
+
+async def test_a_version_that_could_not_be_loaded_gets_its_weight_unless_an_operator_has_shared_it_out(
+    start: Callable[..., Awaitable[Server]],
+) -> None:
+    server = await start("1")
+    not_loaded = tuple(parse_model_specs("2"))
+    first = server.snapshot()
+    untouched = Snapshot("", 0, first.models, not_loaded)
+    assert (await start(model_snapshot=untouched)).weights == {"1": 90, "2": 10}
+    await server.calls.set_weights("m", {"1": 100})
+    touched = Snapshot("", 0, server.snapshot().models, not_loaded)
+    assert (await start(model_snapshot=touched)).weights == {"1": 100}
+
+
+async def test_a_version_that_is_registered_later_has_its_weight_of_the_file(
+    start: Callable[..., Awaitable[Server]],
+) -> None:
+    server = await start("1")
+    assert server.weights == {"1": 90}
+    await server.register("2")
+    assert server.weights == {"1": 90, "2": 10}
+    await server.calls.unregister("m", "2")
+    assert server.weights == {"1": 90}
+    await server.register("2")
+    assert server.weights == {"1": 90, "2": 10}
+    await server.calls.unregister("m", "2")
+    await server.calls.set_weights("m", {})
+    await server.register("2")
+    assert server.weights == {}
+
+
+async def test_what_takes_other_requests_gets_no_weight(
+    start: Callable[..., Awaitable[Server]], store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (store / "2" / "model-config.yaml").write_text(
+        "sequenceBatching: true\nsequenceMaxIdleMSec: 1000\nmaxNumSequence: 5\n"
+    )
+    manifest = (store / "2" / "MAR-INF" / "MANIFEST.json").read_text()
+    named = manifest.replace('"handler"', '"configFile": "model-config.yaml", "handler"')
+    (store / "2" / "MAR-INF" / "MANIFEST.json").write_text(named)
+    with caplog.at_level(logging.WARNING):
+        server = await start()
+    assert server.weights == {}
+    assert "Weights of config.properties are not heeded: Versions 1, 2 of model m take requests" in caplog.text
