@@ -82,6 +82,7 @@ BUILT_IN: Final = (
     "fair_use",
     "fleet",
     "journal",
+    "replay",
     "snapshots",
     "confinement",
     "handler_metrics",

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 import requests
+from tests.e2e.journals import model, records, register, replay, wait_for_records
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
@@ -68,49 +68,9 @@ def handle(data, context):
 """
 
 
-def model(folder: Path, name: str, version: str, handler: str, config: str) -> Path:
-    place = folder / f"{name}-{version}"
-    (place / "MAR-INF").mkdir(parents=True)
-    manifest = {"model": {"modelName": name, "modelVersion": version, "handler": "handler.py"}}
-    manifest["model"]["configFile"] = "model-config.yaml"
-    (place / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
-    (place / "handler.py").write_text(handler)
-    (place / "model-config.yaml").write_text(config)
-    return place
-
-
-def replay(server: RunningServer, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Run the command; return its exit status and its report."""
-    done = subprocess.run(
-        [sys.executable, "-m", "torchserve_py.cli", "replay", *arguments, "--server", server.inference, "--json"],
-        env=server.environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    assert done.returncode in (0, 1), done.stderr
-    return done.returncode, json.loads(done.stdout)
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in sorted(folder.rglob("*.jsonl")) for line in file.read_text().splitlines()]
-
-
-def wait_for_records(folder: Path, count: int) -> list[dict[str, Any]]:
-    return eventually(lambda: found if len(found := records(folder)) >= count else [], f"{count} records")
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "journal"
-
-
-def register(server: RunningServer, place: Path) -> None:
-    """Register a version with one worker."""
-    wanted = {"url": str(place), "initial_workers": "1", "synchronous": "true"}
-    answer = requests.post(f"{server.management}/models", params=wanted, timeout=DEADLINE)
-    assert answer.status_code == 200, answer.text
 
 
 def add(server: RunningServer, sequence: str, numbers: Sequence[int]) -> None:

@@ -1,1 +1,1 @@
-"""The journal: requests and answers of a model as files that other tools read, and their replay on another version."""
+"""The journal: requests and answers of a model as files that other tools read."""

@@ -3,13 +3,14 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 #: How many differences of one answer are told, and how many characters of a value.
 _MOST_TOLD: Final = 5
 _MOST_SHOWN: Final = 80
 _DATA: Final = b"data: "
-_NOT_JSON: Final = object()
+_STARTS_OF_EVENTS: Final = (_DATA, b"event: ")
 
 
 class Comparison:
@@ -28,25 +29,23 @@ class Comparison:
         """Return what differs, each with where it is; empty if nothing does. ``ignored`` comes on top."""
         if recorded == replayed:
             return []
+        return self.of_documents(documents_in(recorded), documents_in(replayed), ignored)
+
+    def of_documents(self, recorded: Sequence[Any], replayed: Sequence[Any], ignored: Sequence[str] = ()) -> list[str]:
+        """Return the same of answers that were read: values as JSON has them, and ``bytes``."""
         skip = self._ignored | frozenset(ignored)
-        one, other = _documents(recorded), _documents(replayed)
-        if len(one) != len(other):
-            return [f"{len(one)} events became {len(other)}"]
+        if len(recorded) != len(replayed):
+            return [f"{len(recorded)} events became {len(replayed)}"]
         found: list[str] = []
-        for number, (before, after) in enumerate(zip(one, other, strict=True)):
-            where = f"event {number + 1}" if len(one) > 1 else ""
-            found += self._of_documents(before, after, where, skip)
+        for number, (before, after) in enumerate(zip(recorded, replayed, strict=True)):
+            where = f"event {number + 1}" if len(recorded) > 1 else ""
+            try:
+                found += islice(self._of_values(before, after, where, "", skip), _MOST_TOLD - len(found))
+            except RecursionError:
+                found.append(f"{where + ': ' if where else ''}the values are nested too deeply to be compared")
             if len(found) >= _MOST_TOLD:
                 break
-        return found[:_MOST_TOLD]
-
-    def _of_documents(self, one: bytes, other: bytes, where: str, skip: frozenset[str]) -> Iterator[str]:
-        values = _json(one), _json(other)
-        if _NOT_JSON in values:
-            if one != other:
-                yield f"{where + ': ' if where else ''}{_shown(one)} became {_shown(other)}"
-            return
-        yield from self._of_values(*values, where, "", skip)
+        return found
 
     def _of_values(self, one: Any, other: Any, where: str, path: str, skip: frozenset[str]) -> Iterator[str]:
         if isinstance(one, dict) and isinstance(other, dict):
@@ -73,27 +72,35 @@ class Comparison:
             return type(one) is type(other) and bool(one == other)
         if one == other or (one != one and other != other):  # noqa: PLR0124 - NaN
             return True
-        return math.isclose(one, other, rel_tol=self._tolerance, abs_tol=self._tolerance)
+        try:
+            return math.isclose(one, other, rel_tol=self._tolerance, abs_tol=self._tolerance)
+        except OverflowError:  # an integer that no float can hold
+            return False
 
 
 def _are_numbers(*values: Any) -> bool:
     return all(isinstance(each, int | float) for each in values)
 
 
-def _documents(answer: bytes) -> list[bytes]:
-    """Return the data of events that a server sends, or the answer itself."""
-    if not answer.startswith(_DATA):
-        return [answer]
-    return [line.removeprefix(_DATA) for line in answer.splitlines() if line.startswith(_DATA)]
+def documents_in(answer: bytes) -> list[Any]:
+    """Return the data of the events that an answer consists of, or all of it: values of JSON, or else ``bytes``."""
+    if not answer.startswith(_STARTS_OF_EVENTS):
+        return [json_or_bytes(answer)]
+    return [json_or_bytes(line.removeprefix(_DATA)) for line in answer.splitlines() if line.startswith(_DATA)]
 
 
-def _json(text: bytes) -> Any:
+def json_or_bytes(text: bytes) -> Any:
+    """Return the value that a text in JSON says, or the text if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return _NOT_JSON
+        return text
 
 
 def _shown(value: Any) -> str:
-    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else json.dumps(value)
+    text = _text(value) if isinstance(value, bytes) else json.dumps(value, default=_text)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""The requests and answers of models as files, and their replay."""
+"""The requests and answers of models as files."""
 
 from __future__ import annotations
 
@@ -51,5 +51,4 @@ PLUGIN = Plugin(
     around=_around,
     settings=_settings,
     model_config=_model_config,
-    commands={"replay": "torchserve_py.features.journal.replay_command"},
 )

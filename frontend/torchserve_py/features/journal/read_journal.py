@@ -15,6 +15,7 @@ import orjson
 from torchserve_py.features.journal.journal_files import SUFFIX
 from torchserve_py.features.journal.journal_record import JournalRecord
 from torchserve_py.features.journal.sealed_lines import KeyUnusable, SealBroken, opener
+from ts.protocol.messages import OPENPI
 
 #: The longest line that is read: a record with the largest bodies, sealed.
 _LONGEST_LINE: Final = 256 << 20
@@ -42,6 +43,8 @@ class JournalReader:
         self.incomplete = 0
         self.damaged = 0
         self.places: list[Place] = []
+        #: The last step of each episode of openpi's, which ends with its client's connection.
+        self._episodes: dict[tuple[str, str | None], Place] = {}
         try:
             for file in _files_of(paths):
                 self._add(file, key)
@@ -50,6 +53,11 @@ class JournalReader:
         except KeyUnusable as error:
             raise JournalUnreadable(str(error)) from error
         self.places.sort(key=attrgetter("at"))
+        self._last_steps = frozenset(self._episodes.values())
+
+    def ends_episode(self, place: Place) -> bool:
+        """Return whether a record is the last one of an episode."""
+        return place in self._last_steps
 
     def close(self) -> None:
         """Close the files."""
@@ -79,7 +87,11 @@ class JournalReader:
                 break
             try:
                 record = self._record(line, number)
-                self.places.append(Place(datetime.fromisoformat(record["time"]).timestamp(), number, offset))
+                place = Place(datetime.fromisoformat(record["time"]).timestamp(), number, offset)
+                self.places.append(place)
+                if record["protocol"] == OPENPI:
+                    episode = record["model"], record["sequence"]
+                    self._episodes[episode] = max(place, self._episodes.get(episode, place))
                 opened += 1
             except SealBroken as error:
                 if not opened:

@@ -16,17 +16,24 @@ import aiohttp
 from torchserve_py.features.journal.answer_comparison import Comparison
 from torchserve_py.features.journal.journal_record import JournalRecord, content_of
 from torchserve_py.features.journal.read_journal import JournalReader, Place
-from torchserve_py.features.journal.replay_report import Difference, ReplayReport
-from torchserve_py.features.journal.replay_requests import NotReplayable, ReplayRequest, request_of
+from torchserve_py.features.replay.answer_documents import NotComparable, recorded_documents, replayed_documents
+from torchserve_py.features.replay.episode_sender import EpisodeSender
+from torchserve_py.features.replay.grpc_sender import GrpcSender
+from torchserve_py.features.replay.http_sender import HttpSender
+from torchserve_py.features.replay.replay_report import Difference, ReplayReport
+from torchserve_py.features.replay.replay_requests import RESPONSES, NotReplayable, ReplayRequest, request_of
+from torchserve_py.features.replay.senders import USER_AGENT, NoAnswer, NotConnected, Sender, SentAnswer
+from torchserve_py.features.replay.sequence_names import SequenceNames
 from torchserve_py.scheduling.effects import Cause
-from ts.protocol.messages import OPEN_INFERENCE_REST
+from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
 
-#: By this requests of a replay are told from others.
-USER_AGENT: Final = "torchserve-py-replay"
 #: The members of answers that tell one answer, or one server, from others.
+_OPENAI: Final = "openai"
 _OWN_MEMBERS: Final[Mapping[str, Sequence[str]]] = {
     OPEN_INFERENCE_REST: ("id", "model_version"),
-    "openai": ("id", "created", "system_fingerprint"),
+    OPEN_INFERENCE_GRPC: ("id", "model_version"),
+    _OPENAI: ("id", "created", "system_fingerprint"),
+    RESPONSES: ("created_at", "response.created_at"),
 }
 #: Why a recorded request has not run. After any other cause nobody knows, so its sequence cannot be followed further.
 _HAS_NOT_RUN: Final = frozenset(
@@ -42,13 +49,10 @@ _HAS_NOT_RUN: Final = frozenset(
         ),
     )
 )
-#: The statuses of a server that is full, how often a request is sent again then, and the first pause (seconds).
-_FULL: Final = frozenset((429, 503))
+#: How often a request is sent if the server is full or not there, and the first pause between (seconds).
 _TRIES: Final = 8
 _FIRST_PAUSE: Final = 0.1
-#: The most of an answer that is read (bytes).
-_LONGEST_ANSWER: Final = 256 << 20
-_CHUNK: Final = 1 << 16
+_AFTER_A_GAP: Final = "a step before it in its sequence was not replayed"
 
 
 class ReplayPlan(NamedTuple):
@@ -56,6 +60,7 @@ class ReplayPlan(NamedTuple):
 
     Attributes:
         server: The URL of the inference API.
+        grpc: That of its gRPC port.
         models: The models whose requests are sent, each with the version that gets them, None for the default one;
             empty for all models.
         speed: How many times as fast as recorded requests are sent; None: as soon as there is room.
@@ -65,6 +70,7 @@ class ReplayPlan(NamedTuple):
     """
 
     server: str
+    grpc: str
     models: Mapping[str, str | None]
     speed: float | None
     at_once: int
@@ -73,12 +79,15 @@ class ReplayPlan(NamedTuple):
     comparison: Comparison
 
 
+class ServerGone(Exception):
+    """A server cannot be reached, or not any more; the message says why."""
+
+
 class _Followed:
     """A recorded sequence and the new one that stands for it."""
 
     def __init__(self, recorded_id: str, fresh_id: str, generation: str | None) -> None:
-        self.recorded_id = recorded_id
-        self.fresh_id = fresh_id
+        self.names = SequenceNames(recorded_id, fresh_id)
         self.generation = generation
         #: Why no further steps are sent; empty while they are.
         self.broken = ""
@@ -95,27 +104,36 @@ class Replay:
         self._count = 0
         self._sequences: dict[tuple[str, str], _Followed] = {}
         self._room = asyncio.Semaphore(plan.at_once)
-        self._report = ReplayReport()
-        self._report.incomplete, self._report.damaged = journal.incomplete, journal.damaged
+        #: What was found so far.
+        self.report = ReplayReport()
+        self.report.incomplete, self.report.damaged = journal.incomplete, journal.damaged
+        self._senders: dict[str, Sender] = {}
 
     async def run(self) -> ReplayReport:
-        """Send all requests, and return what was found. Raises aiohttp.ClientError: the server cannot be reached."""
-        headers = {"User-Agent": USER_AGENT}
-        if self._plan.key is not None:
-            headers["Authorization"] = f"Bearer {self._plan.key}"
+        """Send all requests, and return what was found.
+
+        Raises aiohttp.ClientError: the server cannot be reached; ServerGone: not any more; JournalUnreadable.
+        """
+        plan, headers = self._plan, {"User-Agent": USER_AGENT}
+        if plan.key is not None:
+            headers["Authorization"] = f"Bearer {plan.key}"
         async with aiohttp.ClientSession(
             headers=headers,
-            timeout=aiohttp.ClientTimeout(total=self._plan.timeout),
+            timeout=aiohttp.ClientTimeout(total=plan.timeout),
             connector=aiohttp.TCPConnector(limit=0),
             skip_auto_headers=("Content-Type", "Accept"),
-        ) as self._http:
-            async with self._http.get(f"{self._plan.server}/live"):  # otherwise each request would fail for itself
+        ) as http:
+            async with http.get(f"{plan.server}/live"):  # otherwise each request would fail for itself
                 pass
+            calls, self._episodes = GrpcSender(plan.grpc, plan.timeout, plan.key), EpisodeSender(http, plan.server)
+            self._senders = {"http": HttpSender(http, plan.server), "grpc": calls, "openpi": self._episodes}
             try:
                 await self._send_all()
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None
-        return self._report
+            finally:
+                await calls.close()
+        return self.report
 
     async def _send_all(self) -> None:
         began, first = time.monotonic(), None
@@ -124,38 +142,41 @@ class Replay:
                 record = self._journal.read(place)
                 if self._plan.models and record["model"] not in self._plan.models:
                     continue
-                if record["headers"].get("user-agent") == USER_AGENT:  # an earlier replay on a model with a journal
+                if record["headers"].get("user-agent", "").startswith(USER_AGENT):  # on a model with a journal
                     continue
                 first = place.at if first is None else first
                 await self._wait_for(place, first, began)
                 await self._room.acquire()
-                self._begin(group, record)
+                self._begin(group, record, is_last=self._journal.ends_episode(place))
 
     async def _wait_for(self, place: Place, first: float, began: float) -> None:
         if self._plan.speed is not None:
             due = began + (place.at - first) / self._plan.speed
             if (left := due - time.monotonic()) > 0:
                 await asyncio.sleep(left)
-            self._report.was_late(max(0.0, time.monotonic() - due))
+            self.report.was_late(max(0.0, time.monotonic() - due))
 
-    def _begin(self, group: asyncio.TaskGroup, record: JournalRecord) -> None:
+    def _begin(self, group: asyncio.TaskGroup, record: JournalRecord, *, is_last: bool) -> None:
         """Begin to send a request, or count why it is not sent; then give its room back."""
         followed = None
         try:
             followed = self._followed(record)
             self._check_outcome(record)
-            fresh_id = None if followed is None else followed.fresh_id
+            fresh_id = None if followed is None else followed.names.fresh_id
             request = request_of(record, self._plan.models.get(record["model"]), fresh_id)
         except NotReplayable as reason:
-            self._report.not_replayed[str(reason)] += 1
+            self.report.not_replayed[str(reason)] += 1
             if followed is not None and not followed.broken and record["cause"] not in _HAS_NOT_RUN:
-                followed.broken = "a step before it in its sequence was not replayed"
+                followed.broken = _AFTER_A_GAP
             self._room.release()
-            return
+            request = None
         before = None if followed is None else followed.last_step
-        task = group.create_task(self._send_after(before, record, request, followed))
-        if followed is not None:
-            followed.last_step = task
+        if request is not None:
+            before = group.create_task(self._send_after(before, record, request, followed))
+            if followed is not None:
+                followed.last_step = before
+        if followed is not None and before is not None and (is_last or followed.broken):
+            group.create_task(self._leave_after(before, followed.names.fresh_id))
 
     def _followed(self, record: JournalRecord) -> _Followed | None:
         """Return the sequence of a record. Raises NotReplayable: it cannot be followed."""
@@ -189,64 +210,72 @@ class Replay:
         try:
             if before is not None:
                 await asyncio.wait((before,))
-            await self._send(record, request, followed)
+            if followed is not None and followed.broken:
+                self.report.not_replayed[followed.broken] += 1
+            else:
+                await self._send(record, request, followed)
         finally:
             self._room.release()
 
+    async def _leave_after(self, last_step: asyncio.Task[None], fresh_id: str) -> None:
+        await asyncio.wait((last_step,))
+        await self._episodes.leave(fresh_id)
+
     async def _send(self, record: JournalRecord, request: ReplayRequest, followed: _Followed | None) -> None:
-        pause = _FIRST_PAUSE
+        sender = self._senders[request.door]
+        names = SequenceNames("", "") if followed is None else followed.names
+        if record["protocol"] == RESPONSES:
+            body = names.in_request(request.body.decode("utf-8", "surrogateescape"))
+            request = request._replace(
+                path=names.in_request(request.path), body=body.encode("utf-8", "surrogateescape")
+            )
+        pause, expected = _FIRST_PAUSE, sender.recorded_status(record)
         for left in reversed(range(_TRIES)):
             began = time.monotonic()
             try:
-                status, answer = await self._answer(request)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                what = f"no answer within {self._plan.timeout:g} s" if isinstance(error, TimeoutError) else str(error)
-                self._differs(record, [what or type(error).__name__])
+                sent = await sender.send(request, names.fresh_id)
+            except NotConnected as error:
+                if not left:
+                    raise ServerGone(str(error)) from error
+            except NoAnswer as error:
+                self._differs(record, [str(error)])
+                if followed is not None:
+                    followed.broken = "a step before it in its sequence had no answer"
                 return
-            took = time.monotonic() - began
-            is_full = status in _FULL and record["status"] not in _FULL and self._plan.speed is None
-            if not (is_full and left) or isinstance(request.body, aiohttp.FormData):
-                break
+            else:
+                took = time.monotonic() - began
+                may_wait = sent.is_full and sent.status != expected and self._plan.speed is None
+                if not (may_wait and left):
+                    break
             await asyncio.sleep(pause)
             pause *= 2
-        self._report.took(record["waiting_seconds"] + record["running_seconds"], took)
-        self._compare(record, status, answer, followed)
+        self.report.took(record["waiting_seconds"] + record["running_seconds"], took)
+        if sent.status != expected:
+            told = f": {sent.failure}" if sent.failure else ""
+            self._differs(record, [f"status {expected} became {sent.status}{told}"])
+        else:
+            self._compare(record, sent, names)
 
-    async def _answer(self, request: ReplayRequest) -> tuple[int, bytes]:
-        url = self._plan.server + request.path
-        async with self._http.request(
-            request.method, url, headers=request.headers, data=request.body, allow_redirects=False
-        ) as response:
-            read = bytearray()
-            async for chunk in response.content.iter_chunked(_CHUNK):
-                read += chunk
-                if len(read) > _LONGEST_ANSWER:
-                    raise aiohttp.ClientError(f"the answer has more than {_LONGEST_ANSWER} bytes")
-            return response.status, bytes(read)
-
-    def _compare(self, record: JournalRecord, status: int, answer: bytes, followed: _Followed | None) -> None:
-        if status != record["status"]:
-            shown = answer[:200].decode("utf-8", "backslashreplace") if status >= 400 else ""
-            self._differs(record, [f"status {record['status']} became {status}{': ' + shown if shown else ''}"])
-            return
+    def _compare(self, record: JournalRecord, sent: SentAnswer, names: SequenceNames) -> None:
         if record["failed"]:
-            self._report.same()
+            self.report.same()
             return
-        if record["answer_cut"]:
-            self._report.not_compared["the recorded answer was cut (maxBodyBytes)"] += 1
+        kind = _OPENAI if record["headers"].get("url_path", "").startswith("v1/") else ""
+        if record["protocol"] is not None:
+            kind = record["protocol"]
+        if kind == RESPONSES:
+            names.learn(content_of(record["answer"], record["answer_form"]), b"".join(sent.messages))
+        try:
+            recorded = recorded_documents(record)
+        except NotComparable as reason:
+            self.report.not_compared[str(reason)] += 1
             return
-        if followed is not None:
-            answer = answer.replace(followed.fresh_id.encode(), followed.recorded_id.encode())
-        recorded = content_of(record["answer"], record["answer_form"])
-        if record["protocol"] == OPEN_INFERENCE_REST and record["headers"].get(":endpoint", "").endswith("_stream"):
-            answer = b"".join(line[6:] for line in answer.splitlines() if line.startswith(b"data: "))
-        kind = "openai" if record["headers"].get("url_path", "").startswith("v1/") else record["protocol"]
-        what = self._plan.comparison.differences(recorded, answer, _OWN_MEMBERS.get(kind or "", ()))
-        if what:
+        replayed = [names.in_answer(each) for each in replayed_documents(record, sent.messages, sent.headers)]
+        if what := self._plan.comparison.of_documents(recorded, replayed, _OWN_MEMBERS.get(kind, ())):
             self._differs(record, what)
         else:
-            self._report.same()
+            self.report.same()
 
     def _differs(self, record: JournalRecord, what: Sequence[str]) -> None:
         where = record["path"] or f"({record['via']})"
-        self._report.differs(Difference(record["request_id"], record["time"], record["sequence"], where, what))
+        self.report.differs(Difference(record["request_id"], record["time"], record["sequence"], where, what))

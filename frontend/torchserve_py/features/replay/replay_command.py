@@ -8,15 +8,17 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 
 from torchserve_py.features.journal.answer_comparison import Comparison
 from torchserve_py.features.journal.read_journal import JournalReader, JournalUnreadable
-from torchserve_py.features.journal.replay import Replay, ReplayPlan
-from torchserve_py.features.journal.replay_report import ReplayReport
 from torchserve_py.features.journal.sealed_lines import KeyUnusable, key_in
+from torchserve_py.features.replay.grpc_sender import PLAIN, TLS
+from torchserve_py.features.replay.replay import Replay, ReplayPlan, ServerGone
+from torchserve_py.features.replay.replay_report import ReplayReport
 
 #: The variable with the server's key: arguments of a command can be seen by all users of a machine.
 KEY_VARIABLE: Final = "TORCHSERVE_PY_KEY"
@@ -24,6 +26,7 @@ _DIFFERS: Final = 1
 _FAILED: Final = 2
 #: How many requests may be without an answer while they are sent at their recorded times.
 _MANY: Final = 256
+_GRPC_PORT: Final = 7070
 _EPILOG: Final = f"""\
 The exit status is 0 if all answers are as recorded, 1 if one differs, 2 if the replay is not possible.
 A server that asks for a key gets the one in the variable {KEY_VARIABLE}."""
@@ -47,6 +50,12 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--server", metavar="URL", default="http://127.0.0.1:8080", help="the inference API (%(default)s)"
+    )
+    parser.add_argument(
+        "--grpc",
+        metavar="URL",
+        type=_grpc_url,
+        help=f"its gRPC port, as the server logs it (grpc://, port {_GRPC_PORT}, on the host of --server)",
     )
     parser.add_argument(
         "--speed",
@@ -96,6 +105,12 @@ def _number(what: str, is_right: Callable[[float], bool]) -> Callable[[str], flo
     return read
 
 
+def _grpc_url(text: str) -> str:
+    if not text.startswith((PLAIN, TLS)) or not text.partition("://")[2]:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a URL such as {PLAIN}127.0.0.1:{_GRPC_PORT}")
+    return text
+
+
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 10_000):
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 to 10000")
@@ -115,11 +130,12 @@ def main(argv: Sequence[str]) -> int:
     at_once = given.at_once or (1 if given.speed is None else _MANY)
     comparison = Comparison(given.tolerance, given.ignore)
     key = os.environ.get(KEY_VARIABLE)
-    plan = ReplayPlan(given.server.rstrip("/"), models, given.speed, at_once, given.timeout, key, comparison)
+    grpc = given.grpc or f"{PLAIN}{urlsplit(given.server).hostname}:{_GRPC_PORT}"
+    plan = ReplayPlan(given.server.rstrip("/"), grpc, models, given.speed, at_once, given.timeout, key, comparison)
     try:
         journal = JournalReader(given.journal, None if given.key_file is None else key_in(given.key_file))
         try:
-            report = asyncio.run(_replayed(plan, journal))
+            report, gone = asyncio.run(_replayed(plan, journal))
         finally:
             journal.close()
     except (JournalUnreadable, KeyUnusable) as error:
@@ -129,8 +145,16 @@ def main(argv: Sequence[str]) -> int:
         print(f"torchserve-py replay: {given.server} cannot be reached: {error}", file=sys.stderr)
         return _FAILED
     print(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2).decode() if given.json else report.as_text())
+    if gone:
+        print(f"torchserve-py replay: the rest was not sent: {gone}", file=sys.stderr)
+        return _FAILED
     return _DIFFERS if report.differing else 0
 
 
-async def _replayed(plan: ReplayPlan, journal: JournalReader) -> ReplayReport:
-    return await Replay(plan, journal).run()
+async def _replayed(plan: ReplayPlan, journal: JournalReader) -> tuple[ReplayReport, str]:
+    """Return what was found, and why not all was sent."""
+    replay = Replay(plan, journal)
+    try:
+        return await replay.run(), ""
+    except ServerGone as gone:
+        return replay.report, str(gone)

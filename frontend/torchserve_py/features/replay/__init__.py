@@ -1,0 +1,1 @@
+"""The replay of journals on a running server."""

@@ -1,0 +1,53 @@
+"""Sends requests over HTTP."""
+
+from typing import Final
+
+import aiohttp
+
+from torchserve_py.features.journal.journal_record import JournalRecord
+from torchserve_py.features.replay.replay_requests import ReplayRequest
+from torchserve_py.features.replay.senders import NoAnswer, NotConnected, SentAnswer
+
+#: The statuses of a server that is full.
+_FULL: Final = frozenset((429, 503))
+#: The most of an answer that is read, and of one that says why there is none (bytes).
+LONGEST_ANSWER: Final = 256 << 20
+_CHUNK: Final = 1 << 16
+_MOST_SHOWN: Final = 200
+
+
+class HttpSender:
+    """Sends to the server at this URL."""
+
+    def __init__(self, http: aiohttp.ClientSession, server: str) -> None:
+        self._http = http
+        self._server = server
+
+    def recorded_status(self, record: JournalRecord) -> str:
+        """Return the status of HTTP."""
+        return str(record["status"])
+
+    async def send(self, request: ReplayRequest, sequence_id: str | None) -> SentAnswer:
+        """Send a request, and read all of the answer."""
+        read = bytearray()
+        try:
+            async with self._http.request(
+                request.method,
+                self._server + request.path,
+                headers=request.headers,
+                data=request.body,
+                allow_redirects=False,
+            ) as response:
+                async for chunk in response.content.iter_chunked(_CHUNK):
+                    read += chunk
+                    if len(read) > LONGEST_ANSWER:
+                        raise NoAnswer(f"the answer has more than {LONGEST_ANSWER} bytes")
+        except aiohttp.ClientConnectorError as error:
+            raise NotConnected(str(error)) from error
+        except TimeoutError as error:
+            raise NoAnswer(f"no answer within {self._http.timeout.total:g} s") from error
+        except aiohttp.ClientError as error:
+            raise NoAnswer(str(error) or type(error).__name__) from error
+        failure = bytes(read[:_MOST_SHOWN]).decode("utf-8", "backslashreplace") if response.status >= 400 else ""
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return SentAnswer(str(response.status), (bytes(read),), headers, failure, response.status in _FULL)

@@ -1,0 +1,209 @@
+"""A replay on servers of the test's: order, what a server answers, and servers that are full or go away."""
+
+import base64
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgpack
+import pytest
+from aiohttp import WSMsgType, web
+from aiohttp.test_utils import TestServer
+from grpc import aio
+from tests.features.replay.recorded import recorded, replayed, step
+
+from torchserve_py.features.replay import replay
+from torchserve_py.features.replay.replay import ServerGone
+from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
+
+Answer = Callable[[web.Request], Any]
+Serve = Callable[[Answer], Any]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Serves what a function answers."""
+    opened: list[TestServer] = []
+
+    async def run(answer: Answer) -> TestServer:
+        app = web.Application()
+        app.router.add_get("/live", live)
+        app.router.add_route("*", "/{rest:.*}", answer)
+        opened.append(TestServer(app))
+        await opened[-1].start_server()
+        return opened[-1]
+
+    async def live(request: web.Request) -> web.Response:
+        return web.Response()
+
+    yield run
+    for each in opened:
+        await each.close()
+
+
+def address(server: TestServer) -> str:
+    return str(server.make_url("")).rstrip("/")
+
+
+async def test_a_full_server_is_asked_again(tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_FIRST_PAUSE", 0.001)
+    statuses, forms = [429, 503, 200, 503], []
+
+    async def answer(request: web.Request) -> web.Response:
+        forms.append(dict(await request.post()))
+        return web.Response(status=statuses.pop(0))
+
+    fields = [{"name": "data", "content_type": None, "value": "3", "form": "text"}]
+    records = [recorded(1, body=fields, body_form="parameters"), recorded(2, status=503, failed=True)]
+    report = await replayed(tmp_path, records, address(await serve(answer)))
+    assert (report.equal, report.differing, statuses) == (2, 0, [])
+    assert [len(each) for each in forms] == [1, 1, 1, 0]
+
+
+async def test_steps_wait_for_those_before_them_and_stop_after_one_without_an_answer(
+    tmp_path: Path, serve: Serve
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = await request.text()
+        seen.append((request.headers["ts_request_sequence_id"], body))
+        if body == "lost":
+            assert request.transport is not None
+            request.transport.close()
+        return web.Response(text=f"{body} of {request.headers['ts_request_sequence_id']}")
+
+    records = [step(number, "s", body=f"{number}", answer=f"{number} of s") for number in (1, 2)]
+    records += [step(3, "s", body="lost"), step(4, "s", body="4"), step(1, "t", body="1", answer="1 of t")]
+    records.sort(key=lambda each: each["time"])
+    report = await replayed(tmp_path, records, address(await serve(answer)), at_once=5)
+    ids = {each for each, _ in seen}
+    assert len(ids) == 2
+    assert {tuple(body for each, body in seen if each == one) for one in ids} == {("1", "2", "lost"), ("1",)}
+    assert (report.equal, report.differing) == (3, 1)
+    assert dict(report.not_replayed) == {"a step before it in its sequence had no answer": 1}
+
+
+async def test_a_server_that_goes_away_ends_the_replay(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_FIRST_PAUSE", 0.001)
+
+    async def answer(request: web.Request) -> web.Response:
+        assert server.runner is not None
+        for site in tuple(server.runner.sites):
+            await site.stop()
+        gone = web.Response()
+        gone.force_close()
+        return gone
+
+    server = await serve(answer)
+    with pytest.raises(ServerGone, match="Cannot connect"):
+        await replayed(tmp_path, [recorded(number) for number in range(3)], address(server))
+
+
+@pytest.fixture
+async def calls() -> AsyncIterator[tuple[str, list[ModelInferRequest]]]:
+    """A server with the Open Inference service: its address, and the requests that it got."""
+    got: list[ModelInferRequest] = []
+
+    async def answer(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for each in requests:
+            got.append(request := ModelInferRequest.FromString(each))
+            if request.id == "bad":
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such input")
+            response = ModelInferResponse(model_name="m", model_version=request.model_version, id="new")
+            response.outputs.add(name=request.parameters["sequence_id"].string_param, datatype="INT8", shape=[1])
+            response.raw_output_contents.append(bytes([len(got)]))
+            yield response.SerializeToString()
+
+    methods = {"ModelInfer": grpc.stream_stream_rpc_method_handler(answer)}
+    server = aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("inference.GRPCInferenceService", methods),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"grpc://127.0.0.1:{port}", got
+    await server.stop(None)
+
+
+def call(number: int, id_: str = "", **changes: Any) -> Any:
+    request = ModelInferRequest(model_name="m", id=id_)
+    request.parameters["sequence_id"].string_param = "s"
+    response = ModelInferResponse(model_name="m", model_version="1.0", id="old")
+    response.outputs.add(name="s", datatype="INT8", shape=[1]).contents.int_contents.append(number)
+    bodies = {"body": request, "answer": response}
+    told = {name: base64.b64encode(each.SerializeToString()).decode() for name, each in bodies.items()}
+    forms = {"body_form": "base64", "answer_form": "base64", "protocol": "open_inference_grpc", "via": "grpc"}
+    return step(number, "s", **told, **forms, **changes)
+
+
+async def test_calls_over_grpc(tmp_path: Path, serve: Serve, calls: tuple[str, list[ModelInferRequest]]) -> None:
+    async def nothing(request: web.Request) -> web.Response:
+        return web.Response(status=404)
+
+    failed = {"failed": True, "error": "no such input"}
+    records = [call(1), call(2), call(3, "bad", status=400, **failed), call(4, "bad", status=503, **failed), call(9)]
+    url, got = calls
+    report = await replayed(tmp_path, records, address(await serve(nothing)), grpc=url)
+    assert {each.model_version for each in got} == {"2.0"}
+    assert len({each.parameters["sequence_id"].string_param for each in got}) == 1
+    assert [each.what for each in report.differences] == [
+        ["status INTERNAL became INVALID_ARGUMENT: no such input"],
+        ["outputs[0].data[0]: 9 became 5"],
+    ]
+    assert report.equal == 3
+
+
+async def test_a_grpc_port_that_nobody_listens_at_ends_the_replay(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_FIRST_PAUSE", 0.001)
+
+    async def nothing(request: web.Request) -> web.Response:
+        return web.Response()
+
+    with pytest.raises(ServerGone, match="failed to connect"):
+        await replayed(tmp_path, [call(1)], address(await serve(nothing)), grpc="grpc://127.0.0.1:1")
+
+
+async def test_an_episode_has_a_socket_until_its_last_step(tmp_path: Path, serve: Serve) -> None:
+    opened, closed = [], []
+
+    async def answer(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_bytes(msgpack.packb({}))
+        opened.append(request.path)
+        total = 0
+        async for message in socket:
+            assert message.type is WSMsgType.BINARY
+            total += msgpack.unpackb(message.data)["n"]
+            if total < 100:
+                await socket.send_bytes(msgpack.packb({"sum": total, "server_timing": {"infer_ms": 1}}))
+            else:
+                await socket.send_str("too much")
+        closed.append(len(opened))
+        return socket
+
+    def observation(number: int, episode: str, n: int, **told: Any) -> Any:
+        answer = base64.b64encode(msgpack.packb({"sum": told.pop("sum", 0)})).decode()
+        body = base64.b64encode(msgpack.packb({"n": n})).decode()
+        forms = {"body_form": "base64", "answer_form": "base64", "protocol": "openpi", "via": "websocket"}
+        return step(number, episode, body=body, answer=answer, **forms, **told)
+
+    records = [
+        *(observation(1, "a", 1, sum=1), observation(2, "a", 2, sum=3)),
+        *(observation(1, "b", 1, sum=1), observation(2, "b", 1, sum=3)),
+        *(observation(1, "c", 200, status=500, failed=True), observation(2, "c", 200, sum=1)),
+    ]
+    for number, each in enumerate(records):
+        each["time"] = f"2026-01-01T00:00:{number:02}+00:00"
+    report = await replayed(tmp_path, records, address(await serve(answer)))
+    assert opened == ["/openpi/m/2.0"] * 3
+    assert closed == [1, 2, 3], "a socket is closed before the next episode begins"
+    assert [each.what for each in report.differences] == [
+        ["sum: 3 became 2"],
+        ["status answered became failed: too much"],
+    ]
+    assert report.equal == 4
