@@ -19,7 +19,7 @@ from torchserve_py.models.traffic import Traffic
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import BadParameter, ModelNotFound, ModelVersionNotFound
 from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage, page_of_sequences
-from torchserve_py.serving.serving import ModelStatus, ServedModel, Watcher
+from torchserve_py.serving.serving import ModelStatus, ServedModel, StickyBy, Watcher
 from torchserve_py.settings.model_spec import ModelSpec
 from ts.protocol.request_names import header_among
 
@@ -125,6 +125,7 @@ class ServedModels:
         self._traffic: dict[str, Traffic] = {}
         self._watchers: dict[str, Watcher] = {}
         self.on_change: list[Callable[[], None]] = []
+        self.sticky_by: StickyBy = lambda _: None
 
     def find(self, name: str, version: str | None = None) -> Model:
         """Return a version of a model, the default version when ``version`` is None.
@@ -180,7 +181,7 @@ class ServedModels:
                 if live.served.kind != model.kind:
                     raise BadParameter(f"Version {named} of {model.name} takes other requests: name it in the path.")
             elif self._traffic and (traffic := self._traffic.get(model.name)) is not None:
-                live = self.find(model.name, traffic.version_for(request))
+                live = self.find(model.name, traffic.version_for(request, self.sticky_by))
         if request.sequence is not None and (versions := self._names.get(model.name)) and len(versions.models) > 1:
             live = versions.choose_for(request, request.sequence.id, live)
             if live is None:

@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import accumulate
 
-from torchserve_py.jobs.inference_request import USER_HEADER, InferenceRequest
-from ts.protocol.request_names import header_among
+from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.serving.serving import StickyBy
 
 
 class Traffic:
-    """Chooses versions by their weights; those of one sequence or user get the same, on every server with these."""
+    """Chooses versions by their weights; those of one sequence get the same, on every server with these."""
 
     def __init__(self, name: str, weights: Mapping[str, int]) -> None:
         self._name = name
         self._versions = list(weights)
         self._ends = list(accumulate(weights.values()))
 
-    def version_for(self, request: InferenceRequest) -> str:
+    def version_for(self, request: InferenceRequest, sticky_by: StickyBy) -> str:
         """Return the version that the weights choose for a request."""
-        sticky = header_among(request.headers, USER_HEADER) if request.sequence is None else request.sequence.id
+        sticky = sticky_by(request) if request.sequence is None else request.sequence.id
         place = random.random() if sticky is None else self._place_of(sticky)  # noqa: S311 - it is no secret
         return self._versions[bisect(self._ends, place * self._ends[-1])]
 

@@ -195,6 +195,8 @@ class RegisterResult:
 #: Gets a request that was submitted, the version that has it, and its response, which it must not read.
 Watcher: TypeAlias = Callable[[ServedModel, InferenceRequest, Parts], None]
 
+StickyBy: TypeAlias = Callable[[InferenceRequest], str | None]
+
 
 class Serving(Protocol):
     """The models of a server.
@@ -285,6 +287,9 @@ class Serving(Protocol):
 
     #: Called after each change of the served models, and of their numbers of workers.
     on_change: list[Callable[[], None]]
+
+    #: Returns what requests without a sequence have in common that are to get the same version, None if nothing.
+    sticky_by: StickyBy
 
     #: What the workers take of the machine, filled by whoever measures it.
     usage: Usage

@@ -417,3 +417,18 @@ def test_a_handler_that_reads_open_inference_requests_itself_is_named(home, caps
     notes = [line for line in sections["Models"] if "handler.py reads Open Inference requests itself" in line]
     assert len(notes) == told
     assert all("(line 3)" in line and "openInferenceRows: body" in line for line in notes)
+
+
+def test_weights_must_fit_the_models_that_will_be_served(home, capsys):
+    add_model(home, "m", model={"modelVersion": "1"})
+    add_model(home, "other")
+    flags = ("--models", "m", "--traffic", "m=1:90,2:10,other=1.0:100")
+    code, sections = run(home, capsys, "", *flags)
+    assert code == 1
+    assert sections["Refused: the server would not start"] == [
+        "traffic (flag --traffic) has a weight for version 2 of model m, which has 1",
+        "traffic (flag --traffic) has weights for model other, which is not served",
+    ]
+    assert run(home, capsys, "", "--models", "m", "other", "--traffic", "m=1:100")[0] == 0
+    # What is not known is not complained of.
+    assert "Refused: the server would not start" not in run(home, capsys, "", "--models", "gone", *flags[1:])[1]

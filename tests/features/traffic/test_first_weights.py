@@ -1,6 +1,7 @@
 """Weights of config.properties, of an operator, and of a snapshot, without workers."""
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from tests.unit.models.registries import MakeRegistry, write_model
 from torchserve_py.features.management.management_calls import ManagementCalls
 from torchserve_py.features.snapshots.snapshot_file import Snapshot, parse_snapshot
 from torchserve_py.features.traffic.first_weights import FirstWeights
+from torchserve_py.features.traffic.traffic_settings import read_weights
 from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.settings.model_spec import parse_model_specs
 from torchserve_py.settings.schemas.versions import SavedModel, VersionSettings
 from torchserve_py.settings.server_settings import server_settings
@@ -25,9 +28,11 @@ FILE = {"models": {"m": {"1": VersionSettings(weight=90), "2": VersionSettings(w
 class Server:
     """A registry, and what the management API does to it."""
 
-    def __init__(self, registry: ModelRegistry, settings: Mapping[str, Any]) -> None:
+    def __init__(self, registry: ModelRegistry, settings: dict[str, Any]) -> None:
         self.registry = registry
+        origins = {"traffic": settings.pop("origin", "config.properties:3")}
         made = server_settings().model_construct(enable_model_api=True, **settings)
+        made.origins.update(origins)
         self.calls = ManagementCalls(made, registry)
         self.first = FirstWeights(made, registry, self.calls)
 
@@ -51,8 +56,9 @@ def start(make_registry: MakeRegistry, store: Path) -> Callable[..., Awaitable[S
 
     async def start(models: str = "1,2", **settings: Any) -> Server:
         """Start a server with these models, or with a ``model_snapshot``."""
-        settings = {**FILE, "load_models": tuple(parse_model_specs(models)), **settings}
-        registry = make_registry(**settings)
+        first = {"traffic": read_weights(settings["traffic"])} if "traffic" in settings else FILE
+        settings = {**settings, **first, "load_models": tuple(parse_model_specs(models))}
+        registry = make_registry(**{name: each for name, each in settings.items() if name != "origin"})
         await registry.load_startup_models()
         server = Server(registry, {"model_store": store, **settings})
         server.first.give()
@@ -126,4 +132,44 @@ async def test_what_takes_other_requests_gets_no_weight(
     with caplog.at_level(logging.WARNING):
         server = await start()
     assert server.weights == {}
-    assert "Weights of config.properties are not heeded: Versions 1, 2 of model m take requests" in caplog.text
+    assert "at first are not heeded: Versions 1, 2 of model m take requests of different kinds" in caplog.text
+
+
+async def test_a_flag_gives_weights_and_overrides_a_snapshot_and_the_file_does_not(
+    start: Callable[..., Awaitable[Server]],
+) -> None:
+    server = await start(traffic="m=1:90,2:10")
+    assert server.weights == {"1": 90, "2": 10}
+    await server.calls.set_weights("m", {"1": 60, "2": 40})
+    snapshot = server.snapshot()
+    assert (await start(traffic="m=1:90,2:10", model_snapshot=snapshot)).weights == {"1": 60, "2": 40}
+    for origin in ("flag --traffic", "environment variable TS_TRAFFIC"):
+        again = await start(traffic="m=1:0,2:100", model_snapshot=snapshot, origin=origin)
+        assert again.weights == {"2": 100}
+    # Not for one server of a fleet, whose servers are to be the same.
+    fleet = {"model_snapshot": snapshot, "origin": "flag --traffic", "fleet_state": "folder"}
+    member = await start(traffic="m=1:90,2:10", **fleet)
+    assert member.weights == {"1": 60, "2": 40}
+
+
+@pytest.mark.parametrize(
+    ("models", "traffic", "message"),
+    [
+        ("1", "m=1:90,2:10", "traffic (flag --traffic) has a weight for version 2 of model m, which has 1"),
+        ("1", "n=1:100", "traffic (flag --traffic) has weights for model n, which is not served"),
+        ("1,gone", "m=1:90,2:10", "which has 1; the log says why what is to be loaded is not"),
+    ],
+)
+async def test_weights_of_what_is_not_there_keep_a_server_from_starting(
+    start: Callable[..., Awaitable[Server]], models: str, traffic: str, message: str
+) -> None:
+    with pytest.raises(FeatureUnavailable, match=re.escape(message)):
+        await start(models, traffic=traffic, origin="flag --traffic")
+
+
+async def test_weights_of_the_file_for_what_an_operator_has_unregistered_do_no_harm(
+    start: Callable[..., Awaitable[Server]],
+) -> None:
+    server = await start(traffic="m=1:90,2:10")
+    await server.calls.unregister("m", "2")
+    assert (await start(traffic="m=1:90,2:10", model_snapshot=server.snapshot())).weights == {"1": 90}

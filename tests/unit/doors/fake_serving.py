@@ -26,6 +26,7 @@ from torchserve_py.serving.serving import (
     RegisterResult,
     ServedConfig,
     ServedModel,
+    StickyBy,
     Watcher,
     WorkerStatus,
 )
@@ -248,6 +249,7 @@ class FakeServing:
     is_startup_ready: bool = True
     not_loaded: list[ModelSpec] = field(default_factory=list)
     on_change: list[Callable[[], None]] = field(default_factory=list)
+    sticky_by: StickyBy = lambda _: None
     usage: Usage = field(default_factory=Usage)
     requests: list[Any] = field(default_factory=list)
     saved: list[SavedModel] = field(default_factory=list)

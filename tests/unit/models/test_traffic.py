@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from torchserve_py.features.traffic.stickiness import user_of
 from torchserve_py.jobs.inference_request import VERSION_HEADER, InferenceRequest, SequenceRequest
 from torchserve_py.models.traffic import Traffic
 from ts.protocol.request_names import header_among
@@ -22,9 +23,9 @@ def step(sequence: str) -> InferenceRequest:
 def test_requests_are_shared_by_the_weights() -> None:
     traffic = Traffic("m", WEIGHTS)
     for found in (
-        Counter(traffic.version_for(plain()) for _ in range(10_000)),
-        Counter(traffic.version_for(step(f"s{number}")) for number in range(10_000)),
-        Counter(traffic.version_for(plain((b"X-User-Id", f"u{number}".encode()))) for number in range(10_000)),
+        Counter(traffic.version_for(plain(), user_of) for _ in range(10_000)),
+        Counter(traffic.version_for(step(f"s{number}"), user_of) for number in range(10_000)),
+        Counter(traffic.version_for(plain((b"X-User-Id", f"u{number}".encode())), user_of) for number in range(10_000)),
     ):
         for version, weight in WEIGHTS.items():
             assert found[version] == pytest.approx(weight * 100, abs=300)  # more than six standard deviations
@@ -32,18 +33,18 @@ def test_requests_are_shared_by_the_weights() -> None:
 
 def test_a_sequence_and_a_user_get_the_same_version_on_every_server() -> None:
     for request in (step("ada"), plain((b"x-user-id", b"ada")), plain(("X-User-ID", "ada"))):
-        assert len({Traffic("m", WEIGHTS).version_for(request) for _ in range(20)}) == 1
-    assert Traffic("m", WEIGHTS).version_for(step("ada")) == Traffic("m", WEIGHTS).version_for(
-        plain(("x-user-id", "ada"))
+        assert len({Traffic("m", WEIGHTS).version_for(request, user_of) for _ in range(20)}) == 1
+    assert Traffic("m", WEIGHTS).version_for(step("ada"), user_of) == Traffic("m", WEIGHTS).version_for(
+        plain(("x-user-id", "ada")), user_of
     )
 
 
 def test_those_that_have_the_new_version_keep_it_when_its_share_grows() -> None:
     before, after = Traffic("m", {"1": 90, "2": 10}), Traffic("m", {"1": 60, "2": 40})
     requests = [step(f"s{number}") for number in range(1000)]
-    had = [request for request in requests if before.version_for(request) == "2"]
+    had = [request for request in requests if before.version_for(request, user_of) == "2"]
     assert had
-    assert {after.version_for(request) for request in had} == {"2"}
+    assert {after.version_for(request, user_of) for request in had} == {"2"}
 
 
 def test_a_request_names_its_version_in_a_header() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from torchserve_py.doors.binding import http_addresses
@@ -11,6 +11,8 @@ from torchserve_py.features.browser_guard.guard_settings import GuardSettings
 from torchserve_py.features.operator_tools.model_check import ModelCheck, check_models
 from torchserve_py.features.operator_tools.print_config import shown
 from torchserve_py.features.snapshots.snapshot_settings import SnapshotSettings
+from torchserve_py.features.traffic.demanded_weights import demanded_weights, misfits
+from torchserve_py.plugins import restored
 from torchserve_py.settings.flags import Flags
 from torchserve_py.settings.model_spec import is_url
 from torchserve_py.settings.resolution import Resolution
@@ -46,11 +48,13 @@ def check(resolution: Resolution) -> tuple[list[str], bool]:
     lines += _section("Refused", problems)
     lines += _section("Different from TorchServe", _deviations(resolution, settings))
     models = list(check_models(settings))
+    misfits = list(_misfits(settings, models))
+    lines += _section("Refused: the server would not start", misfits)
     about = [line for model in models for line in _model_lines(model)]
     lines += _section(f"Models in {settings.model_store} and at the start", about, "none")
     failed = sum(bool(model.problems) for model in models)
     lines.append(f"{len(models)} model(s) looked at, {failed} would not be served.")
-    return lines, not failed and not problems
+    return lines, not failed and not problems and not misfits
 
 
 def _section(title: str, lines: Iterable[str], nothing: str | None = None) -> Iterator[str]:
@@ -93,6 +97,17 @@ def _deviations(resolution: Resolution, settings: Settings) -> Iterator[str]:
 
 def _serves_other_machines(settings: Settings) -> bool:
     return not all(address.is_loopback for _, address in http_addresses(settings))
+
+
+def _misfits(settings: Settings, models: Sequence[ModelCheck]) -> Iterator[str]:
+    """Yield what `traffic` names that will not be served, as far as all that will be is known."""
+    served: dict[str, set[str]] = {}
+    for model in models:
+        if model.at_startup:
+            if model.served is None:
+                return
+            served.setdefault(model.served[0], set()).add(model.served[1])
+    yield from misfits(settings, demanded_weights(settings, restored(settings)), served)
 
 
 def _model_lines(model: ModelCheck) -> Iterator[str]:

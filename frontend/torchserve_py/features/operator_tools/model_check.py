@@ -41,12 +41,17 @@ _VLLM_HANDLER = "vllm_handler"
 
 @dataclass(slots=True)
 class ModelCheck:
-    """The result of a check: `facts` summarize the model, `notes` give hints, `problems` prevent serving it."""
+    """The result of a check: `facts` summarize the model, `notes` give hints, `problems` prevent serving it.
+
+    ``served`` is the name and the version that it will have, if that is known.
+    """
 
     label: str
+    at_startup: bool
     facts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    served: tuple[str, str] | None = None
 
 
 def check_models(settings: Settings) -> Iterator[ModelCheck]:
@@ -72,7 +77,7 @@ class _Check:
         self._devices = devices
         self._request = model.request
         self._at_startup = at_startup
-        self._out = ModelCheck(str(model.spec) + ("" if at_startup else " (not loaded at the start)"))
+        self._out = ModelCheck(str(model.spec) + ("" if at_startup else " (not loaded at the start)"), at_startup)
 
     def run(self) -> ModelCheck:
         try:
@@ -119,6 +124,7 @@ class _Check:
             workers = f"{plan.config.initial_workers} worker(s)"
             if plan.config.follows_load:
                 workers += f", {plan.config.min_workers} to {plan.config.max_workers} as the load asks for"
+            self._out.served = name, version
             self._out.facts.append(workers if self._at_startup else "valid configuration")
             if contract.handlers:
                 has_requirements = plan.requirements_file is not None

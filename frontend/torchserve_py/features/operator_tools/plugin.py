@@ -16,7 +16,7 @@ def _schemas() -> Sequence[str]:
 
 PLUGIN = Plugin(
     name="operator_tools",
-    needs=("browser_guard", "gpus", "open_inference", "sequence_steps", "snapshots"),
+    needs=("browser_guard", "gpus", "open_inference", "sequence_steps", "snapshots", "traffic"),
     commands={"store": "torchserve_py.features.operator_tools.store_command"},
     reports={
         "--print-config": ReportOffer(

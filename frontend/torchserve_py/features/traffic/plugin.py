@@ -10,18 +10,25 @@ from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Plugin
 
 if TYPE_CHECKING:
     from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
+    from torchserve_py.settings.table import SettingsSection
 
 
 def _doors() -> Iterable[DoorOffer]:
-    from torchserve_py.features.traffic.first_weights import WeightedStart
     from torchserve_py.features.traffic.shadow_door import ShadowDoor
     from torchserve_py.features.traffic.traffic_door import TrafficDoor
+    from torchserve_py.features.traffic.traffic_start import TrafficStart
 
     return [
-        DoorOffer("inference_address", WeightedStart),
+        DoorOffer("inference_address", TrafficStart),
         DoorOffer("management_address", TrafficDoor),
         DoorOffer("management_address", ShadowDoor),
     ]
+
+
+def _settings() -> type[SettingsSection]:
+    from torchserve_py.features.traffic.traffic_settings import TrafficSettings
+
+    return TrafficSettings
 
 
 def _background() -> Iterable[BackgroundOffer]:
@@ -41,6 +48,7 @@ PLUGIN = Plugin(
     needs=("management", "journal"),
     doors=_doors,
     background=_background,
+    settings=_settings,
     protocols={ANSWERS: "ts.features.traffic.compared_answers"},
     model_config=_model_config,
 )
