@@ -112,10 +112,6 @@ class ContractOffer(NamedTuple):
     metrics: str = ""
 
 
-def _no_problems(cache: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    return ()
-
-
 class StoreOffer(NamedTuple):
     """A store for the states of sequences.
 
@@ -130,7 +126,7 @@ class StoreOffer(NamedTuple):
 
     module: str
     keys: tuple[str, ...]
-    problems: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] = _no_problems
+    problems: Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]] = lambda cache: ()
 
 
 class LauncherOffer(NamedTuple):
@@ -183,20 +179,12 @@ class RanksOffer(NamedTuple):
     count_key: str
 
 
-def _no_config_file(environ: Mapping[str, str], cwd: Path) -> None:
-    return None
-
-
 def _none() -> tuple[()]:
     return ()
 
 
 async def _opens(settings: Settings, held: list[socket.socket]) -> tuple[()]:
     return ()
-
-
-def _nothing_around(settings: Settings) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 def _nothing_of_the_kind(settings: Settings) -> None:
@@ -331,7 +319,7 @@ class Plugin:
     order: str = ""
     server_launcher: str = ""
     ended: Callable[[], object] = _none
-    around: Callable[[Settings], AbstractContextManager[None]] = _nothing_around
+    around: Callable[[Settings], AbstractContextManager[None]] = lambda settings: nullcontext()
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     handler_metrics: str = ""
     metric_lines: str = ""
@@ -345,7 +333,7 @@ class Plugin:
     sources: Sequence[SourceOffer] = ()
     runtimes: Mapping[str, str] = field(default_factory=dict)
     forms: str = ""
-    config_file: Callable[[Mapping[str, str], Path], ConfigFile | None] = _no_config_file
+    config_file: Callable[[Mapping[str, str], Path], ConfigFile | None] = lambda environ, cwd: None
     restored: Callable[[Settings], Restored | None] = _nothing_of_the_kind
     settings: Callable[[], type[SettingsSection]] | None = None
     model_config: Callable[[], type[ModelConfigKeys]] | None = None

@@ -168,6 +168,8 @@ def serve(connection: Connection, runtime: TorchServeHandler) -> None:
                 runtime.admit(messages.decode_infer(*fields))
             case [messages.END_SEQUENCE, ended]:
                 runtime.end_sequences(map(EndedSequence._make, ended))
+            case [kind, number] if kind in runtime.answers:
+                connection.send([messages.ANSWER, number, runtime.answers[kind]()])
             case [messages.STOP]:
                 stopping = True
             case [kind, *_]:

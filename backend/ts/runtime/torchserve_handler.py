@@ -6,7 +6,7 @@
 import importlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from ts.connection.batch_claims import BatchClaims
@@ -55,6 +55,8 @@ class TorchServeHandler:
         self._readers: dict[str, RowReader] = {}
         self._claims = claims
         self._frames: deque[InferFrame] = deque()
+        #: What answers the questions of features: messages ``[kind, number]`` that take their turn with batches.
+        self.answers: dict[str, Callable[[], Any]] = {}
 
     @property
     def is_busy(self) -> bool:

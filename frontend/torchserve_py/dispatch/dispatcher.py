@@ -89,8 +89,10 @@ class Dispatcher(ReaderEvents):
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
         self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
-        #: Is asked while no worker is up: gets how long a new job may wait (seconds), and its response, which it may
-        #: let say when to try again; returns why it is refused.
+        #: Whether its only worker rests, see `rest`.
+        self.rests = False
+        #: Is asked while no worker is up, or the only one rests: gets how long a new job may wait (seconds), and its
+        #: response, which it may let say when to try again; returns why it is refused.
         self.refuses: Callable[[float | None, Parts], Cause | None] = lambda limit, parts: None
         #: Called when a job was submitted while no worker is up.
         self.on_waiting: Callable[[], None] = lambda: None
@@ -134,7 +136,7 @@ class Dispatcher(ReaderEvents):
             parts.inputs = Inputs(lambda given: self._pass_on(job, given))
         metrics = self.metrics
         (metrics.by_default if request.by_default else metrics.by_version).requests_total.value += 1
-        if refusal is None and not self._workers:
+        if refusal is None and (self.rests or not self._workers):
             refusal = self.refuses(limit, parts)
         if refusal is not None:
             self._perform((Finish(job, refusal),), now)
@@ -381,6 +383,12 @@ class Dispatcher(ReaderEvents):
     def set_workers(self, count: int) -> None:
         """Tell how many workers there are meant to be; with none, requests are refused."""
         self._pass(lambda now: self.scheduler.set_workers(count, now))
+
+    def rest(self, worker: Worker, *, rests: bool) -> None:
+        """Give no jobs to the only worker, which is idle and keeps its sequences, or give it jobs again."""
+        self.rests = rests
+        if self._workers.get(worker.id) is worker:
+            self._pass(lambda now: self.scheduler.rest(worker.id, now, rests=rests))
 
     async def retire(self, worker: Worker, limit: float) -> None:
         """Give no more jobs to ``worker``, and wait at most ``limit`` seconds until it has none left."""

@@ -23,7 +23,7 @@ from torchserve_py.serving.usage import Usage
 from torchserve_py.workers.pool import WorkerPool
 from torchserve_py.workers.supervisor import Supervisor
 from torchserve_py.workers.worker import Worker
-from ts.protocol.messages import MIGRATED, NOT_MIGRATED
+from ts.protocol.messages import EXPOSE, HEALTH, MIGRATED, NOT_MIGRATED
 
 _ids = itertools.count()
 _NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
@@ -172,12 +172,12 @@ class Model:
         workers = self._ready_workers
         if not self.served.contract.own_health or not workers:
             return self.is_loaded
-        return all(await asyncio.gather(*(worker.check_health(limit) for worker in workers)))
+        return all(await asyncio.gather(*(worker.ask(HEALTH, limit) for worker in workers)))
 
     async def expose_metrics(self, limit: float) -> Mapping[str, str] | None:
         """Return the metrics of the model's own code, see `Serving.expose_metrics`."""
         workers = self._ready_workers
-        texts = await asyncio.gather(*(worker.expose_metrics(limit) for worker in workers))
+        texts = await asyncio.gather(*(worker.ask(EXPOSE, limit) for worker in workers))
         told = {}
         for worker, text in zip(workers, texts, strict=True):
             if text is not None:

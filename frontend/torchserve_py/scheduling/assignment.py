@@ -136,13 +136,18 @@ class Assignment:
     def remove(self, worker: WorkerLoad) -> None:
         """Forget a worker that has nothing in flight, or is lost."""
         del self.workers[worker.id]
-        self._close_places(worker)
+        self.close_places(worker)
 
     def retire(self, worker: WorkerLoad, now: float) -> None:
         """Give nothing more to the worker; it is released once nothing is in flight there."""
         self.take_back(worker, now)
         worker.retiring = True
-        self._close_places(worker)
+        self.close_places(worker)
+
+    def close_places(self, worker: WorkerLoad) -> None:
+        """Give nothing to the worker until it has `answered`, unless it retires or rests."""
+        worker.lane.free.pop(worker.id, None)
+        worker.lane.busy.pop(worker.id, None)
 
     def serve(self, lane: Lane[Any], now: float) -> None:
         """Send what the lane's workers may take now."""
@@ -213,7 +218,7 @@ class Assignment:
             if not worker.in_flight:
                 self._begin_next(worker, now)
         elif not worker.retiring:
-            if self.admission.room(worker):
+            if self.admission.room(worker) and not worker.rests:
                 self._idle(worker, now)
         elif not worker.in_flight:
             self.remove(worker)
@@ -318,7 +323,3 @@ class Assignment:
             movable=tuple(worker.id for worker in staying if worker.id not in bound),
             bound=len(bound),
         )
-
-    def _close_places(self, worker: WorkerLoad) -> None:
-        worker.lane.free.pop(worker.id, None)
-        worker.lane.busy.pop(worker.id, None)

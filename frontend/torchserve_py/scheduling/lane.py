@@ -140,6 +140,7 @@ class WorkerLoad:
     in_flight: dict[str, Job] = field(default_factory=dict)
     ahead: list[AheadBatch] = field(default_factory=list)
     retiring: bool = False
+    rests: bool = False
 
     def __repr__(self) -> str:
         return f"WorkerLoad({self.id!r}, in_flight={list(self.in_flight)}{', retiring' if self.retiring else ''})"

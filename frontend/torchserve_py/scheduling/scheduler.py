@@ -204,6 +204,15 @@ class Scheduler:
             self._assignment.answered(worker, now)
         return self._conclude(now)
 
+    def rest(self, worker_id: str, now: float, *, rests: bool) -> Effects:
+        """Send no jobs to an idle worker, whose sequences stay, until this is called with False."""
+        self._catch_up(now)
+        worker = self._worker(worker_id)
+        worker.rests = rests
+        self._assignment.close_places(worker)
+        self._assignment.answered(worker, now)
+        return self._conclude(now)
+
     def set_workers(self, count: int, now: float) -> Effects:
         """Set how many workers are wanted. With none wanted and none up, jobs are refused as no_worker."""
         self._catch_up(now)

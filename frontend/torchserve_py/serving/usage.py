@@ -61,4 +61,6 @@ class Usage:
     worker_gpu_memory: Mapping[int, int] = field(default_factory=dict)
     gpus: Mapping[int, GpuUsage] = field(default_factory=dict)  # by nvidia-smi's number
     keys: Mapping[str, KeyTotals] = field(default_factory=dict)  # by the names of keys
+    #: How workers rest ("falling asleep", "asleep" or "waking"), and since when (seconds since 1970), by process id.
+    rests: Mapping[int, tuple[str, float]] = field(default_factory=dict)
     budgets: Mapping[str, Budget] = field(default_factory=dict)  # of memory: of the `host`, of `gpu 0` and so on

@@ -240,13 +240,9 @@ class Worker:
         more, body = given
         self._ranks.send_request(encode([messages.INPUT, job_id, more, body]))
 
-    async def check_health(self, limit: float) -> bool:
-        """Ask the model whether it is healthy; one that does not answer within ``limit`` seconds is not."""
-        return self.ready and bool(await self._questions.ask(messages.HEALTH, limit))
-
-    async def expose_metrics(self, limit: float) -> bytes | None:
-        """What the model's code has counted itself, in Prometheus' text format; None if it does not say in time."""
-        return await self._questions.ask(messages.EXPOSE, limit) if self.ready else None
+    async def ask(self, kind: str, limit: float) -> Any:
+        """Return the answer to a question; None if there is none within ``limit`` seconds."""
+        return await self._questions.ask(kind, limit) if self.ready else None
 
     def end_sequence(self, sequence_id: str, reason: str, moment: float) -> None:
         """Tell the handler that a sequence is over since that moment (`ts.protocol.boot_clock`)."""
@@ -302,7 +298,7 @@ class Worker:
                 self._events.take_out(self)
             case [messages.TAKEN, job_id, count]:
                 self._events.taken(self, job_id, count)
-            case [messages.HEALTHY | messages.EXPOSED, number, answer]:
+            case [messages.ANSWER, number, answer]:
                 self._questions.answered(number, answer)
             case [messages.DECLARES, declarations]:
                 self.declares = checked_declarations(declarations)

@@ -24,7 +24,10 @@ MB = 1_000_000
 
 
 class RoomWorker(FakeWorker):
-    """A worker that waits for room, loads, answers and ends when it is told to."""
+    """A worker that waits for room, loads, answers and ends when it is told to.
+
+    ``asked`` is the question that it has not answered yet, ``killed`` why it was ended.
+    """
 
     label = "W-1-m_1.0"
 
@@ -33,6 +36,20 @@ class RoomWorker(FakeWorker):
         self.pid, self.gpu_index = pid, gpu_index
         self.ready = False
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.asked = self.killed = ""
+        self._answer: asyncio.Future[float | str | None] = asyncio.get_running_loop().create_future()
+
+    async def ask(self, kind: str, limit: float) -> float | str | None:
+        self.asked, self._answer = kind, asyncio.get_running_loop().create_future()
+        return await self._answer
+
+    def answers(self, value: float | str | None) -> None:
+        """Answer the question."""
+        self.asked = ""
+        self._answer.set_result(value)
+
+    def kill(self, reason: str) -> None:
+        self.killed = reason
 
 
 class FakePool:
@@ -137,6 +154,7 @@ class Sharing:
         """The worker is gone."""
         assert self.pool.worker is not None
         if self.up is not None:
+            self.up.ready = False
             self.shell.lose(self.up)
         self.pool.worker.ended.set_result("is over")
 

@@ -4,28 +4,31 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.features.memory_budget.shared_budget import MB, BudgetOf, Sharing, until
+from tests.features.memory_budget.shared_budget import MB, BudgetOf, RoomWorker, Sharing, until
 
 from torchserve_py.features.memory_budget import memory_room as module
 
 Make = Callable[..., BudgetOf]
 
 
-async def asked_to_sleep(model: Sharing) -> str:
-    """Wait until the handler of a model is asked to sleep; return the job."""
+async def asked(model: Sharing, question: str) -> RoomWorker:
+    """Wait until the handler of a model is asked to sleep or to wake; return the worker."""
     assert model.up is not None
     worker = model.up
-    await until(lambda: worker.in_flight)
-    (job_id,) = worker.in_flight
-    return job_id
+    await until(lambda: worker.asked == question)
+    return worker
 
 
 async def sleep(model: Sharing, left: int = 5 * MB) -> None:
     """Wait until a model is asked to sleep, and let it: it has so much on its GPU then."""
-    job_id = await asked_to_sleep(model)
-    assert model.up is not None
-    model.budget.memory[model.up.pid] = left
-    model.shell.result(model.up, job_id, False, 200, "", [], b"", None)
+    worker = await asked(model, "sleep")
+    model.budget.memory[worker.pid] = left
+    worker.answers(0.5)
+
+
+async def wake(model: Sharing) -> None:
+    """Wait until a model is asked to wake, and let it."""
+    (await asked(model, "wake")).answers(0.5)
 
 
 async def two_that_take_turns(make: Make, **sizes: int) -> tuple[Sharing, Sharing, "asyncio.Task[None]"]:
@@ -48,35 +51,64 @@ async def test_a_model_sleeps_and_its_requests_wait_for_room_to_wake(make: Make)
     second.up.ready = True
     second.shell.dispatcher.worker_up(second.up)  # type: ignore[arg-type]
     # A request for the sleeper waits: the other model works.
-    asked = first.shell.submit("y")
+    late = first.shell.submit("y")
     assert first.up is not None
-    assert first.up.batches == [[b""]]
     second.shell.answer(second.up, job)
     await sleep(second)
-    await until(lambda: first.up is not None and first.up.in_flight)
-    assert first.up.batches == [[b""], ["y"]]
-    first.shell.answer(first.up, asked)
-    assert (await asked.next()).body == b"ok"
+    worker = await asked(first, "wake")
+    assert not worker.batches
+    worker.answers(0.5)
+    await until(lambda: worker.batches == [["y"]])
+    first.shell.answer(worker, late)
+    assert (await late.next()).body == b"ok"
     # Awake it counts for what it had, whatever it has at the moment.
     await until(lambda: first.budget.usage.budgets["gpu 0"].used == 75 * MB)
     assert not first.was_unloaded
     assert not second.was_unloaded
 
 
-async def test_a_model_that_fails_to_sleep_is_unloaded(make: Make) -> None:
+async def test_a_model_that_fails_to_sleep_is_unloaded_and_its_worker_ends(make: Make) -> None:
     first, _, waiting = await two_that_take_turns(make)
-    job_id = await asked_to_sleep(first)
-    assert first.up is not None
-    first.shell.result(first.up, job_id, False, 500, "", [], b"", "no room for the weights")
+    worker = await asked(first, "sleep")
+    worker.answers("MemoryError: no room for the weights")
     await until(lambda: first.was_unloaded)
+    assert worker.killed == "its handler does not sleep: MemoryError: no room for the weights"
     waiting.cancel()
+
+
+async def test_a_model_that_hangs_while_it_falls_asleep_or_wakes_does_not_keep_its_worker(make: Make) -> None:
+    first, _, waiting = await two_that_take_turns(make)
+    worker = await asked(first, "sleep")
+    worker.answers(None)
+    await until(lambda: worker.killed)
+    assert worker.killed == "its handler does not sleep: it takes longer than 60 s"
+    waiting.cancel()
+
+
+async def test_the_worker_of_a_model_that_fails_to_wake_ends_and_its_requests_wait_for_the_next_one(make: Make) -> None:
+    first, second, waiting = await two_that_take_turns(make)
+    await sleep(first)
+    await asyncio.wait_for(waiting, 60)
+    second.end()
+    late = first.shell.submit("y")
+    worker = await asked(first, "wake")
+    worker.answers("RuntimeError: CUDA has gone")
+    await until(lambda: worker.killed)
+    assert worker.killed == "its handler does not wake: RuntimeError: CUDA has gone"
+    assert not worker.batches
+    first.end()
+    await first.load(70 * MB, gpu_index=0)
+    assert first.up is not None
+    assert first.up.batches == [["y"]]
+    first.shell.answer(first.up, late)
+    assert (await late.next()).body == b"ok"
 
 
 async def test_a_model_is_unloaded_if_the_host_has_no_room_for_what_sleeps(make: Make) -> None:
     first, _, waiting = await two_that_take_turns(make, host=150 * MB)
     await until(lambda: first.was_unloaded)
     assert first.up is not None
-    assert not first.up.batches
+    assert not first.up.asked
     waiting.cancel()
 
 
@@ -91,46 +123,48 @@ async def test_memory_of_the_host_is_made_by_unloading(make: Make) -> None:
     job.cancel()
 
 
-async def test_a_request_that_comes_while_a_model_falls_asleep_is_answered(make: Make) -> None:
-    first, _, waiting = await two_that_take_turns(make)
-    job_id = await asked_to_sleep(first)
-    assert first.up is not None
+async def test_a_request_that_comes_while_a_model_falls_asleep_waits_for_its_turn(make: Make) -> None:
+    first, second, waiting = await two_that_take_turns(make)
+    worker = await asked(first, "sleep")
     late = first.shell.submit("late")
-    first.shell.result(first.up, job_id, False, 200, "", [], b"", None)
-    await until(lambda: first.up is not None and first.up.in_flight)
-    first.shell.answer(first.up, late)
-    assert (await late.next()).body == b"ok"
-    again = first.shell.submit("again")  # it has jobs, asleep or not
-    await until(lambda: ["again"] in (first.up.batches if first.up is not None else []))
-    again.cancel()
-    waiting.cancel()
+    await sleep(first)
+    await asyncio.wait_for(waiting, 60)
+    assert not worker.batches
+    second.end()
+    await wake(first)
+    await until(lambda: worker.batches == [["late"]])
+    late.cancel()
 
 
 async def test_a_sleeping_model_whose_worker_dies_is_forgotten(make: Make) -> None:
     first, second, waiting = await two_that_take_turns(make)
     await sleep(first)
     await asyncio.wait_for(waiting, 60)
-    asked = first.shell.submit("y")
+    late = first.shell.submit("y")
     first.end()
     await until(lambda: first.budget.usage.budgets["gpu 0"].used == 70 * MB)  # of the other model, which loads
+    assert not first.budget.usage.rests
     second.end()
-    asked.cancel()
+    late.cancel()
 
 
-async def test_a_model_that_was_woken_for_nothing_sleeps_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_gives_up_wakes_nobody(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, waiting = await two_that_take_turns(make)
     await sleep(first)
     await asyncio.wait_for(waiting, 60)
-    asked = first.shell.submit("y")
-    asked.cancel()
-    second.end()
-    await until(lambda: first.budget.usage.budgets["gpu 0"].used == 70 * MB)
     monkeypatch.setattr(module, "_GRACE", 0.0)
-    await sleep(first)
+    late = first.shell.submit("y")
+    late.cancel()
+    await asyncio.sleep(0.01)
+    second.end()
     await until(lambda: first.budget.usage.budgets["gpu 0"].used == 5 * MB)
     assert first.up is not None
-    assert first.up.batches == [[b""], [b""]]
+    assert not first.up.asked
+    third = first.budget.model("third", memory=70 * MB)
+    job = third.shell.submit("z")
+    await asyncio.wait_for(third.start(gpu_index=0), 60)
     assert not first.was_unloaded
+    job.cancel()
 
 
 async def answers(model: Sharing) -> None:
@@ -147,8 +181,7 @@ async def test_a_model_that_is_to_stay_since_it_was_scaled_asleep_wakes(make: Ma
     await asyncio.wait_for(waiting, 60)
     second.end()
     first.pool.min_workers = 1
-    first.shell.submit("y")
-    await until(lambda: first.up is not None and ["y"] in first.up.batches)
+    await wake(first)
 
 
 async def test_who_wakes_and_who_loads_take_turns_as_they_were_asked_for(make: Make) -> None:
@@ -156,16 +189,16 @@ async def test_who_wakes_and_who_loads_take_turns_as_they_were_asked_for(make: M
     await sleep(first)
     await asyncio.wait_for(waiting, 60)
     assert first.up is not None
-    asked = first.shell.submit("y")
+    late = first.shell.submit("y")
     third = first.budget.model("third", memory=70 * MB)
     loading = third.start(gpu_index=0)
     job = third.shell.submit("z")
     await until(lambda: first.budget.usage.budgets["gpu 0"].used == 75 * MB)
     assert not loading.done()
     second.end()
-    await until(lambda: loading.done() or (first.up is not None and ["y"] in first.up.batches))
+    await wake(first)
     assert not loading.done()
-    for each in (asked, job):
+    for each in (late, job):
         each.cancel()
     loading.cancel()
 

@@ -1,18 +1,15 @@
-"""A handler sleeps and wakes: what the worker calls, in which order."""
+"""A handler sleeps and wakes when the server asks it to: what it answers."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from ts.context import Context
-from ts.features.sleeping.sleeper import Nap, Sleeper, prepare
+from ts.features.sleeping.sleeper import prepare
 from ts.jobs.errors import LoadError
 from ts.protocol.messages import Load
 from ts.runtime.torchserve_handler import TorchServeHandler
 from ts.service import Service
-
-CONTEXT = cast("Context", None)
 
 
 class Handler:
@@ -28,53 +25,34 @@ class Handler:
     def wake(self) -> None:
         self._called("wake")
 
-    def handle(self, data: Any, context: Context) -> list[str]:
-        self._called("handle")
-        return ["answer"] * len(data)
-
     def _called(self, name: str) -> None:
         self.calls.append(name)
         if name in self.failing:
-            raise RuntimeError(name)
+            raise RuntimeError(f"{name} is not possible")
 
 
-def sleeper_of(handler: Handler) -> Sleeper:
-    return Sleeper(handler.sleep, handler.wake, handler.handle)
+def prepared(handler: object) -> TorchServeHandler:
+    """Return what runs a handler that can sleep."""
+    runtime = cast("TorchServeHandler", SimpleNamespace(answers={}))
+    prepare(cast("Service", SimpleNamespace(handler=handler)), runtime, cast("Load", {}), True)
+    return runtime
 
 
-def test_it_wakes_before_the_next_batch_and_only_then() -> None:
+def test_it_says_how_long_it_took() -> None:
     handler = Handler()
-    sleeper = sleeper_of(handler)
-    assert sleeper([{"body": b"x"}], CONTEXT) == ["answer"]
-    for _ in range(2):
-        assert sleeper([Nap()], CONTEXT) == [""]
-    assert sleeper([{}, {}], CONTEXT) == ["answer", "answer"]
-    sleeper([{}], CONTEXT)
-    assert handler.calls == ["handle", "sleep", "wake", "handle", "handle"]
+    runtime = prepared(handler)
+    for question in ("sleep", "wake"):
+        assert 0.0 <= runtime.answers[question]() < 60.0
+    assert handler.calls == ["sleep", "wake"]
 
 
-def test_one_that_fails_to_sleep_wakes_all_the_same() -> None:
-    handler = Handler("sleep")
-    sleeper = sleeper_of(handler)
-    with pytest.raises(RuntimeError, match="sleep"):
-        sleeper([Nap()], CONTEXT)
-    sleeper([{}], CONTEXT)
-    assert handler.calls == ["sleep", "wake", "handle"]
-
-
-def test_one_that_fails_to_wake_is_asked_again_for_the_next_batch() -> None:
-    handler = Handler("wake")
-    sleeper = sleeper_of(handler)
-    sleeper([Nap()], CONTEXT)
-    with pytest.raises(RuntimeError, match="wake"):
-        sleeper([{}], CONTEXT)
-    handler.failing.clear()
-    assert sleeper([{}], CONTEXT) == ["answer"]
-    assert handler.calls == ["sleep", "wake", "wake", "handle"]
+@pytest.mark.parametrize("question", ["sleep", "wake"])
+def test_it_says_what_was_raised(question: str) -> None:
+    runtime = prepared(Handler(question))
+    assert runtime.answers[question]() == f"RuntimeError: {question} is not possible"
 
 
 @pytest.mark.parametrize("handler", [None, SimpleNamespace(sleep=print)], ids=["a function", "no wake"])
 def test_a_handler_without_the_methods_is_not_loaded(handler: object) -> None:
-    service = cast("Service", SimpleNamespace(handler=handler, entry_point=print))
     with pytest.raises(LoadError, match=r"class with the methods sleep\(self\) and wake\(self\)"):
-        prepare(service, cast("TorchServeHandler", None), cast("Load", {}), True)
+        prepared(handler)

@@ -51,7 +51,8 @@ def validate_deadlines(scheduler: Scheduler, now: float) -> None:
 def validate_worker(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None:
     room = scheduler._admission.room(worker)
     assert room >= 0, f"{worker} has more in flight than it may"
-    assert (worker.id in worker.lane.free) == (room > 0 and not worker.retiring), f"{worker} is free or is not"
+    takes = not (worker.retiring or worker.rests)
+    assert (worker.id in worker.lane.free) == (room > 0 and takes), f"{worker} is free or is not"
     assert worker.in_flight or not worker.retiring, f"{worker} should have been released"
     validate_ahead(scheduler, worker, now)
     for job in worker.in_flight.values():

@@ -105,6 +105,9 @@ class Play:
     def retire(self, worker_id: str) -> list[str]:
         return self._written(self.scheduler.retire(worker_id, self.now))
 
+    def rest(self, worker_id: str, *, rests: bool) -> list[str]:
+        return self._written(self.scheduler.rest(worker_id, self.now, rests=rests))
+
     def set_workers(self, count: int) -> list[str]:
         return self._written(self.scheduler.set_workers(count, self.now))
 

@@ -236,3 +236,23 @@ def test_two_live_jobs_cannot_have_one_id():
     play.submit("a")
     with pytest.raises(ValueError, match="'a' already"):
         play.scheduler.submit(Job("a"), 0.0)
+
+
+def test_an_idle_worker_rests_and_keeps_its_sequences():
+    play = Play(sequences(), workers=1)
+    play.submit("a", "s")
+    play.answer("a")
+    assert play.rest("w1", rests=True) == []
+    assert play.submit("b", "s") == []
+    assert play.submit("c", "t") == []
+    assert play.rest("w1", rests=False) == ["w1 <- b c"]
+
+
+def test_a_worker_that_rests_may_go():
+    play = Play(Policy(), workers=2)
+    for worker in ("w1", "w2"):
+        play.rest(worker, rests=True)
+    assert play.submit("a") == []
+    assert play.retire("w1") == ["w1 released"]
+    assert play.worker_lost("w2", Cause.worker_died) == []
+    assert play.worker_up("w3") == ["w3 <- a"]

@@ -165,7 +165,7 @@ class _Jobs:
         except Exception:
             logger.exception("The model's health check failed")
             healthy = False
-        self._connection.send([messages.HEALTHY, number, healthy])
+        self._connection.send([messages.ANSWER, number, healthy])
 
     async def _expose(self, number: int) -> None:
         text = None
@@ -173,7 +173,7 @@ class _Jobs:
             text = await self._runtime.expose_metrics()
         except Exception:  # the model's own code may raise anything
             logger.exception("The model's metrics cannot be collected")
-        self._connection.send([messages.EXPOSED, number, text])
+        self._connection.send([messages.ANSWER, number, text])
 
     def _end_if_stopping(self) -> None:
         if self._stopping and not self._tasks:

@@ -29,13 +29,16 @@ class BudgetMetrics:
         self._sleeps = add(
             Family("ts_model_sleeps_total", Counter, "Count", "Times that a model fell asleep to make room")
         )
+        seconds: Callable[[], Histogram] = lambda: Histogram(SECONDS_BOUNDS)  # noqa: E731
+        self._wakes = add(
+            Family("ts_model_wake_seconds", seconds, "Seconds", "Seconds that the handler of a model took to wake")
+        )
         self._misses = add(
             Family("ts_model_misses_total", Counter, "Count", "Requests that came while their model was not loaded")
         )
-        waits: Callable[[], Histogram] = lambda: Histogram(SECONDS_BOUNDS)  # noqa: E731
         self._room = add(
             Family(
-                "ts_memory_room_seconds", waits, "Seconds", "Seconds that a worker waited for room before it started"
+                "ts_memory_room_seconds", seconds, "Seconds", "Seconds that a worker waited for room before it started"
             )
         ).child({"hostname": self._hostname})
 
@@ -57,6 +60,10 @@ class BudgetMetrics:
         """The model has fallen asleep."""
         self._sleeps.child(self._labels(name, version)).inc()
 
+    def woken(self, name: str, version: str, seconds: float) -> None:
+        """The model has woken, for which its handler took so long."""
+        self._wakes.child(self._labels(name, version)).observe(seconds)
+
     def missed(self, name: str, version: str) -> None:
         """A request has come while the model was not loaded."""
         self._misses.child(self._labels(name, version)).inc()
@@ -67,7 +74,7 @@ class BudgetMetrics:
 
     def forget(self, name: str, version: str) -> None:
         """Take the series of a model version away."""
-        for family in (self._loads, self._evictions, self._sleeps, self._misses):
+        for family in (self._loads, self._evictions, self._sleeps, self._wakes, self._misses):
             family.remove(self._labels(name, version))
 
     def _labels(self, name: str, version: str) -> dict[str, str]:

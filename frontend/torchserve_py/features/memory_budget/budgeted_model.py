@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ from torchserve_py.features.sleeping.sleeping_keys import SleepingKeys
 from torchserve_py.models.model import Model
 from torchserve_py.workers.worker import Worker
 
-#: How long a model that was loaded stays at least: as long as loading took, within these limits (seconds), and twice
-#: that for each time that it was loaded before within `_AGAIN` seconds, but never more than `_MOST_DOUBLINGS` times.
+#: How long a model that was loaded or has woken stays at least: as long as that took, within these limits (seconds),
+#: and twice that for each time that it did so before within `_AGAIN` seconds, but never more than `_MOST_DOUBLINGS`
+#: times.
 _SHORTEST_STAY: Final = 0.2
 _LONGEST_STAY: Final = 60.0
 _AGAIN: Final = 60.0
@@ -29,18 +31,18 @@ _MOST_DOUBLINGS: Final = 2
 class Rest(StrEnum):
     """Whether a worker sleeps."""
 
-    awake = "awake"
+    awake = "awake"  # only then it gets jobs
     falling_asleep = "falling asleep"  # its handler has been asked to sleep
-    asleep = "asleep"  # it gets no jobs
-    waking = "waking"  # it has room, and gets jobs; its handler wakes before the first
+    asleep = "asleep"
+    waking = "waking"  # it has room, and its handler has been asked to wake
 
 
 #: What may follow.
 _NEXT_RESTS: Final = {
     Rest.awake: {Rest.falling_asleep},
-    Rest.falling_asleep: {Rest.asleep, Rest.awake},  # awake: it has failed, or a request has come
+    Rest.falling_asleep: {Rest.asleep},
     Rest.asleep: {Rest.waking},
-    Rest.waking: {Rest.awake, Rest.falling_asleep},  # falling asleep: no request has come after all
+    Rest.waking: {Rest.awake},
 }
 
 
@@ -57,9 +59,9 @@ class BudgetedWorker:
     is_leaving: bool = False
     rest: Rest = Rest.awake
     rest_since: float = 0.0
+    rest_at: float = 0.0  # the same moment in seconds since 1970
     has_slept: bool = False
     is_unmeasured: bool = False  # whether it sleeps, and what it has asleep is not known yet
-    used_at: float = 0.0  # when its model had answered last before it was asked to sleep, which it answers, too
 
     @property
     def staying(self) -> Sizes:
@@ -78,15 +80,15 @@ class BudgetedWorker:
     def turn(self, rest: Rest, now: float) -> None:
         """Note that it sleeps, or no longer does."""
         assert rest in _NEXT_RESTS[self.rest], f"{rest} after {self.rest}"
-        self.rest, self.rest_since = rest, now
+        self.rest, self.rest_since, self.rest_at = rest, now, time.time()
         self.is_unmeasured = rest is Rest.asleep
         self.has_slept |= self.is_unmeasured
 
     def take(self, memory: Memory, on_gpus: int | None) -> Sizes:
         """Count what was measured, until it is loaded only if that is more than the forecast; return it.
 
-        The same while it wakes. One that can sleep counts awake for what it has had on GPUs at most, since it may do so
-        only from its next batch on. What it had in the host's memory while it slept goes on to count.
+        The same while it wakes. One that can sleep counts awake for what it has had on GPUs at most, since it must have
+        that again when it has woken. What it had in the host's memory while it slept goes on to count.
         """
         self.is_unmeasured = False
         gpus = [resource for resource in self.sizes if resource != HOST]
@@ -111,6 +113,7 @@ class BudgetedModel:
     limits_gpus: bool
     workers: list[BudgetedWorker] = field(default_factory=list)
     load_seconds: float | None = None  # how long loading took the last time
+    wake_seconds: float = 0.0  # how long waking took the last time
     asked_at: float = 0.0  # when a request came last while it was not loaded
     loads: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_DOUBLINGS + 1))
     stays_until: float = 0.0
@@ -138,9 +141,20 @@ class BudgetedModel:
         )
 
     @property
-    def asleep(self) -> BudgetedWorker | None:
-        """Its worker, if that sleeps."""
-        return next((each for each in self.workers if each.rest is Rest.asleep and not each.is_leaving), None)
+    def resting(self) -> BudgetedWorker | None:
+        """Its worker, if that gets no jobs since it sleeps, is about to, or wakes."""
+        return next((each for each in self.workers if each.rest is not Rest.awake and not each.is_leaving), None)
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether a worker is loaded that does not rest."""
+        return any(each.rest is Rest.awake and each.worker.ready and not each.is_leaving for each in self.workers)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a worker has the only copy of the state of a sequence."""
+        dispatcher = self.model.dispatcher
+        return bool(dispatcher.scheduler.demand(dispatcher.now()).bound)
 
     @property
     def is_asked_for(self) -> bool:
@@ -176,13 +190,13 @@ class BudgetedModel:
         """Note that a worker is ready."""
         each.loaded_at = now
         self.load_seconds = now - each.since
-        self.stay(now)
+        self.stay(now, self.load_seconds)
 
-    def stay(self, now: float) -> None:
-        """Stay for a while: it was loaded, or has woken."""
+    def stay(self, now: float, took: float) -> None:
+        """Stay for a while: it was loaded, or has woken, which took so long (seconds)."""
         again = sum(now - moment < _AGAIN for moment in self.loads)
         self.loads.append(now)
-        stay = max(_SHORTEST_STAY, self.load_seconds or 0.0) * 2 ** min(again, _MOST_DOUBLINGS)
+        stay = max(_SHORTEST_STAY, took) * 2 ** min(again, _MOST_DOUBLINGS)
         self.stays_until = now + min(_LONGEST_STAY, stay)
 
     def occupant(self, now: float) -> Occupant | None:
@@ -191,28 +205,27 @@ class BudgetedModel:
         if self.keys.pin or not self.loads_on_demand or not staying:
             return None
         dispatcher = self.model.dispatcher
-        demand = dispatcher.scheduler.demand(dispatcher.now())
         idle_for = None
         loaded = [each.loaded_at for each in staying if each.loaded_at is not None]
         is_loading = len(loaded) < len(staying) or any(map(self._is_unsettled, staying))
-        if not (self.is_asked_for or is_loading or demand.bound):  # bound: it has the only copies of states
-            last_at = self.answered_at if self.asleep is None else self.asleep.used_at
+        if not (self.is_asked_for or is_loading or (self.has_states and not self.may_sleep)):
+            last_at = self.answered_at
             idle_for = min(now - max(loaded), dispatcher.now() - last_at if last_at else math.inf)
         return Occupant(
             self, self.keys.priority, idle_for, self.stays_until - now, total(each.sizes for each in staying)
         )
 
     def _is_unsettled(self, each: BudgetedWorker) -> bool:
-        """Whether a worker wakes, or it is not known yet what it has awake or asleep."""
-        return each.rest is Rest.waking or each.is_unmeasured or (self.can_sleep and not each.peak_is_reset)
+        """Whether a worker falls asleep or wakes, or it is not known yet what it has awake or asleep."""
+        is_changing = each.rest in {Rest.falling_asleep, Rest.waking}
+        return is_changing or each.is_unmeasured or (self.can_sleep and not each.peak_is_reset)
 
     def unload(self, why: str) -> None:
         """Take its workers down; they have nothing to do."""
         for each in self.workers:
             each.is_leaving = True
         dispatcher = self.model.dispatcher
-        sleeping = [each.worker.id for each in self.workers if each.rest is not Rest.awake]
-        self.model.pool.resize(0, [*dispatcher.scheduler.demand(dispatcher.now()).movable, *sleeping], why)
+        self.model.pool.resize(0, dispatcher.scheduler.demand(dispatcher.now()).movable, why)
 
 
 def total(sizes: Iterable[Sizes]) -> dict[str, int]:

@@ -31,7 +31,7 @@ from torchserve_py.features.memory_budget.footprint import HOST, Sizes
 from torchserve_py.features.memory_budget.making_room import Occupant, room_in, to_unload
 from torchserve_py.features.memory_budget.measured_file import MeasuredFile
 from torchserve_py.features.memory_budget.sizes import shown
-from torchserve_py.features.sleeping.model_sleep import SleepFailed, fall_asleep
+from torchserve_py.features.sleeping.model_sleep import SleepFailed, fall_asleep, wake
 from torchserve_py.features.system_metrics.nvml import memory_by_process
 from torchserve_py.jobs.parts import Exceeded, Parts
 from torchserve_py.metrics.server_metrics import ServerMetrics
@@ -156,22 +156,13 @@ class MemoryRoom:
 
         Its client is told when the model will probably be loaded.
         """
-        sleeper = member.asleep  # even if it is to stay by now: it was scaled while it slept
-        if member.model not in self._members or not (member.loads_on_demand or sleeper):
+        sleeper = member.resting  # even if it is to stay by now: it was scaled while it slept
+        if member.model not in self._members or member.is_awake or not (member.loads_on_demand or sleeper):
             return None
         now = time.monotonic()
         member.asked_at = now
         self._metrics.missed(member.model.name, member.model.version)
-        if sleeper is not None:
-            self._ask_to_wake(sleeper, now)
-            if sleeper.rest is Rest.waking:
-                return None
-        loading = next((each for each in member.workers if each.loaded_at is None), None)
-        load_seconds = 0.0 if sleeper else member.load_seconds or 0.0
-        if loading is not None:
-            ready_in = load_seconds - (now - loading.since)
-        else:
-            ready_in = self._room_in(member, now) + load_seconds
+        ready_in = self._ready_in(member, now) if sleeper is None else self._awake_in(sleeper, now)
         if ready_in < math.inf and (limit is None or ready_in <= limit):
             return None
         if ready_in < math.inf:
@@ -182,6 +173,24 @@ class MemoryRoom:
                 in_background(_load(member.model), f"loading model {member.label}")
         return Cause.not_loaded
 
+    def _ready_in(self, member: BudgetedModel, now: float) -> float:
+        """Return in how many seconds a model without a worker may be loaded."""
+        load_seconds = member.load_seconds or 0.0
+        loading = next((each for each in member.workers if each.loaded_at is None), None)
+        if loading is not None:
+            return load_seconds - (now - loading.since)
+        return self._room_in(member, now) + load_seconds
+
+    def _awake_in(self, sleeper: BudgetedWorker, now: float) -> float:
+        """Let a worker wake that sleeps, and return in how many seconds it may have woken."""
+        wake_seconds = sleeper.member.wake_seconds
+        if sleeper.rest is Rest.falling_asleep:  # it is asked once it sleeps, because a request waits
+            return self._works_for + wake_seconds
+        self._ask_to_wake(sleeper, now)
+        if sleeper.rest is Rest.waking:
+            return wake_seconds - (now - sleeper.rest_since)
+        return self._room_in(sleeper.member, now) + wake_seconds
+
     # The budget.
 
     def _show(self, resource: str) -> None:
@@ -191,6 +200,8 @@ class MemoryRoom:
 
     def _publish(self) -> None:
         self._usage.budgets = {each: Budget(self._used(each), self._total(each)) for each in sorted(self._resources)}
+        resting = [each for each in self._workers if each.rest is not Rest.awake]
+        self._usage.rests = {each.worker.pid: (each.rest.value, each.rest_at) for each in resting}
 
     def _total(self, resource: str) -> int:
         total = self._host if resource == HOST else self._each_gpu
@@ -275,15 +286,24 @@ class MemoryRoom:
     def _gone(self, share: BudgetedWorker) -> None:
         share.member.workers.remove(share)
         self._workers.remove(share)
+        if share.rest is not Rest.awake:
+            share.member.model.dispatcher.rests = False
         self._waiting = [each for each in self._waiting if each.sleeper is not share]
         self._serve_waiting()
 
     def _unload(self, lacking: Sizes, needed: Sizes, why: str, now: float) -> None:
         """Let idle models go, or sleep, for what is ``lacking`` of what is ``needed``."""
-        for each in to_unload(self._occupants(now), lacking):
+        occupants = [
+            each
+            for each in self._occupants(now)
+            if not each.model.has_states or self._may_sleep(each.model, lacking, needed)
+        ]
+        for each in to_unload(occupants, lacking):
             member: BudgetedModel = each.model
             if self._may_sleep(member, lacking, needed):
                 self._put_to_sleep(member.workers[0], why, now)
+                continue
+            if member.has_states:  # what fell asleep before it has taken the memory that it needs
                 continue
             idle, size = each.idle_for or 0.0, sum(each.frees.values())
             logger.info(
@@ -305,30 +325,35 @@ class MemoryRoom:
         logger.info("Model %s is to sleep: %s", member.label, why)
         if HOST in share.sizes and not share.has_slept:
             share.sizes[HOST] += share.on_gpus
-        if share.rest is Rest.awake:
-            share.used_at = member.answered_at
         share.turn(Rest.falling_asleep, now)
+        member.model.dispatcher.rest(share.worker, rests=True)
         in_background(self._fall_asleep(share, why), f"letting model {member.label} sleep")
 
     async def _fall_asleep(self, share: BudgetedWorker, why: str) -> None:
-        """Wait until a worker sleeps; unload its model if it does not."""
+        """Wait until a worker sleeps; one that does not has to go, since nobody knows what memory it has."""
         member = share.member
         try:
-            rest = Rest.asleep if await fall_asleep(member.model, share.worker) else Rest.awake
+            await fall_asleep(share.worker)
         except SleepFailed as failure:
-            logger.error("Model %s does not sleep, so it is unloaded: %s", member.label, failure)
-            share.turn(Rest.awake, time.monotonic())
-            self._metrics.evicted(member.model.name, member.model.version)
-            member.unload(why)
+            self._give_up(share, "sleep", str(failure))
+            if member.loads_on_demand and member.model.pool.counts.wanted and not member.is_asked_for:
+                self._metrics.evicted(member.model.name, member.model.version)
+                member.unload(why)
             return
         now = time.monotonic()
-        share.turn(rest, now)
-        if rest is Rest.asleep:
-            self._metrics.slept(member.model.name, member.model.version)
-            if member.is_asked_for and not share.is_leaving:
-                self._ask_to_wake(share, now)
+        share.turn(Rest.asleep, now)
+        self._metrics.slept(member.model.name, member.model.version)
+        if member.is_asked_for and not share.is_leaving:
+            self._ask_to_wake(share, now)
         self._measure_at = 0.0
         self._changed.set()
+
+    def _give_up(self, share: BudgetedWorker, what: str, failure: str) -> None:
+        """End a worker that does not do what it was asked to, unless it ends already; the pool replaces it."""
+        share.is_leaving = True
+        if share.worker.ready:
+            logger.error("Model %s does not %s, so its worker ends: %s", share.member.label, what, failure)
+            share.worker.kill(f"its handler does not {what}: {failure}")
 
     def _ask_to_wake(self, sleeper: BudgetedWorker, now: float) -> None:
         """Let a worker that sleeps wait for the room that it needs."""
@@ -342,21 +367,31 @@ class MemoryRoom:
         for resource, size in needed.items():
             share.sizes[resource] = share.sizes.get(resource, 0) + size
         share.turn(Rest.waking, now)
-        share.member.stay(now)
         logger.info("Model %s wakes", share.member.label)
-        if share.worker.ready:
-            share.member.model.dispatcher.worker_up(share.worker)
+        in_background(self._wake_up(share), f"waking model {share.member.label}")
 
-    def _note_woken(self, now: float) -> None:
-        """Note which workers have woken: they have answered. One that nobody needed after all goes on sleeping."""
+    async def _wake_up(self, share: BudgetedWorker) -> None:
+        """Wait until a worker has woken, and give it jobs again; if it does not wake, they wait for another one."""
+        member = share.member
+        try:
+            member.wake_seconds = await wake(member.model, share.worker)
+        except SleepFailed as failure:
+            self._give_up(share, "wake", str(failure))
+            return
+        now = time.monotonic()
+        share.turn(Rest.awake, now)
+        member.stay(now, member.wake_seconds)
+        self._metrics.woken(member.model.name, member.model.version, member.wake_seconds)
+        member.model.dispatcher.rest(share.worker, rests=False)
+        self._measure_at = 0.0
+        self._changed.set()
+
+    def _wake_scaled(self, now: float) -> None:
+        """Wake workers of models that were scaled while they slept, so that they do not sleep any more."""
         for each in self._workers:
-            if each.rest is Rest.waking:
-                metrics = each.member.model.dispatcher.metrics
-                metrics.fold()
-                if metrics.outcomes.last_at > each.rest_since:
-                    each.turn(Rest.awake, now)
-                elif not (each.member.is_asked_for or each.is_leaving) and now - each.rest_since > _GRACE:
-                    self._put_to_sleep(each, "no request waits for it any more", now)
+            pool = each.member.model.pool
+            if each.rest is Rest.asleep and not each.is_leaving and (pool.min_workers or pool.max_workers > 1):
+                self._ask_to_wake(each, now)
 
     def _occupants(self, now: float) -> Sequence[Occupant]:
         found = [each.occupant(now) for each in {each.member: None for each in self._workers}]
@@ -378,7 +413,7 @@ class MemoryRoom:
         while self._waiting or self._workers:
             now = time.monotonic()
             self._note_loaded(now)
-            self._note_woken(now)
+            self._wake_scaled(now)
             if now >= self._measure_at:
                 try:
                     await self._measure()
@@ -399,6 +434,8 @@ class MemoryRoom:
             if each.loaded_at is None and each.worker.ready:
                 each.member.loaded(each, now)
                 self._metrics.loaded(each.member.model.name, each.member.model.version)
+                if each.member.can_sleep:  # it does so only once it is known what it takes
+                    self._measure_at = 0.0
 
     async def _measure(self) -> None:
         pids = {each.worker.pid: each for each in self._workers if each.worker.pid > 0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchserve_py.features.sleeping.sleep_protocol import SLEEP
 from torchserve_py.plugin_api import Plugin
 
 if TYPE_CHECKING:
@@ -17,4 +16,4 @@ def _model_config() -> type[ModelConfigKeys]:
     return SleepingKeys
 
 
-PLUGIN = Plugin(name="sleeping", protocols={SLEEP: "ts.features.sleeping.sleeper"}, model_config=_model_config)
+PLUGIN = Plugin(name="sleeping", model_config=_model_config)
