@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.client import Answer, AsyncClient, AsyncSession, Client, async_client
+from torchserve_py.client import Answer, AsyncClient, AsyncSession, AsyncStoredSequence, Client, async_client
 from ts import serve_decorator
 from ts.context import Context
 
@@ -27,7 +27,7 @@ def test_it_has_the_arguments_of_serve() -> None:
     assert sorted(documented) == sorted(serve_decorator.Options._fields)
 
 
-@pytest.mark.parametrize("kind", [Client, AsyncSession, Answer])
+@pytest.mark.parametrize("kind", [Client, AsyncSession, AsyncStoredSequence, Answer])
 def test_it_has_what_a_client_can_do(kind: type) -> None:
     names = {name for name in vars(kind) if not name.startswith("_")} - {"close"}
     names -= {"count", "index"} if kind is Answer else set()

@@ -8,7 +8,8 @@ try:
     from .async_client import AsyncClient
     from .replies import Answer, RequestFailed, SequenceLost, SessionClosed, StepFailed
     from .resuming_session import AsyncSession
-    from .sync_client import Client, Session
+    from .stored_sequence import AsyncStoredSequence, Bookmark, SequenceDescription
+    from .sync_client import Client, Session, StoredSequence
 except ModuleNotFoundError as error:
     if error.name != "httpx":
         raise
@@ -19,10 +20,14 @@ __all__ = [
     "Answer",
     "AsyncClient",
     "AsyncSession",
+    "AsyncStoredSequence",
+    "Bookmark",
     "Client",
     "RequestFailed",
+    "SequenceDescription",
     "SequenceLost",
     "Session",
     "SessionClosed",
     "StepFailed",
+    "StoredSequence",
 ]

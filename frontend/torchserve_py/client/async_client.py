@@ -10,6 +10,7 @@ import httpx
 from .replies import CAUSE, Answer, RequestFailed
 from .request_body import NOTHING, body_of
 from .resuming_session import AsyncSession
+from .stored_sequence import AsyncStoredSequence
 
 #: Seconds for which a session tries to go on, and for a whole request.
 PATIENCE: Final = 60.0
@@ -28,7 +29,8 @@ class Options(TypedDict, total=False):
 class AsyncClient:
     """A client of the server whose inference API is at ``url``, such as ``http://localhost:8080``.
 
-    ``key`` is the inference key, unless token authorization is off. ``patience`` is how long to wait for an answer, and
+    ``stored_sequence`` needs a client of the management API. ``key`` is that of the API, unless token authorization is
+    off. ``patience`` is how long to wait for an answer, and
     how long a session tries to go on (seconds).
     """
 
@@ -70,6 +72,10 @@ class AsyncClient:
         url = f"{self._url.replace('http', 'ws', 1)}{path}?{urlencode({'content_type': content_type})}"
         return AsyncSession(url, self._headers, self._patience)
 
+    def stored_sequence(self, model: str, sequence_id: str) -> AsyncStoredSequence:
+        """Return what a client of the management API can do with a stored sequence."""
+        return AsyncStoredSequence(self._http, _path("sequences", model, sequence_id))
+
     @contextlib.asynccontextmanager
     async def _ask(
         self,
@@ -90,5 +96,5 @@ class AsyncClient:
             yield response
 
 
-def _path(api: str, model: str, version: str | None) -> str:
-    return "/".join(("", api, *(quote(name, safe="") for name in (model, version) if name is not None)))
+def _path(api: str, model: str, further: str | None) -> str:
+    return "/".join(("", api, *(quote(name, safe="") for name in (model, further) if name is not None)))

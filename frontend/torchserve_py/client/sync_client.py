@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, Unpack
 from .async_client import PATIENCE, AsyncClient, Options
 from .replies import Answer
 from .resuming_session import AsyncSession
+from .stored_sequence import AsyncStoredSequence, Bookmark, SequenceDescription
 
 T = TypeVar("T")
 
@@ -81,6 +82,34 @@ class Session:
         self._loop.run(self._session.close())
 
 
+class StoredSequence:
+    """A stored sequence; see `AsyncStoredSequence`, whose methods it has."""
+
+    def __init__(self, loop: _Loop, sequence: AsyncStoredSequence) -> None:
+        self._loop = loop
+        self._sequence = sequence
+
+    def describe(self) -> SequenceDescription:
+        """Return what the store has of it; see `AsyncStoredSequence.describe`."""
+        return self._loop.run(self._sequence.describe())
+
+    def fork(self, *, as_id: str | None = None, step: int | None = None) -> Bookmark:
+        """Copy it under another id; see `AsyncStoredSequence.fork`."""
+        return self._loop.run(self._sequence.fork(as_id=as_id, step=step))
+
+    def rewind(self, *, step: int) -> Bookmark:
+        """Let it go on after an earlier step; see `AsyncStoredSequence.rewind`."""
+        return self._loop.run(self._sequence.rewind(step=step))
+
+    def export(self) -> bytes:
+        """Return it as a file; see `AsyncStoredSequence.export`."""
+        return self._loop.run(self._sequence.export())
+
+    def import_(self, file: bytes, *, replace: bool = False) -> Bookmark:
+        """Store the sequence in a file; see `AsyncStoredSequence.import_`."""
+        return self._loop.run(self._sequence.import_(file, replace=replace))
+
+
 class Client:
     """A client of one server; see `AsyncClient`, whose methods and arguments it has."""
 
@@ -110,3 +139,7 @@ class Client:
     def session(self, model: str, **more: Any) -> Session:
         """Return a live session, to be used with ``with``; see `AsyncClient.session`."""
         return Session(self._loop, self._client.session(model, **more))
+
+    def stored_sequence(self, model: str, sequence_id: str) -> StoredSequence:
+        """Return what a client of the management API can do with a stored sequence."""
+        return StoredSequence(self._loop, self._client.stored_sequence(model, sequence_id))
