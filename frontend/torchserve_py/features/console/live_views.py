@@ -182,7 +182,7 @@ class LiveViews(Door):
             **({"point": None} if history is None else history.second(self._sampler.tick)),
             "versions": [each.version for each in self.serving.versions(model.name)],
             "default": self.serving.get(model.name).version,
-            "workers": [_worker(each) for each in status.workers],
+            "workers": [_worker(each, self.serving.usage.rests.get(each.pid)) for each in status.workers],
             "min_workers": status.min_workers,
             "max_workers": status.max_workers,
             "queued": status.queue_pending,
@@ -218,8 +218,9 @@ def _journal_of(model: ServedModel) -> dict[str, int] | None:
     return {"records": found[0].records, "dropped": found[0].dropped} if found else None
 
 
-def _worker(worker: WorkerStatus) -> dict[str, Any]:
-    return {**asdict(worker), "launched_at": (worker.launched_at or worker.started_at).timestamp()}
+def _worker(worker: WorkerStatus, rest: tuple[str, float] | None) -> dict[str, Any]:
+    launched_at = (worker.launched_at or worker.started_at).timestamp()
+    return {**asdict(worker), "launched_at": launched_at, "rest": rest and {"state": rest[0], "since": rest[1]}}
 
 
 def _encoded(event: Event) -> tuple[bytes, ...]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from torchserve_py.background_tasks import in_background
@@ -10,7 +11,7 @@ from torchserve_py.features.console.history import COARSE, History, ModelHistory
 from torchserve_py.features.console.timeline import Timeline
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.model_activity import Activity
-from torchserve_py.serving.serving import ModelStatus, ServedModel, Serving
+from torchserve_py.serving.serving import ModelStatus, ServedModel, Serving, WorkerStatus
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +146,7 @@ class Sampler:
             "wanted": activity.workers_wanted,
             "on_demand": status.loads_on_demand,
             "waits": any(worker.waits for worker in status.workers),
+            "rests": _rest_of(status.workers, self._serving.usage.rests),
             **self._failure(model, status),
             "queued": activity.queued,
             "running": activity.running,
@@ -166,3 +168,9 @@ class Sampler:
         since = self._failing_since.setdefault(model.id, time.time())
         reasons = [each.failure for each in status.workers if each.failure]
         return {"failing": True, "failing_since": since, "why": reasons[0] if reasons else ""}
+
+
+def _rest_of(workers: Sequence[WorkerStatus], rests: Mapping[int, tuple[str, float]]) -> str:
+    """Return whether a model sleeps or how it becomes so or awake, in a word; empty if a worker takes jobs."""
+    words = [rests[each.pid][0] for each in workers if each.pid in rests]
+    return words[0] if words and len(words) == len(workers) else ""

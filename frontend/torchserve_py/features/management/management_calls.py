@@ -4,7 +4,7 @@ A change continues if its caller disconnects: half a registration is of no use.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from torchserve_py.doors.failures import DoorError, bad_request, method_not_allowed
@@ -173,7 +173,7 @@ class ManagementCalls:
                 await follow(each)
 
     def _describe(self, model: ServedModel) -> dict[str, Any]:
-        return _describe(model, self._serving.status(model), self._serving.declared(model))
+        return _describe(model, self._serving.status(model), self._serving.declared(model), self._serving.usage.rests)
 
     def check_model_api(self) -> None:
         """Check that models may be registered and unregistered. Raises ModelApiDisabledError: the model API is off."""
@@ -203,7 +203,9 @@ def _count(given: Mapping[str, Any], name: str, default: int) -> int:
     return value
 
 
-def _describe(model: ServedModel, status: ModelStatus, declared: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(
+    model: ServedModel, status: ModelStatus, declared: Mapping[str, Any], rests: Mapping[int, tuple[str, float]]
+) -> dict[str, Any]:
     """Return what ``GET /models/{model}`` shows of one version: TorchServe's fields, in its order, and three of ours.
 
     Times are UTC. ``openSequences`` is there if the model keeps sequences, ``unregistering`` if it runs only those.
@@ -241,16 +243,15 @@ def _describe(model: ServedModel, status: ModelStatus, declared: Mapping[str, An
         **({} if states is None else {"sequenceStates": states}),
         **({"unregistering": True} if status.is_leaving else {}),
         "loadedAtStartup": model.loaded_at_startup,
-        "workers": [_worker(worker) for worker in status.workers],
+        "workers": [_worker(worker, rests.get(worker.pid)) for worker in status.workers],
         "jobQueueStatus": {"remainingCapacity": status.queue_remaining, "pendingRequests": status.queue_pending},
     }
 
 
-def _worker(worker: WorkerStatus) -> dict[str, Any]:
-    started = worker.started_at.astimezone(UTC).isoformat(timespec="milliseconds")
-    description = {
+def _worker(worker: WorkerStatus, rest: tuple[str, float] | None) -> dict[str, Any]:
+    description: dict[str, Any] = {
         "id": worker.id,
-        "startTime": started.replace("+00:00", "Z"),
+        "startTime": _written(worker.started_at),
         "status": "READY" if worker.ready else "WAITING" if worker.waits else "UNLOADING",
         "memoryUsage": worker.memory,
         "pid": worker.pid,
@@ -261,4 +262,11 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
         description["gpuMemoryUsage"] = worker.gpu_memory
     if worker.failure:
         description["failure"] = worker.failure
+    if rest is not None:
+        state, since = rest
+        description["sleep"] = {"state": state, "since": _written(datetime.fromtimestamp(since, UTC))}
     return description
+
+
+def _written(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -60,6 +60,7 @@ _WORKER: Final = {
         **dict.fromkeys(("id", "startTime", "status", "gpuUsage", "failure"), TEXT),
         **dict.fromkeys(("memoryUsage", "pid", "gpuMemoryUsage"), _INTEGER),
         "gpu": _FLAG,
+        "sleep": {"type": "object", "properties": {"state": TEXT, "since": TEXT}},
     },
 }
 #: A version of a model, see `management_calls`.

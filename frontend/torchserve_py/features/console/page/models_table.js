@@ -71,8 +71,9 @@ function create(row) {
   return Object.assign(element, { fields, draw: sparkline(canvas) });
 }
 
-/** Say what becomes of a model that loads on demand and has no worker that is ready. */
+/** Say what becomes of a model that has no worker which takes requests: it loads on demand, or sleeps. */
 function stateOf(row) {
+  if (row.rests) return row.rests;
   if (row.workers) return null;
   if (row.waits) return "waits for memory";
   if (!row.on_demand) return null;
@@ -85,7 +86,7 @@ function update(element, row) {
   const { fields, draw } = element;
   const last = row.last ?? [];
   setText(fields.workers, stateOf(row) ?? `${row.workers} / ${row.wanted}`);
-  fields.workers.dataset.state = row.failing ? "bad" : row.workers < row.wanted ? "warm" : row.workers ? "good" : "none";
+  fields.workers.dataset.state = row.failing ? "bad" : row.rests ? "none" : row.workers < row.wanted ? "warm" : row.workers ? "good" : "none";
   setText(fields.answers, number(last[ANSWERS] ?? 0));
   setText(fields.queued, count(row.queued));
   setText(fields.wait, milliseconds(last[WAITING_P99]));

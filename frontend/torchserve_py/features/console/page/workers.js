@@ -46,11 +46,18 @@ function create(model, worker) {
   return Object.assign(h("tr", {}, name, h("td", {}, state), Object.values(fields), h("td", { class: "number" }, log)), { fields, state });
 }
 
+/** Return the kind of a worker's state, by which it is coloured. */
+function stateOf(worker, isBusy) {
+  if (worker.rest) return "none";
+  if (worker.ready) return isBusy ? "busy" : "good";
+  return worker.gave_up || worker.failure ? "bad" : "warm";
+}
+
 function update(element, worker) {
   const { fields, state } = element;
   const isBusy = worker.ready && worker.running > 0;
-  setText(state, isBusy ? "busy" : worker.state);
-  state.dataset.state = worker.ready ? (isBusy ? "busy" : "good") : worker.gave_up || worker.failure ? "bad" : "warm";
+  setText(state, worker.rest ? `${worker.rest.state} for ${duration(Date.now() / 1000 - worker.rest.since)}` : isBusy ? "busy" : worker.state);
+  state.dataset.state = stateOf(worker, isBusy);
   setText(element.querySelector(".pid"), worker.pid > 0 ? `pid ${worker.pid}` : "");
   setText(fields.device, worker.gpu_memory ? `${worker.device}, ${bytes(worker.gpu_memory)}` : worker.device);
   setText(fields.running, count(worker.running));
