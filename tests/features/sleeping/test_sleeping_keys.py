@@ -1,5 +1,7 @@
 """The key `sleep`: with what it makes no sense."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from torchserve_py.features.sleeping.sleeping_keys import SleepingKeys
@@ -10,7 +12,9 @@ from torchserve_py.features.sleeping.sleeping_keys import SleepingKeys
     [
         ("continuousBatching", True),
         ("asyncCommunication", True),
-        ("parallelLevel", 2),
+        ("torchrun", {"nproc-per-node": 2}),
+        ("parallelType", "tp"),
+        ("maxWorkers", 2),
         ("scaling", {"idleTimeoutSec": 60}),
     ],
 )
@@ -20,12 +24,20 @@ def test_what_keeps_a_handler_from_sleeping_is_a_contradiction(other: str, value
     assert names == ("sleep", other)
     assert other in problem
     assert not list(SleepingKeys.model_validate({}).contradictions({other: value}))
-    assert not list(SleepingKeys.model_validate({"sleep": True}).contradictions({"scaling": {"downAfterSec": 5}}))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [{"scaling": {"downAfterSec": 5}}, {"parallelType": "custom", "parallelLevel": 2}, {"maxWorkers": 1}],
+)
+def test_what_does_not_is_none(others: Mapping[str, object]) -> None:
+    assert not list(SleepingKeys.model_validate({"sleep": True}).contradictions(others))
 
 
 def test_a_model_that_never_makes_room_is_doubted() -> None:
     keys = SleepingKeys.model_validate({"sleep": True})
     assert ["minWorkers is not 0" in each for each in keys.doubts({"sleep": True})] == [True]
+    assert ["pin is true" in each for each in keys.doubts({"minWorkers": 0, "pin": True})] == [True]
     assert not list(keys.doubts({"sleep": True, "minWorkers": 0}))
 
 
