@@ -1,4 +1,4 @@
-"""The console in a real browser: problems with their tracebacks, events, the server, a chat, and no barrier (axe)."""
+"""The console in a browser: problems with tracebacks, events, the server, a chat, bookmarks, and no barrier (axe)."""
 
 import json
 import wave
@@ -68,10 +68,30 @@ def handle(data, context):
         context.state[index] = context.state.get(index, b"") + bytes(1500)
     return data and ["counted" for row in data]
 """
+#: Each step adds a word to the log of its sequence, and answers with all of them.
+TALLY = """
+class Handler:
+    def initialize(self, context):
+        pass
+
+    def handle(self, data, context):
+        return [self.step(context, index) for index in range(len(data))]
+
+    def step(self, context, index):
+        word = str(context.body(index))
+        context.state[index] = [*context.state.get(index, []), word]
+        context.state.append(index, word)
+        return " ".join(context.state[index])
+
+    def rebuild(self, states, entries):
+        return [[*(state or []), *words] for state, words in zip(states, entries)]
+"""
+TALLIED = "ann/1 <b>"
 
 STORED = """
 sequenceBatching: true
 sequenceMaxIdleMSec: 600000
+maxNumSequence: 5
 handler: {{cache: {{store: file, path: {}}}}}
 """
 
@@ -91,6 +111,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         "seeing": model_folder(folder, "seeing", SEEING, "openai: true\n"),
         "reading": model_folder(folder, "reading", READING, "openai: true\n"),
         "counting": model_folder(folder, "counting", COUNTING, STORED.format(folder / "counting.db")),
+        "tally": model_folder(folder, "tally", TALLY, STORED.format(f"{folder / 'tally.db'}, checkpointEvery: 0")),
     }
     with RunningServer(models, {"drain_timeout": 0}, flags=("--enable-model-api",)) as running:
         running.wait_ready()
@@ -103,6 +124,26 @@ def page(browser: Browser, server: RunningServer) -> ConsolePage:
     browser.prefer("dark")
     browser.complaints()
     return ConsolePage(browser, server)
+
+
+def step(page: ConsolePage, word: str, sequence: str = TALLIED) -> str:
+    headers = {"Authorization": f"Bearer {page.keys['inference']}", "ts_request_sequence_id": sequence}
+    headers["content-type"] = "text/plain"
+    answer = requests.post(f"{page.server.inference}/predictions/tally", data=word, headers=headers, timeout=60)
+    assert answer.ok, answer.text
+    return answer.text
+
+
+def find_no_barrier(page: ConsolePage, where: object) -> None:
+    """Let axe look at what is shown."""
+    page.run(AXE)
+    found = page.browser.execute_async_script(
+        "const done = arguments[0]; axe.run().then((all) => done(JSON.stringify(all)))"
+    )
+    results = json.loads(found)
+    told = [(each["id"], [node["html"] for node in each["nodes"]]) for each in results["violations"]]
+    assert told == [], where
+    assert "aria-roles" in [each["id"] for each in results["passes"]]  # it has looked
 
 
 def fail(page: ConsolePage) -> None:
@@ -228,6 +269,54 @@ def test_the_slowest_requests_and_the_steps_of_a_sequence_are_shown_with_their_i
     assert page.browser.complaints() == []
 
 
+def test_a_stored_sequence_goes_back_is_forked_and_saved(page: ConsolePage, tmp_path: Path) -> None:
+    saved = tmp_path / "copy.sequence"
+    behavior = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    page.browser.execute_cdp_cmd("Browser.setDownloadBehavior", behavior)
+    assert [step(page, word) for word in "abc"][-1] == "a b c"
+    page.open("models", "tally", "1.0", "sequences")
+    page.press("button.link", TALLIED)
+    page.see(".bookmarks .note", r"The last step is 3, it can go back to step 1\..* Held by this server\.")
+    find_no_barrier(page, "bookmarks")
+
+    page.press(".bookmarks button", "Rewind")
+    page.see("dialog .field small", "1 to 3")
+    assert page.find("dialog input").get_property("value") == "2"
+    find_no_barrier(page, "rewind")
+    page.write("dialog input", "1")
+    page.press("dialog .danger", "Rewind")
+    page.see(".bookmarks", r"It goes on after step 1\. Its token is \S+\.")
+    page.see(".bookmarks .note", "The last step is 1, it can go back to no earlier step")
+    assert not page.find(".bookmarks button").is_enabled()  # there is nothing to go back to
+    assert step(page, "x") == "a x"
+    page.see(".bookmarks .note", "The last step is 2, it can go back to step 1")  # by itself
+
+    page.press(".bookmarks button", "Fork")
+    page.write("dialog input[name=as]", TALLIED)
+    page.type(Keys.ENTER)
+    page.see("dialog [role=alert]", "There is a sequence .* already")
+    page.write("dialog input[name=as]", "copy")
+    page.type(Keys.ENTER)
+    page.see("#toasts", "Sequence copy goes on after step 2")
+    assert step(page, "y", "copy") == "a x y"
+    page.press(".bookmarks button.link", "copy")
+    page.see(".bookmarks h2", "Bookmarks of copy")
+    page.see(".bookmarks .note", "The last step is 3")
+
+    page.press(".bookmarks button", "Export")
+    eventually(saved.exists, "the sequence is saved")
+    page.write("input[type=search]", "copy")
+    page.see(".tools .note", "^1 of 2")
+    page.press("tbody button", "End")
+    page.press("dialog .danger")
+    page.see(".bookmarks .note", r"It is over \(ended\)\. The last step is 3")
+    assert not any(each.is_enabled() for each in page.all(".bookmarks .tools button")[:2])
+    assert [each for each in page.browser.complaints() if "409" not in each] == []  # the browser tells of the refusal
+    headers = {"Authorization": f"Bearer {page.keys['management']}"}
+    url = f"{page.server.management}/sequences/tally/copy/import?replace=true"
+    assert requests.put(url, data=saved.read_bytes(), headers=headers, timeout=60).ok
+
+
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_axe_finds_no_barrier(page: ConsolePage, files: Path, scheme: str) -> None:
     page.browser.prefer(scheme)
@@ -244,11 +333,4 @@ def test_axe_finds_no_barrier(page: ConsolePage, files: Path, scheme: str) -> No
             page.see(".chat .assistant small", "first part")
             attach(page, files / "teal.png")
             page.see(".attached", "teal.png")
-        page.run(AXE)
-        found = page.browser.execute_async_script(
-            "const done = arguments[0]; axe.run().then((all) => done(JSON.stringify(all)))"
-        )
-        results = json.loads(found)
-        told = [(each["id"], [node["html"] for node in each["nodes"]]) for each in results["violations"]]
-        assert told == [], segments
-        assert "aria-roles" in [each["id"] for each in results["passes"]]  # it has looked
+        find_no_barrier(page, segments)

@@ -1,6 +1,6 @@
 // An answer on a card: its parts with the time of their arrival, then the whole as what it is.
 
-import { h, setText } from "./dom.js";
+import { h, save, setText } from "./dom.js";
 import { bytes, count, milliseconds } from "./format.js";
 
 const MOST_SHOWN = 200_000;
@@ -63,12 +63,7 @@ export function answerCard(title) {
 function rendered(pieces, type) {
   const blob = new Blob(pieces, { type });
   const media = { image: "img", audio: "audio", video: "video" }[type.split("/")[0]];
-  const save = () => {
-    const link = h("a", { href: URL.createObjectURL(blob), download: "answer" });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
-  };
-  const button = h("button", { type: "button", class: "small", onclick: save }, "Save");
+  const button = h("button", { type: "button", class: "small", onclick: () => save(blob, "answer") }, "Save");
   if (media) return [h(media, { src: URL.createObjectURL(blob), controls: true, alt: "The answer" }), button];
   const text = textOf(pieces);
   if (text === null) return [h("p", { class: "note" }, `${bytes(blob.size)} that are no text.`), button];

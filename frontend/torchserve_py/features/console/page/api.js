@@ -36,11 +36,20 @@ export function path(...segments) {
 
 /** Send a request to a path of the listener, such as "console/api/server"; return the decoded JSON of its answer. */
 export async function call(method, target, query = {}) {
+  return (await answered(method, target, query)).json();
+}
+
+/** Return what a path of the listener has, as a blob. */
+export async function file(target) {
+  return (await answered("GET", target, {})).blob();
+}
+
+async function answered(method, target, query) {
   const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const search = given.length ? `?${new URLSearchParams(given)}` : "";
   const response = await fetch(`../${target}${search}`, { method, headers: authorization() });
   if (!response.ok) throw await refusal(response);
-  return response.json();
+  return response;
 }
 
 async function refusal(response) {

@@ -49,3 +49,10 @@ export function table(label, columns, body) {
 export function field(label, control, hint) {
   return h("label", { class: "field" }, h("span", {}, label), control, hint ? h("small", {}, hint) : null);
 }
+
+/** Let the browser save a blob as a file. */
+export function save(blob, name) {
+  const link = h("a", { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}

@@ -1,6 +1,7 @@
 // The open sequences of a model version: searched at the server, which sends the first of them.
 
 import { call, path } from "./api.js";
+import { bookmarks } from "./bookmarks.js";
 import { h, reconcile, setText, table } from "./dom.js";
 import { finishedJobs } from "./finished_jobs.js";
 import { count, duration } from "./format.js";
@@ -26,9 +27,19 @@ export function sequencesTab({ model, signal }) {
 
   function choose(id) {
     const remark = "The last steps that this server has run, the oldest first, and how large the state was that a store has written.";
-    chosen = { id, ...finishedJobs(`Steps of ${id}`, remark, model, { areSteps: true }) };
-    history.replaceChildren(chosen.element);
+    const steps = finishedJobs(`Steps of ${id}`, remark, model, { areSteps: true });
+    chosen = { id, steps, stored: model.durable ? bookmarks(model, id, signal, choose) : null, newest: null, looks: 0 };
+    history.replaceChildren(...[chosen.stored, steps].filter(Boolean).map((each) => each.element));
     look();
+  }
+
+  async function showSteps(now) {
+    const jobs = await call("GET", `console/api/steps/${here}`, { id: now.id });
+    now.steps.show(jobs);
+    const newest = jobs.at(-1)?.request ?? "";
+    if (now.looks > 0 || (now.newest !== null && now.newest !== newest)) now.stored?.refresh();
+    now.looks = Math.max(0, now.looks - 1);
+    now.newest = newest;
   }
 
   async function look() {
@@ -37,9 +48,9 @@ export function sequencesTab({ model, signal }) {
     try {
       const page = await call("GET", target, { text: search.value, order: order.value, limit: LIMIT });
       if (signal.aborted || mine !== turn) return;
-      reconcile(body, page.sequences, (each) => `${each.id} ${each.worker_id}`, (each) => create(target, model, each, look, choose), update);
+      reconcile(body, page.sequences, (each) => `${each.id} ${each.worker_id}`, (each) => create(target, model, each, ended, choose), update);
       const more = page.found > page.sequences.length ? ` The first ${count(page.sequences.length)} are shown.` : "";
-      chosen?.show(await call("GET", `console/api/steps/${here}`, { id: chosen.id }));
+      if (chosen) await showSteps(chosen);
       setText(note, `${count(page.found)} of ${count(page.open)} open sequences.${more}`);
     } catch (error) {
       if (signal.aborted || mine !== turn) return;
@@ -48,17 +59,22 @@ export function sequencesTab({ model, signal }) {
     if (mine === turn) timer = setTimeout(look, EVERY);
   }
 
+  function ended() {
+    if (chosen) chosen.looks = 2; // its worker ends it within a moment
+    look();
+  }
+
   signal.addEventListener("abort", () => clearTimeout(timer));
   look();
   const list = h("section", { class: "card" }, h("div", { class: "tools" }, search, order, note), table("Sequences", COLUMNS, body));
   return { element: h("div", {}, list, history) };
 }
 
-function create(target, model, { id, worker_id: worker }, look, choose) {
+function create(target, model, { id, worker_id: worker }, ended, choose) {
   const cell = (kind = "") => h("td", { class: kind });
   const state = h("span", { class: "state-word" });
   const fields = { age: cell("number"), idle: cell("number"), worker: cell(), waiting: cell("number wide"), running: cell("number wide") };
-  const end = h("button", { type: "button", class: "small", onclick: () => endSequence(end, target, id, look), ariaLabel: `End sequence ${id}` }, "End");
+  const end = h("button", { type: "button", class: "small", onclick: () => endSequence(end, target, id, ended), ariaLabel: `End sequence ${id}` }, "End");
   if (worker) fields.worker.append(h("a", { href: `#/logs/${path(worker, model.name, model.version)}` }, worker));
   const steps = h("button", { type: "button", class: "link", onclick: () => choose(id), ariaLabel: `Steps of sequence ${id}` }, id);
   const element = h("tr", {}, h("td", { class: "id" }, steps), h("td", {}, state), Object.values(fields), h("td", { class: "number" }, end));
@@ -75,11 +91,11 @@ function update(element, each) {
   setText(fields.running, count(each.in_flight));
 }
 
-async function endSequence(button, target, id, look) {
+async function endSequence(button, target, id, ended) {
   if (!(await confirmed(`Sequence ${id} ends, and its state is dropped.`, "End the sequence"))) return;
   const done = await attempt(button, () => call("DELETE", target, { id }));
   if (done) {
     notify(done.status);
-    look();
+    ended();
   }
 }
