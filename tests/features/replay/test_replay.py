@@ -1,6 +1,7 @@
 """A replay on servers of the test's: order, what a server answers, and servers that are full or go away."""
 
 import base64
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from grpc import aio
 from tests.features.replay.recorded import recorded, replayed, step
 
 from torchserve_py.features.replay import replay
+from torchserve_py.features.replay.http_sender import HttpSender
 from torchserve_py.features.replay.replay import ServerGone
+from torchserve_py.features.replay.replay_requests import ReplayRequest
+from torchserve_py.features.replay.senders import NotConnected, SentAnswer
 from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 
 Answer = Callable[[web.Request], Any]
@@ -28,7 +32,8 @@ async def serve() -> AsyncIterator[Serve]:
 
     async def run(answer: Answer) -> TestServer:
         app = web.Application()
-        app.router.add_get("/live", live)
+        for path in ("/live", "/v2/models/m/versions/2.0/ready"):
+            app.router.add_get(path, live)
         app.router.add_route("*", "/{rest:.*}", answer)
         opened.append(TestServer(app))
         await opened[-1].start_server()
@@ -82,11 +87,66 @@ async def test_steps_wait_for_those_before_them_and_stop_after_one_without_an_an
     assert len(ids) == 2
     assert {tuple(body for each, body in seen if each == one) for one in ids} == {("1", "2", "lost"), ("1",)}
     assert (report.equal, report.differing) == (3, 1)
-    assert dict(report.not_replayed) == {"a step before it in its sequence had no answer": 1}
+    assert dict(report.not_replayed) == {"a step before it in its sequence has no answer now": 1}
 
 
+async def test_after_a_gap_no_step_is_sent_and_those_before_it_are(tmp_path: Path, serve: Serve) -> None:
+    seen = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(await request.text())
+        return web.Response()
+
+    records = [step(1, "s", body="1"), step(2, "s", body="2", body_cut=True), step(3, "s", body="3")]
+    numbered = [step(1, "t", body="t1"), step(3, "t", body="t3")]
+    for each in numbered:
+        each["time"] = each["time"].replace("T00:", "T01:")
+    report = await replayed(tmp_path, [*records, *numbered], address(await serve(answer)), at_once=9)
+    assert (sorted(seen), report.equal) == (["1", "t1"], 2)
+    assert dict(report.not_replayed) == {
+        "its body was cut (maxBodyBytes)": 1,
+        "a step before it in its sequence was not replayed": 1,
+        "a step before it in its sequence is not in the journal": 1,
+    }
+
+
+async def test_a_damaged_line_ends_the_sequences_that_had_begun(tmp_path: Path, serve: Serve) -> None:
+    seen = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(await request.text())
+        return web.Response()
+
+    unnumbered = [{**each, "step": None} for each in (step(1, "s", body="s1"), step(2, "s", body="s2"))]
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(unnumbered[0])}\n")
+    (tmp_path / "b.jsonl").write_text("not a record\n")
+    (tmp_path / "i.jsonl").write_text(f"{json.dumps(unnumbered[1])}\n")
+    later = [step(1, "t", body="t1"), step(2, "t", body="t2")]
+    report = await replayed(tmp_path, later, address(await serve(answer)))
+    assert sorted(seen) == ["s1", "t1", "t2"]
+    assert (report.damaged, dict(report.not_replayed)) == (
+        1,
+        {"a damaged line before it may be a step of its sequence": 1},
+    )
+
+
+async def test_a_difference_that_follows_another_one_of_its_sequence_is_told_apart(
+    tmp_path: Path, serve: Serve
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text="other")
+
+    records = [step(1, "s"), step(2, "s"), recorded(3), recorded(4)]
+    report = await replayed(tmp_path, records, address(await serve(answer)))
+    first, *rest = report.as_text().splitlines()
+    assert first == "replayed: 4, equal: 0, different: 4, 1 of them after another one of their sequence"
+    assert [each.split()[2] for each in rest if " request " in each] == ["r1", "r3", "r4"]
+    assert [each["follows"] for each in report.as_json()["differences"]] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("speed", [None, 1000.0])
 async def test_a_server_that_goes_away_ends_the_replay(
-    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    speed: float | None, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay, "_FIRST_PAUSE", 0.001)
 
@@ -100,7 +160,33 @@ async def test_a_server_that_goes_away_ends_the_replay(
 
     server = await serve(answer)
     with pytest.raises(ServerGone, match="Cannot connect"):
-        await replayed(tmp_path, [recorded(number) for number in range(3)], address(server))
+        await replayed(tmp_path, [recorded(number) for number in range(3)], address(server), speed=speed)
+
+
+async def test_sequences_that_a_restarted_server_may_have_forgotten_are_not_continued(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_FIRST_PAUSE", 0.001)
+    seen, send, away = [], HttpSender.send, [True]
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(await request.text())
+        return web.Response()
+
+    async def send_unless_away(self: HttpSender, request: ReplayRequest, sequence_id: str | None) -> SentAnswer:
+        if request.body == b"2" and away and away.pop():
+            raise NotConnected("away")
+        return await send(self, request, sequence_id)
+
+    monkeypatch.setattr(HttpSender, "send", send_unless_away)
+    one = [step(number, "s", body=f"{number}") for number in (1, 2, 3)]
+    others = [step(1, "t", body="t1"), step(2, "t", body="t2")]
+    records = [*one, *others]
+    for number, each in enumerate(records):
+        each["time"] = f"2026-01-01T00:00:{number:02}+00:00"
+    report = await replayed(tmp_path, records, address(await serve(answer)))
+    assert seen == ["1", "t1", "t2"]
+    assert dict(report.not_replayed) == {"the server was away after a step before it in its sequence": 2}
 
 
 @pytest.fixture
@@ -127,11 +213,11 @@ async def calls() -> AsyncIterator[tuple[str, list[ModelInferRequest]]]:
     await server.stop(None)
 
 
-def call(number: int, id_: str = "", **changes: Any) -> Any:
+def call(number: int, id_: str = "", answered: int = 0, **changes: Any) -> Any:
     request = ModelInferRequest(model_name="m", id=id_)
     request.parameters["sequence_id"].string_param = "s"
     response = ModelInferResponse(model_name="m", model_version="1.0", id="old")
-    response.outputs.add(name="s", datatype="INT8", shape=[1]).contents.int_contents.append(number)
+    response.outputs.add(name="s", datatype="INT8", shape=[1]).contents.int_contents.append(answered or number)
     bodies = {"body": request, "answer": response}
     told = {name: base64.b64encode(each.SerializeToString()).decode() for name, each in bodies.items()}
     forms = {"body_form": "base64", "answer_form": "base64", "protocol": "open_inference_grpc", "via": "grpc"}
@@ -143,7 +229,13 @@ async def test_calls_over_grpc(tmp_path: Path, serve: Serve, calls: tuple[str, l
         return web.Response(status=404)
 
     failed = {"failed": True, "error": "no such input"}
-    records = [call(1), call(2), call(3, "bad", status=400, **failed), call(4, "bad", status=503, **failed), call(9)]
+    records = [
+        call(1),
+        call(2),
+        call(3, "bad", status=400, **failed),
+        call(4, "bad", status=503, **failed),
+        call(5, answered=9),
+    ]
     url, got = calls
     report = await replayed(tmp_path, records, address(await serve(nothing)), grpc=url)
     assert {each.model_version for each in got} == {"2.0"}

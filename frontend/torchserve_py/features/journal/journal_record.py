@@ -8,7 +8,7 @@ import codecs
 import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import Part
@@ -34,6 +34,8 @@ SECRET_HEADERS: Final = frozenset(
 #: The headers of answers that are not written.
 _HIDDEN_OF_ANSWERS: Final = frozenset(("set-cookie", "ts_sequence_token"))
 
+#: The number of the form that records have. It changes with a field that a reader of before would misunderstand.
+FORMAT: Final = 1
 TEXT: Final = "text"
 BASE64: Final = "base64"
 PARAMETERS: Final = "parameters"
@@ -83,6 +85,8 @@ class JournalRecord(TypedDict):
     Sizes are those before a cut. ``cause`` says why there is no answer; otherwise there is a ``status``.
     """
 
+    #: `FORMAT`; the first records had none.
+    format: NotRequired[int]
     time: str
     model: str
     version: str
@@ -150,6 +154,7 @@ def record_of(job: KeptJob, model: str, version: str, headers: frozenset[str]) -
     sent_at = record.sent_at or record.ended_at
     token = "" if last is None or last.news is None else last.news.token
     return {
+        "format": FORMAT,
         "time": datetime.fromtimestamp(job.at, UTC).isoformat(timespec="microseconds"),
         "model": model,
         "version": version,

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 import orjson
 
 from torchserve_py.features.journal.journal_files import SUFFIX
-from torchserve_py.features.journal.journal_record import JournalRecord
+from torchserve_py.features.journal.journal_record import FORMAT, JournalRecord
 from torchserve_py.features.journal.sealed_lines import KeyUnusable, SealBroken, opener
 from ts.protocol.messages import OPENPI
 
@@ -26,11 +26,19 @@ class JournalUnreadable(Exception):
 
 
 class Place(NamedTuple):
-    """Where a record is, and when its request came (seconds since 1970)."""
+    """Where a record is.
+
+    Attributes:
+        at: When its request came, in seconds since 1970.
+        file: The number of the file.
+        offset: Where in the file its line begins.
+        lost: How many lines before it, in all files, are no records.
+    """
 
     at: float
     file: int
     offset: int
+    lost: int
 
 
 class JournalReader:
@@ -43,6 +51,8 @@ class JournalReader:
         self.incomplete = 0
         self.damaged = 0
         self.places: list[Place] = []
+        #: The models that the records are of.
+        self.models: set[str] = set()
         #: The last step of each episode of openpi's, which ends with its client's connection.
         self._episodes: dict[tuple[str, str | None], Place] = {}
         try:
@@ -87,8 +97,10 @@ class JournalReader:
                 break
             try:
                 record = self._record(line, number)
-                place = Place(datetime.fromisoformat(record["time"]).timestamp(), number, offset)
+                at, lost = datetime.fromisoformat(record["time"]).timestamp(), self.incomplete + self.damaged
+                place = Place(at, number, offset, lost)
                 self.places.append(place)
+                self.models.add(record["model"])
                 if record["protocol"] == OPENPI:
                     episode = record["model"], record["sequence"]
                     self._episodes[episode] = max(place, self._episodes.get(episode, place))
@@ -102,10 +114,15 @@ class JournalReader:
             offset += len(line)
 
     def _record(self, line: bytes, file: int) -> JournalRecord:
-        """Return the record in a line. Raises ValueError, KeyError: it is none."""
+        """Return the record in a line. Raises ValueError, KeyError: it is none; JournalUnreadable: a newer one."""
         if (open_line := self._openers[file]) is not None:
             line = open_line(line)
         record = orjson.loads(line)
+        if isinstance(record, dict) and record.get("format", FORMAT) != FORMAT:
+            raise JournalUnreadable(
+                f"{self._files[file].name} has records of format {record['format']}, and this version of torchserve-py"
+                f" reads format {FORMAT}: use the version that has written them, or a later one."
+            )
         if not isinstance(record, dict) or not JournalRecord.__required_keys__ <= record.keys():
             raise ValueError("the line is no record")
         return cast("JournalRecord", record)

@@ -48,6 +48,7 @@ class HttpSender:
             raise NoAnswer(f"no answer within {self._http.timeout.total:g} s") from error
         except aiohttp.ClientError as error:
             raise NoAnswer(str(error) or type(error).__name__) from error
-        failure = bytes(read[:_MOST_SHOWN]).decode("utf-8", "backslashreplace") if response.status >= 400 else ""
+        told = bytes(read[:_MOST_SHOWN]).decode("utf-8", "backslashreplace") if response.status >= 400 else ""
+        failure = " ".join(told.split())
         headers = {name.lower(): value for name, value in response.headers.items()}
         return SentAnswer(str(response.status), (bytes(read),), headers, failure, response.status in _FULL)

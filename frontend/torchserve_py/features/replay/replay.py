@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 import aiohttp
 
@@ -53,6 +54,7 @@ _HAS_NOT_RUN: Final = frozenset(
 _TRIES: Final = 8
 _FIRST_PAUSE: Final = 0.1
 _AFTER_A_GAP: Final = "a step before it in its sequence was not replayed"
+_AFTER_NO_ANSWER: Final = "a step before it in its sequence has no answer now"
 
 
 class ReplayPlan(NamedTuple):
@@ -79,6 +81,10 @@ class ReplayPlan(NamedTuple):
     comparison: Comparison
 
 
+class NoSuchModel(Exception):
+    """The server does not have a model that the requests are meant for; the message says which."""
+
+
 class ServerGone(Exception):
     """A server cannot be reached, or not any more; the message says why."""
 
@@ -89,8 +95,17 @@ class _Followed:
     def __init__(self, recorded_id: str, fresh_id: str, generation: str | None) -> None:
         self.names = SequenceNames(recorded_id, fresh_id)
         self.generation = generation
-        #: Why no further steps are sent; empty while they are.
+        #: The number of the latest step, if steps are numbered, and how many lines of the journal before it were lost.
+        self.step: int | None = None
+        self.lost: int | None = None
+        #: Whether an answer has differed, so that those after it may differ for that reason.
+        self.has_differed = False
+        #: Why no further records are sent; empty while they are.
         self.broken = ""
+        #: Whether a step that was sent has no answer: then those that wait behind it are not sent.
+        self.has_no_answer = False
+        #: How often the server was away before the latest answer; None before the first one.
+        self.outages: int | None = None
         self.last_step: asyncio.Task[None] | None = None
 
 
@@ -104,6 +119,7 @@ class Replay:
         self._count = 0
         self._sequences: dict[tuple[str, str], _Followed] = {}
         self._room = asyncio.Semaphore(plan.at_once)
+        self._outages = 0
         #: What was found so far.
         self.report = ReplayReport()
         self.report.incomplete, self.report.damaged = journal.incomplete, journal.damaged
@@ -112,7 +128,7 @@ class Replay:
     async def run(self) -> ReplayReport:
         """Send all requests, and return what was found.
 
-        Raises aiohttp.ClientError: the server cannot be reached; ServerGone: not any more; JournalUnreadable.
+        Raises ServerGone: the server cannot be reached, or not any more; NoSuchModel; JournalUnreadable.
         """
         plan, headers = self._plan, {"User-Agent": USER_AGENT}
         if plan.key is not None:
@@ -123,8 +139,7 @@ class Replay:
             connector=aiohttp.TCPConnector(limit=0),
             skip_auto_headers=("Content-Type", "Accept"),
         ) as http:
-            async with http.get(f"{plan.server}/live"):  # otherwise each request would fail for itself
-                pass
+            await self._check_server(http)
             calls, self._episodes = GrpcSender(plan.grpc, plan.timeout, plan.key), EpisodeSender(http, plan.server)
             self._senders = {"http": HttpSender(http, plan.server), "grpc": calls, "openpi": self._episodes}
             try:
@@ -134,6 +149,21 @@ class Replay:
             finally:
                 await calls.close()
         return self.report
+
+    async def _check_server(self, http: aiohttp.ClientSession) -> None:
+        """Check that the server is there, and has the models: otherwise each request would fail for itself."""
+        server = self._plan.server
+        try:
+            async with http.get(f"{server}/live"):
+                pass
+            for name, version in self._plan.models.items():
+                of_version = "" if version is None else f"/versions/{quote(version, safe='')}"
+                url = f"{server}/v2/models/{quote(name, safe='')}{of_version}"
+                async with http.get(f"{url}/ready") as answer:
+                    if answer.status == 404:
+                        raise NoSuchModel(f"{url} is not there: the server has no model {name}, or no such version.")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ServerGone(f"{server} cannot be reached: {error}") from error
 
     async def _send_all(self) -> None:
         began, first = time.monotonic(), None
@@ -147,7 +177,7 @@ class Replay:
                 first = place.at if first is None else first
                 await self._wait_for(place, first, began)
                 await self._room.acquire()
-                self._begin(group, record, is_last=self._journal.ends_episode(place))
+                self._begin(group, record, place)
 
     async def _wait_for(self, place: Place, first: float, began: float) -> None:
         if self._plan.speed is not None:
@@ -156,12 +186,12 @@ class Replay:
                 await asyncio.sleep(left)
             self.report.was_late(max(0.0, time.monotonic() - due))
 
-    def _begin(self, group: asyncio.TaskGroup, record: JournalRecord, *, is_last: bool) -> None:
+    def _begin(self, group: asyncio.TaskGroup, record: JournalRecord, place: Place) -> None:
         """Begin to send a request, or count why it is not sent; then give its room back."""
         followed = None
         try:
             followed = self._followed(record)
-            self._check_outcome(record)
+            self._check_whole(record, place, followed)
             fresh_id = None if followed is None else followed.names.fresh_id
             request = request_of(record, self._plan.models.get(record["model"]), fresh_id)
         except NotReplayable as reason:
@@ -175,11 +205,12 @@ class Replay:
             before = group.create_task(self._send_after(before, record, request, followed))
             if followed is not None:
                 followed.last_step = before
-        if followed is not None and before is not None and (is_last or followed.broken):
+        is_over = followed is not None and (followed.broken or self._journal.ends_episode(place))
+        if followed is not None and before is not None and is_over:
             group.create_task(self._leave_after(before, followed.names.fresh_id))
 
     def _followed(self, record: JournalRecord) -> _Followed | None:
-        """Return the sequence of a record. Raises NotReplayable: it cannot be followed."""
+        """Return the sequence of a record, if it belongs to one."""
         if record["sequence"] is None:
             return None
         key, generation = (record["model"], record["sequence"]), record["sequence_generation"]
@@ -192,11 +223,24 @@ class Replay:
             if not is_first and record["cause"] not in _HAS_NOT_RUN:
                 followed.broken = "its sequence began before the journal"
             self._sequences[key] = followed
-        if followed.broken:
-            raise NotReplayable(followed.broken)
         return followed
 
-    def _check_outcome(self, record: JournalRecord) -> None:
+    def _check_whole(self, record: JournalRecord, place: Place, followed: _Followed | None) -> None:
+        """Check that the request had an answer, and that no step of its sequence before it is missing.
+
+        Raises NotReplayable.
+        """
+        if followed is not None:
+            step = record["step"]
+            if step is None and not followed.broken and followed.lost not in (None, place.lost):
+                followed.broken = "a damaged line before it may be a step of its sequence"
+            if step is not None and record["cause"] not in _HAS_NOT_RUN:
+                if not followed.broken and followed.step is not None and step > followed.step + 1:
+                    followed.broken = "a step before it in its sequence is not in the journal"
+                followed.step = max(step, followed.step or 0)
+            followed.lost = place.lost
+            if followed.broken:
+                raise NotReplayable(followed.broken)
         if record["cause"] is not None:
             raise NotReplayable(f"it had no answer ({record['cause']})")
 
@@ -210,8 +254,8 @@ class Replay:
         try:
             if before is not None:
                 await asyncio.wait((before,))
-            if followed is not None and followed.broken:
-                self.report.not_replayed[followed.broken] += 1
+            if followed is not None and followed.has_no_answer:
+                self.report.not_replayed[_AFTER_NO_ANSWER] += 1
             else:
                 await self._send(record, request, followed)
         finally:
@@ -222,44 +266,59 @@ class Replay:
         await self._episodes.leave(fresh_id)
 
     async def _send(self, record: JournalRecord, request: ReplayRequest, followed: _Followed | None) -> None:
-        sender = self._senders[request.door]
         names = SequenceNames("", "") if followed is None else followed.names
         if record["protocol"] == RESPONSES:
             body = names.in_request(request.body.decode("utf-8", "surrogateescape"))
-            request = request._replace(
-                path=names.in_request(request.path), body=body.encode("utf-8", "surrogateescape")
-            )
-        pause, expected = _FIRST_PAUSE, sender.recorded_status(record)
-        for left in reversed(range(_TRIES)):
-            began = time.monotonic()
-            try:
-                sent = await sender.send(request, names.fresh_id)
-            except NotConnected as error:
-                if not left:
-                    raise ServerGone(str(error)) from error
-            except NoAnswer as error:
-                self._differs(record, [str(error)])
-                if followed is not None:
-                    followed.broken = "a step before it in its sequence had no answer"
-                return
-            else:
-                took = time.monotonic() - began
-                may_wait = sent.is_full and sent.status != expected and self._plan.speed is None
-                if not (may_wait and left):
-                    break
-            await asyncio.sleep(pause)
-            pause *= 2
-        self.report.took(record["waiting_seconds"] + record["running_seconds"], took)
+            path, encoded = names.in_request(request.path), body.encode("utf-8", "surrogateescape")
+            request = request._replace(path=path, body=encoded)
+        expected = self._senders[request.door].recorded_status(record)
+        try:
+            sent = await self._answer(request, expected, followed)
+        except NotReplayable as reason:
+            self.report.not_replayed[str(reason)] += 1
+            return
+        except NoAnswer as error:
+            self._differs(record, [str(error)], followed)
+            if followed is not None:
+                followed.has_no_answer = True
+            return
+        self.report.took(record["waiting_seconds"] + record["running_seconds"], sent.seconds)
         if sent.status != expected:
             told = f": {sent.failure}" if sent.failure else ""
-            self._differs(record, [f"status {expected} became {sent.status}{told}"])
-        else:
-            self._compare(record, sent, names)
+            self._differs(record, [f"status {expected} became {sent.status}{told}"], followed)
+        elif what := self._compared(record, sent, names):
+            self._differs(record, what, followed)
 
-    def _compare(self, record: JournalRecord, sent: SentAnswer, names: SequenceNames) -> None:
+    async def _answer(self, request: ReplayRequest, expected: str, followed: _Followed | None) -> SentAnswer:
+        """Return the answer to a request, which is sent again while the server is full or away.
+
+        Raises NotReplayable: the server was away, and may have forgotten the sequence; NoAnswer; ServerGone.
+        """
+        pause, tries, fresh_id = _FIRST_PAUSE, _TRIES, None if followed is None else followed.names.fresh_id
+        while True:
+            if followed is not None and followed.outages not in (None, self._outages):
+                raise NotReplayable("the server was away after a step before it in its sequence")
+            began, tries = time.monotonic(), tries - 1
+            try:
+                sent = await self._senders[request.door].send(request, fresh_id)
+            except NotConnected as error:
+                self._outages += 1
+                if not tries:
+                    raise ServerGone(str(error)) from error
+            else:
+                if followed is not None:
+                    followed.outages = self._outages
+                may_wait = sent.is_full and sent.status != expected and self._plan.speed is None
+                if not (may_wait and tries):
+                    return sent._replace(seconds=time.monotonic() - began)
+            await asyncio.sleep(pause)
+            pause *= 2
+
+    def _compared(self, record: JournalRecord, sent: SentAnswer, names: SequenceNames) -> Sequence[str]:
+        """Return what differs; count an answer that is the same or cannot be compared."""
         if record["failed"]:
             self.report.same()
-            return
+            return ()
         kind = _OPENAI if record["headers"].get("url_path", "").startswith("v1/") else ""
         if record["protocol"] is not None:
             kind = record["protocol"]
@@ -269,13 +328,17 @@ class Replay:
             recorded = recorded_documents(record)
         except NotComparable as reason:
             self.report.not_compared[str(reason)] += 1
-            return
+            return ()
         replayed = [names.in_answer(each) for each in replayed_documents(record, sent.messages, sent.headers)]
-        if what := self._plan.comparison.of_documents(recorded, replayed, _OWN_MEMBERS.get(kind, ())):
-            self._differs(record, what)
-        else:
+        what = self._plan.comparison.of_documents(recorded, replayed, _OWN_MEMBERS.get(kind, ()))
+        if not what:
             self.report.same()
+        return what
 
-    def _differs(self, record: JournalRecord, what: Sequence[str]) -> None:
+    def _differs(self, record: JournalRecord, what: Sequence[str], followed: _Followed | None) -> None:
         where = record["path"] or f"({record['via']})"
-        self.report.differs(Difference(record["request_id"], record["time"], record["sequence"], where, what))
+        follows = followed is not None and followed.has_differed
+        if followed is not None:
+            followed.has_differed = True
+        told = Difference(record["request_id"], record["time"], record["sequence"], where, what, follows)
+        self.report.differs(told)

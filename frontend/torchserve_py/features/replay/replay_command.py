@@ -5,19 +5,18 @@ import asyncio
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import aiohttp
 import orjson
 
 from torchserve_py.features.journal.answer_comparison import Comparison
 from torchserve_py.features.journal.read_journal import JournalReader, JournalUnreadable
 from torchserve_py.features.journal.sealed_lines import KeyUnusable, key_in
 from torchserve_py.features.replay.grpc_sender import PLAIN, TLS
-from torchserve_py.features.replay.replay import Replay, ReplayPlan, ServerGone
+from torchserve_py.features.replay.replay import NoSuchModel, Replay, ReplayPlan, ServerGone
 from torchserve_py.features.replay.replay_report import ReplayReport
 
 #: The variable with the server's key: arguments of a command can be seen by all users of a machine.
@@ -28,7 +27,8 @@ _FAILED: Final = 2
 _MANY: Final = 256
 _GRPC_PORT: Final = 7070
 _EPILOG: Final = f"""\
-The exit status is 0 if all answers are as recorded, 1 if one differs, 2 if the replay is not possible.
+The exit status is 0 if all answers are as recorded, 1 if one differs, 2 if the replay is not possible, not to its end,
+or of no request.
 A server that asks for a key gets the one in the variable {KEY_VARIABLE}."""
 
 
@@ -49,12 +49,16 @@ def parser() -> argparse.ArgumentParser:
         help="replay the requests to this model, on this version or the default one (otherwise: all, the default ones)",
     )
     parser.add_argument(
-        "--server", metavar="URL", default="http://127.0.0.1:8080", help="the inference API (%(default)s)"
+        "--server",
+        metavar="URL",
+        type=_url("http://", "https://"),
+        default="http://127.0.0.1:8080",
+        help="the inference API (%(default)s)",
     )
     parser.add_argument(
         "--grpc",
         metavar="URL",
-        type=_grpc_url,
+        type=_url(PLAIN, TLS),
         help=f"its gRPC port, as the server logs it (grpc://, port {_GRPC_PORT}, on the host of --server)",
     )
     parser.add_argument(
@@ -66,20 +70,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--at-once", metavar="N", type=_count, help=f"how many may be without an answer (1; with --speed {_MANY})"
     )
-    parser.add_argument(
-        "--tolerance",
-        metavar="T",
-        type=_number("a number from 0", lambda value: value >= 0),
-        default=0.0,
-        help="by how much numbers in JSON may differ, of 1 or of the larger one (0)",
-    )
-    parser.add_argument(
-        "--ignore",
-        metavar="MEMBER",
-        action="append",
-        default=[],
-        help="a member of JSON answers that may differ, such as usage.seconds",
-    )
+    _add_what_may_differ(parser)
     parser.add_argument("--key-file", metavar="FILE", type=Path, help="the key of an encrypted journal")
     parser.add_argument(
         "--timeout",
@@ -90,6 +81,23 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser
+
+
+def _add_what_may_differ(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tolerance",
+        metavar="T",
+        type=_number("a number from 0", lambda value: value >= 0),
+        default=0.0,
+        help="by how much numbers may differ, of 1 or of the larger one (0)",
+    )
+    parser.add_argument(
+        "--ignore",
+        metavar="MEMBER",
+        action="append",
+        default=[],
+        help="a member of JSON answers that may differ, such as usage.seconds",
+    )
 
 
 def _number(what: str, is_right: Callable[[float], bool]) -> Callable[[str], float]:
@@ -105,10 +113,13 @@ def _number(what: str, is_right: Callable[[float], bool]) -> Callable[[str], flo
     return read
 
 
-def _grpc_url(text: str) -> str:
-    if not text.startswith((PLAIN, TLS)) or not text.partition("://")[2]:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a URL such as {PLAIN}127.0.0.1:{_GRPC_PORT}")
-    return text
+def _url(*schemes: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if not text.startswith(schemes) or not urlsplit(text).hostname:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a URL that begins with {' or '.join(schemes)}")
+        return text.rstrip("/")
+
+    return read
 
 
 def _count(text: str) -> int:
@@ -131,30 +142,47 @@ def main(argv: Sequence[str]) -> int:
     comparison = Comparison(given.tolerance, given.ignore)
     key = os.environ.get(KEY_VARIABLE)
     grpc = given.grpc or f"{PLAIN}{urlsplit(given.server).hostname}:{_GRPC_PORT}"
-    plan = ReplayPlan(given.server.rstrip("/"), grpc, models, given.speed, at_once, given.timeout, key, comparison)
+    plan = ReplayPlan(given.server, grpc, models, given.speed, at_once, given.timeout, key, comparison)
     try:
         journal = JournalReader(given.journal, None if given.key_file is None else key_in(given.key_file))
         try:
-            report, gone = asyncio.run(_replayed(plan, journal))
+            _check_holds(journal, models)
+            replay = Replay(plan, journal)
+            return _told(replay.report, _stopped(replay), as_json=given.json)
         finally:
             journal.close()
-    except (JournalUnreadable, KeyUnusable) as error:
+    except (JournalUnreadable, KeyUnusable, NoSuchModel) as error:
         print(f"torchserve-py replay: {error}", file=sys.stderr)
         return _FAILED
-    except aiohttp.ClientError as error:
-        print(f"torchserve-py replay: {given.server} cannot be reached: {error}", file=sys.stderr)
-        return _FAILED
-    print(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2).decode() if given.json else report.as_text())
-    if gone:
-        print(f"torchserve-py replay: the rest was not sent: {gone}", file=sys.stderr)
+
+
+def _check_holds(journal: JournalReader, models: Iterable[str]) -> None:
+    """Check that a journal has records of these models. Raises JournalUnreadable."""
+    if not journal.places:
+        lost = journal.damaged + journal.incomplete
+        raise JournalUnreadable(f"There is no record in the journal; {lost} of its lines are none.")
+    there = ", ".join(sorted(journal.models))
+    for name in models:
+        if name not in journal.models:
+            raise JournalUnreadable(f"The journal has no request to {name!r}; it has requests to {there}.")
+
+
+def _stopped(replay: Replay) -> str:
+    """Run a replay; return why it has stopped before its end, empty if it has not. Raises as `Replay.run`."""
+    try:
+        asyncio.run(replay.run())
+    except ServerGone as gone:
+        return str(gone)
+    except KeyboardInterrupt:
+        return "it was interrupted"
+    return "" if replay.report.replayed else "no request could be replayed"
+
+
+def _told(report: ReplayReport, stopped: str, *, as_json: bool) -> int:
+    """Print what was found; return the exit status."""
+    if report.replayed or not stopped:
+        print(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2).decode() if as_json else report.as_text())
+    if stopped:
+        print(f"torchserve-py replay: {stopped}", file=sys.stderr)
         return _FAILED
     return _DIFFERS if report.differing else 0
-
-
-async def _replayed(plan: ReplayPlan, journal: JournalReader) -> tuple[ReplayReport, str]:
-    """Return what was found, and why not all was sent."""
-    replay = Replay(plan, journal)
-    try:
-        return await replay.run(), ""
-    except ServerGone as gone:
-        return replay.report, str(gone)

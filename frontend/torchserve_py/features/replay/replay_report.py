@@ -12,13 +12,18 @@ _PERCENTILES: Final = (50, 99)
 
 
 class Difference(NamedTuple):
-    """An answer that differs, and what in it."""
+    """An answer that differs, and what in it.
+
+    ``follows`` tells whether an answer before it in its sequence has differed, too: then this may be what the model
+    remembers of that.
+    """
 
     request_id: str
     time: str
     sequence: str | None
     path: str
     what: Sequence[str]
+    follows: bool
 
 
 class ReplayReport:
@@ -27,6 +32,8 @@ class ReplayReport:
     def __init__(self) -> None:
         self.equal = 0
         self.differing = 0
+        #: How many of these follow another one in their sequence.
+        self.following = 0
         self.differences: list[Difference] = []
         #: Requests that were sent, but whose answers could not be compared, and those that were not sent; by reason.
         self.not_compared: Counter[str] = Counter()
@@ -51,15 +58,22 @@ class ReplayReport:
     def differs(self, difference: Difference) -> None:
         """Count an answer that differs."""
         self.differing += 1
+        self.following += difference.follows
         if len(self.differences) < MOST_KEPT:
             self.differences.append(difference)
+
+    @property
+    def replayed(self) -> int:
+        """How many requests were sent."""
+        return self.equal + self.differing + self.not_compared.total()
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as plain values; times are in seconds."""
         return {
-            "replayed": self.equal + self.differing + self.not_compared.total(),
+            "replayed": self.replayed,
             "equal": self.equal,
             "differing": self.differing,
+            "following": self.following,
             "differences": [each._asdict() for each in self.differences],
             "not_compared": dict(self.not_compared),
             "not_replayed": dict(self.not_replayed),
@@ -75,12 +89,15 @@ class ReplayReport:
     def as_text(self) -> str:
         """Return it for people."""
         found = self.as_json()
-        lines = [f"replayed: {found['replayed']}, equal: {self.equal}, different: {self.differing}"]
-        for each in self.differences[:_MOST_SHOWN]:
+        follow = f", {self.following} of them after another one of their sequence" if self.following else ""
+        lines = [f"replayed: {self.replayed}, equal: {self.equal}, different: {self.differing}{follow}"]
+        first = [each for each in self.differences if not each.follows]
+        shown = first[:_MOST_SHOWN]
+        for each in shown:
             of_sequence = f" of sequence {each.sequence}" if each.sequence else ""
             lines.append(f"  {each.time} request {each.request_id}{of_sequence} {each.path}")
             lines += [f"    {what}" for what in each.what]
-        if (more := self.differing - _MOST_SHOWN) > 0:
+        if (more := self.differing - len(shown)) > 0:
             lines.append(f"  and {more} more; --json has up to {MOST_KEPT}")
         for title, counts in (("sent but not compared", self.not_compared), ("not replayed", self.not_replayed)):
             lines += [f"{title}: {count}: {reason}" for reason, count in counts.most_common()]

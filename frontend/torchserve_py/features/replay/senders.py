@@ -27,6 +27,7 @@ class SentAnswer(NamedTuple):
         headers: In lower case.
         failure: What a failure says of itself; empty if the answer is none.
         is_full: Whether the server has no room for the request now.
+        seconds: How long it took.
     """
 
     status: str
@@ -34,6 +35,7 @@ class SentAnswer(NamedTuple):
     headers: Mapping[str, str]
     failure: str = ""
     is_full: bool = False
+    seconds: float = 0.0
 
 
 class Sender(Protocol):
