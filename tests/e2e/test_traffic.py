@@ -439,7 +439,6 @@ def test_a_comparison_that_is_not_there_is_told_at_the_registration(server: Runn
 def test_a_shadow_ends_once_it_answers_itself_or_goes(server: RunningServer) -> None:
     assert shadow(server, "PUT", {"version": "2"}).ok
     traffic(server, "PUT", {"weights": {"1": 50, "2": 50}})
-    said(server, 1)
     assert shadow(server).json() == {}
     traffic(server, "DELETE")
     assert shadow(server, "PUT", {"version": "2"}).ok

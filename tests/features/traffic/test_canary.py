@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from torchserve_py.features.traffic.answer_times import RecentRequests, Record
 from torchserve_py.features.traffic.canary import Canary, Phase, Verdict, judge
-from torchserve_py.features.traffic.traffic_body import CanaryRules, read_body
+from torchserve_py.features.traffic.traffic_body import CanaryRules, read_body, read_shadow_rules
 
 RULES = CanaryRules(version="2", steps=[5, 50], min_requests=10, max_failure_increase=0.1, max_latency_ratio=2)
 
@@ -145,8 +145,16 @@ def test_whatever_is_found_the_share_never_falls_before_the_end_and_the_end_is_f
         ({"canary": {"version": "2", "steps": [0]}}, "canary.steps.0: "),
         ({"canary": {"version": "2", "interval": 5}}, "canary.interval: Extra inputs"),
         ({"canary": {}}, "canary.version: Field required"),
+        ({"canary": {"version": "2", "quantile": "0.9"}}, "canary.quantile: Input should be a valid number"),
     ],
 )
 def test_what_is_wrong_with_a_body_is_told(body: object, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         read_body(body)
+
+
+def test_numbers_of_a_shadow_are_numbers() -> None:
+    assert read_shadow_rules({"version": "2", "percent": 5, "tolerance": 0}).percent == 5
+    for name, value in (("percent", True), ("tolerance", "0.1")):
+        with pytest.raises(ValueError, match=f"{name}: Input should be a valid number, given {value!r}"):
+            read_shadow_rules({"version": "2", name: value})

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 #: How many decisions are kept for each model.
 _MOST_DECISIONS: Final = 20
+_CHANGED: Final = "an operator has changed the traffic"
 
 
 @dataclass
@@ -138,7 +139,7 @@ class Canaries:
     def forget(self, name: str) -> None:
         """Judge a model's versions no more, because an operator has said who gets its requests."""
         if (run := self._runs.pop(name, None)) is not None:
-            self._decide(name, "called off", run.canary, "an operator has changed the traffic")
+            self._decide(name, "called off", run.canary, _CHANGED)
 
     def about(self, name: str) -> dict[str, Any]:
         """Return what is shown of a model's canary, empty if it has had none."""
@@ -154,13 +155,37 @@ class Canaries:
         for name, run in list(self._runs.items()):
             try:
                 await self._look_at(name, run, now)
-            except (ModelError, DoorError) as error:
-                if self._runs.get(name) is run:
-                    del self._runs[name]
-                    self._decide(name, "called off", run.canary, str(error))
+            except DoorError as error:
+                self._call_off(name, run, str(error))
+            except ModelError as error:
+                self._call_off(name, run, str(error))
+                await self._give_to_default(name)
+
+    def _call_off(self, name: str, run: _Run, why: str) -> None:
+        """Judge a canary no more, unless an operator was faster."""
+        if self._runs.get(name) is run:
+            del self._runs[name]
+            self._decide(name, "called off", run.canary, why)
+
+    async def _give_to_default(self, name: str) -> None:
+        """Let the default version get all requests; the weights of a canary that nobody judges would stay for ever."""
+        try:
+            await self._calls.set_weights(name, {})
+        except (ModelError, DoorError) as error:
+            logger.warning("The weights of model %s stay as they are: %s", name, error)
 
     async def _look_at(self, name: str, run: _Run, now: float) -> None:
         rules = run.canary.rules
+        present = self._serving.get(name).version
+        self._serving.get(name, rules.version)
+        weights, wanted = self._serving.weights(name), run.canary.weights
+        is_leaving = bool(weights) and weights.items() < wanted.items()
+        if weights != wanted or present != run.canary.old:
+            why = f"an operator has made {present} the default version" if weights == wanted else _CHANGED
+            self._call_off(name, run, "a version is being unregistered" if is_leaving else why)
+            if is_leaving or weights == wanted:
+                await self._give_to_default(name)
+            return
         self._add_up(name, run.canary)
         for recent in run.recent.values():
             recent.forget(now)

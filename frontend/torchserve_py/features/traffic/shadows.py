@@ -132,6 +132,7 @@ class Shadows:
 
     def about(self, name: str) -> dict[str, Any]:
         """Return what is shown of a model's shadow, empty without one."""
+        self._look_at(name)
         state = self._shadows.get(name)
         if state is None:
             return {}
@@ -144,6 +145,25 @@ class Shadows:
             "differences": list(state.differences),
         }
 
+    def look(self) -> None:
+        """End those that cannot go on."""
+        for name in list(self._shadows):
+            self._look_at(name)
+
+    def _look_at(self, name: str) -> ServedModel | None:
+        """Return the version that is a model's shadow, None if it has none; one that cannot go on ends."""
+        if (state := self._shadows.get(name)) is None:
+            return None
+        try:
+            model = self._serving.get(name, state.rules.version)
+            if not self._answers_itself(model):
+                return model
+            why = "it answers requests itself now"
+        except ModelError as error:
+            why = str(error)
+        self.end(name, why)
+        return None
+
     def _answers_itself(self, model: ServedModel) -> bool:
         is_default = self._serving.get(model.name).version == model.version
         return is_default or model.version in self._serving.weights(model.name)
@@ -151,16 +171,8 @@ class Shadows:
     def _run(self, state: _Shadow, answering: ServedModel, request: InferenceRequest, parts: Parts) -> None:
         """Run a request on the shadow, too, unless that is not possible or too much."""
         name = answering.name
-        try:
-            model = self._serving.get(name, state.rules.version)
-            answers_itself = self._answers_itself(model)
-        except ModelError as error:
-            self.end(name, str(error))
-            return
-        if answers_itself:
-            self.end(name, "it answers requests itself now")
-            return
-        if parts.ended or not _may_run_twice(request):
+        model = self._look_at(name)
+        if model is None or parts.ended or not _may_run_twice(request):
             return
         status = self._serving.status(model)
         if len(state.tasks) >= _MOST_AT_ONCE or status.queue_pending or _size(request) > _MOST_BYTES:

@@ -26,11 +26,11 @@ class CanaryRules(_Closed):
     steps: list[Share] = Field(default=[5, 25, 50], min_length=1, max_length=20)
     interval_sec: Annotated[int, Field(alias="intervalSec", ge=1, le=86_400)] = 60
     min_requests: Annotated[int, Field(alias="minRequests", ge=1, le=1_000_000)] = 20
-    max_failure_increase: Annotated[float, Field(alias="maxFailureIncrease", ge=0, le=1, strict=False)] = 0.01
-    max_latency_ratio: Annotated[float, Field(alias="maxLatencyRatio", gt=0, le=1000, strict=False)] = 1.5
+    max_failure_increase: Annotated[float, Field(alias="maxFailureIncrease", ge=0, le=1)] = 0.01
+    max_latency_ratio: Annotated[float, Field(alias="maxLatencyRatio", gt=0, le=1000)] = 1.5
     window_sec: Annotated[int, Field(alias="windowSec", ge=1, le=3600)] = 60
-    quantile: Annotated[float, Field(ge=0.5, le=0.999, strict=False)] = 0.99
-    max_quantile_ratio: Annotated[float, Field(alias="maxQuantileRatio", gt=0, le=1000, strict=False)] = 2
+    quantile: Annotated[float, Field(ge=0.5, le=0.999)] = 0.99
+    max_quantile_ratio: Annotated[float, Field(alias="maxQuantileRatio", gt=0, le=1000)] = 2
 
     @model_validator(mode="after")
     def _rises(self) -> Self:
@@ -61,8 +61,8 @@ class ShadowRules(_Closed):
     """
 
     version: str = Field(min_length=1)
-    percent: Annotated[float, Field(gt=0, le=100, strict=False)] = 100
-    tolerance: Annotated[float, Field(ge=0, le=1, strict=False)] | None = None
+    percent: Annotated[float, Field(gt=0, le=100)] = 100
+    tolerance: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class SavedCanary(_Closed):

@@ -60,7 +60,8 @@ class TrafficCare:
         self.shadows.close()
 
     async def look(self) -> None:
-        """Judge each canary."""
+        """End shadows that cannot go on, and judge each canary."""
+        self.shadows.look()
         await self.canaries.look(time.monotonic())
         await self.save()
 
