@@ -179,10 +179,6 @@ class RanksOffer(NamedTuple):
     count_key: str
 
 
-def _none() -> tuple[()]:
-    return ()
-
-
 async def _opens(settings: Settings, held: list[socket.socket]) -> tuple[()]:
     return ()
 
@@ -296,9 +292,9 @@ class Plugin:
 
     name: str
     needs: tuple[str, ...] = ()
-    doors: Callable[[], Iterable[DoorOffer]] = _none
-    listeners: Callable[[], Iterable[ListenerOffer]] = _none
-    background: Callable[[], Iterable[BackgroundOffer]] = _none
+    doors: Callable[[], Iterable[DoorOffer]] = tuple
+    listeners: Callable[[], Iterable[ListenerOffer]] = tuple
+    background: Callable[[], Iterable[BackgroundOffer]] = tuple
     tls: str = ""
     problems_of_opening: Callable[[Settings, list[socket.socket]], Awaitable[Sequence[str]]] = _opens
     commands: Mapping[str, str] = field(default_factory=dict)
@@ -318,7 +314,7 @@ class Plugin:
     worker_room: str = ""
     order: str = ""
     server_launcher: str = ""
-    ended: Callable[[], object] = _none
+    ended: Callable[[], object] = tuple
     around: Callable[[Settings], AbstractContextManager[None]] = lambda settings: nullcontext()
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     handler_metrics: str = ""

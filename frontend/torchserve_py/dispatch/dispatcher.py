@@ -385,7 +385,7 @@ class Dispatcher(ReaderEvents):
         self._pass(lambda now: self.scheduler.set_workers(count, now))
 
     def rest(self, worker: Worker, *, rests: bool) -> None:
-        """Give no jobs to the only worker, which is idle and keeps its sequences, or give it jobs again."""
+        """Give no further jobs to the only worker, which keeps its sequences, or once it is idle give it jobs again."""
         self.rests = rests
         if self._workers.get(worker.id) is worker:
             self._pass(lambda now: self.scheduler.rest(worker.id, now, rests=rests))

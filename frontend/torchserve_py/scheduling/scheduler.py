@@ -205,9 +205,10 @@ class Scheduler:
         return self._conclude(now)
 
     def rest(self, worker_id: str, now: float, *, rests: bool) -> Effects:
-        """Send no jobs to an idle worker, whose sequences stay, until this is called with False."""
+        """Send no further jobs to a worker, whose sequences stay, until this is called with False once it is idle."""
         self._catch_up(now)
         worker = self._worker(worker_id)
+        self._assignment.take_back(worker, now)
         worker.rests = rests
         self._assignment.close_places(worker)
         self._assignment.answered(worker, now)

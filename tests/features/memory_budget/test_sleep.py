@@ -2,13 +2,23 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.features.memory_budget.shared_budget import MB, BudgetOf, RoomWorker, Sharing, until
+from tests.unit.dispatch.shell import stateful
 
 from torchserve_py.features.memory_budget import memory_room as module
+from torchserve_py.jobs.parts import Parts
 
 Make = Callable[..., BudgetOf]
+
+
+@pytest.fixture
+def one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model has had its turn at once."""
+    for name in ("_SHORTEST_TURN", "_TURN"):
+        monkeypatch.setattr(f"torchserve_py.features.memory_budget.budgeted_model.{name}", 0.0)
 
 
 async def asked(model: Sharing, question: str) -> RoomWorker:
@@ -219,4 +229,72 @@ async def test_to_sleep_is_no_use_of_a_model(make: Make) -> None:
     assert older.was_unloaded
     assert not newer.was_unloaded
     job.cancel()
+    loading.cancel()
+
+
+async def works(model: Sharing) -> tuple[Parts, Parts]:
+    """Let a model run one request while another one waits; return their answers."""
+    assert model.up is not None
+    running, queued = model.shell.submit("running"), model.shell.submit("queued")
+    assert model.up.batches == [["running"]]
+    return running, queued
+
+
+async def test_models_that_sleep_take_turns_though_they_work_all_the_time(make: Make, one_turn: None) -> None:
+    first, second, waiting = await two_that_take_turns(make)
+    running, queued = await works(first)
+    job = second.shell.submit("x")
+    assert first.up is not None
+    await until(lambda: first.budget.usage.rests)
+    assert not first.up.asked  # before it has answered
+    first.shell.answer(first.up, running)
+    await sleep(first)
+    await asyncio.wait_for(waiting, 60)
+    assert first.up.batches == [["running"]]
+    second.end()
+    await wake(first)
+    await until(lambda: first.up is not None and first.up.batches == [["running"], ["queued"]])
+    for each in (queued, job):
+        each.cancel()
+
+
+@pytest.mark.parametrize("other", [{"sleeps": False}, {"sleeps": True, "priority": -1}], ids=["awake", "less urgent"])
+async def test_a_model_that_works_makes_no_room_for_others(make: Make, one_turn: None, other: dict[str, Any]) -> None:
+    budget = make(each_gpu=100 * MB)
+    first, second = budget.model("first", memory=70 * MB, sleeps=True), budget.model("second", memory=70 * MB, **other)
+    await first.load(70 * MB, gpu_index=0)
+    jobs = [*await works(first), second.shell.submit("x")]
+    waiting = second.start(gpu_index=0)
+    await asyncio.sleep(0.05)
+    assert not budget.usage.rests
+    assert not first.was_unloaded
+    for each in jobs:
+        each.cancel()
+    waiting.cancel()
+
+
+async def test_a_model_with_states_in_memory_sleeps_but_is_never_unloaded(make: Make) -> None:
+    budget = make(host=400 * MB, each_gpu=100 * MB)
+    first = budget.model("first", stateful(), memory=70 * MB, sleeps=True)
+    await first.load(70 * MB, gpu_index=0)
+    worker = first.up
+    assert worker is not None
+    step = first.shell.submit("one", "s")
+    await until(lambda: worker.in_flight)
+    first.shell.answer(worker, step)
+    await step.next()
+    second = budget.model("second", memory=70 * MB)
+    waiting, job = second.start(gpu_index=0), second.shell.submit("x")
+    await sleep(first)
+    await asyncio.wait_for(waiting, 60)
+    more = budget.model("more", memory=399 * MB)
+    loading, other = more.start(), more.shell.submit("x")
+    await asyncio.sleep(0.05)
+    assert not (first.was_unloaded or loading.done())
+    second.end()
+    late = first.shell.submit("two", "s")
+    await wake(first)
+    await until(lambda: worker.batches == [["one"], ["two"]])
+    for each in (late, job, other):
+        each.cancel()
     loading.cancel()

@@ -256,3 +256,12 @@ def test_a_worker_that_rests_may_go():
     assert play.retire("w1") == ["w1 released"]
     assert play.worker_lost("w2", Cause.worker_died) == []
     assert play.worker_up("w3") == ["w3 <- a"]
+
+
+def test_a_busy_worker_gets_nothing_more_once_it_is_to_rest():
+    play = Play(Policy(batch_size=2, ahead=True))
+    assert play.submit("a") == ["w1 <- a"]
+    play.submit("b")
+    assert play.rest("w1", rests=True) == []
+    assert play.answer("a") == []
+    assert play.rest("w1", rests=False) == ["w1 <- b"]

@@ -26,6 +26,10 @@ _SHORTEST_STAY: Final = 0.2
 _LONGEST_STAY: Final = 60.0
 _AGAIN: Final = 60.0
 _MOST_DOUBLINGS: Final = 2
+#: For how long a model works at least before it sleeps in the midst of its work, since others wait: so many times as
+#: long as waking took, and at least so long (seconds).
+_TURN: Final = 10.0
+_SHORTEST_TURN: Final = 1.0
 
 
 class Rest(StrEnum):
@@ -214,6 +218,14 @@ class BudgetedModel:
         return Occupant(
             self, self.keys.priority, idle_for, self.stays_until - now, total(each.sizes for each in staying)
         )
+
+    def had_its_turn(self, now: float) -> bool:
+        """Whether it has worked for so long that it may sleep in the midst of its work, because others wait."""
+        if not self.may_sleep or now < self.stays_until or any(map(self._is_unsettled, self.workers)):
+            return False
+        (worker,) = self.workers
+        awake_since = worker.rest_since if worker.has_slept else worker.loaded_at
+        return awake_since is not None and now - awake_since >= max(_SHORTEST_TURN, _TURN * self.wake_seconds)
 
     def _is_unsettled(self, each: BudgetedWorker) -> bool:
         """Whether a worker falls asleep or wakes, or it is not known yet what it has awake or asleep."""

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -248,7 +248,7 @@ class MemoryRoom:
                 continue
             blocked.update(lacking)
             if lacking := self._lacking(needed, leaving=True):
-                self._unload(lacking, needed, f"room for model {waiting.member.label}", now)
+                self._unload(lacking, needed, f"room for model {waiting.member.label}", now, waiting.member)
         self._publish()
 
     def _is_given_up(self, waiting: _Waiting, now: float) -> bool:
@@ -291,19 +291,25 @@ class MemoryRoom:
         self._waiting = [each for each in self._waiting if each.sleeper is not share]
         self._serve_waiting()
 
-    def _unload(self, lacking: Sizes, needed: Sizes, why: str, now: float) -> None:
-        """Let idle models go, or sleep, for what is ``lacking`` of what is ``needed``."""
-        occupants = [
-            each
-            for each in self._occupants(now)
-            if not each.model.has_states or self._may_sleep(each.model, lacking, needed)
-        ]
-        for each in to_unload(occupants, lacking):
+    def _unload(
+        self, lacking: Sizes, needed: Sizes, why: str, now: float, waiting: BudgetedModel | None = None
+    ) -> None:
+        """Let idle models go, or sleep, for what is ``lacking`` of what is ``needed``, by one that is ``waiting``.
+
+        If no idle ones can make this room, models that can sleep take turns although they work.
+        """
+        occupants = self._occupants(now)
+        sleepers = {each.model for each in occupants if self._may_sleep(each.model, lacking, needed)}
+        occupants = [each for each in occupants if each.model in sleepers or not each.model.has_states]
+        going = to_unload(occupants, lacking)
+        if not going and waiting is not None and waiting.can_sleep and waiting.is_asked_for:
+            going = to_unload([_had_turn(each, waiting, now) for each in occupants], lacking)
+        for each in going:
             member: BudgetedModel = each.model
             if self._may_sleep(member, lacking, needed):
                 self._put_to_sleep(member.workers[0], why, now)
                 continue
-            if member.has_states:  # what fell asleep before it has taken the memory that it needs
+            if member.has_states or member.is_asked_for:  # another one took the memory that it needs to sleep
                 continue
             idle, size = each.idle_for or 0.0, sum(each.frees.values())
             logger.info(
@@ -465,6 +471,13 @@ class MemoryRoom:
             over = ", ".join(f"{shown(size)} of the {resource}" for resource, size in lacking.items())
             logger.warning("Workers have more memory than the budget allows: %s", over)
         self._is_over = bool(lacking)
+
+
+def _had_turn(each: Occupant, waiting: BudgetedModel, now: float) -> Occupant:
+    """Return an occupant as one that may sleep now, if it works but has had its turn, and is not of more priority."""
+    if each.idle_for is not None or each.priority > waiting.keys.priority or not each.model.had_its_turn(now):
+        return each
+    return replace(each, idle_for=0.0)
 
 
 async def _load(model: Model) -> None:

@@ -3,6 +3,7 @@
 The server asks the process itself, not by a request to the model: nothing counts it, and no batch ever waits for it.
 """
 
+import asyncio
 from typing import Final
 
 from torchserve_py.models.model import Model
@@ -11,6 +12,8 @@ from ts.features.sleeping.questions import SLEEP, WAKE
 
 #: How long a handler may take to fall asleep (seconds).
 _LONGEST: Final = 60.0
+#: Seconds between two looks whether a worker has jobs, which their own limits end.
+_LOOK: Final = 0.005
 #: How much (characters) is told of what a handler has raised; the model log has it all.
 _MOST_TOLD: Final = 200
 
@@ -20,7 +23,9 @@ class SleepFailed(Exception):
 
 
 async def fall_asleep(worker: Worker) -> None:
-    """Let the handler of a worker sleep that rests (`Dispatcher.rest`). Raises SleepFailed."""
+    """Let the handler of a worker sleep that rests (`Dispatcher.rest`), once it has no jobs. Raises SleepFailed."""
+    while worker.ready and worker.in_flight:  # noqa: ASYNC110 - the kernel tells nobody when a worker has no jobs
+        await asyncio.sleep(_LOOK)
     await _ask(worker, SLEEP, _LONGEST)
 
 

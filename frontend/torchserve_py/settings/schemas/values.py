@@ -176,10 +176,6 @@ def is_number(value: object) -> bool:
     return type(value) in (int, float)
 
 
-def _is_list_of_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
 def _flag(text: str) -> bool | str:
     return {"true": True, "false": False}.get(text.strip().lower(), text)
 
@@ -201,7 +197,7 @@ NOT_NEGATIVE: Final = Expected("a number from 0", lambda value: is_number(value)
 TEXT: Final = Expected("a text", lambda value: isinstance(value, str) and value != "")
 ANY_TEXT: Final = Expected("a text", lambda value: isinstance(value, str), str)
 NAME: Final = Expected("a text that is not empty", lambda value: isinstance(value, str) and value.strip() != "")
-TEXTS: Final = Expected("a list of texts", _is_list_of_texts)
+TEXTS: Final = Expected("a list of texts", lambda value: isinstance(value, list) and all(type(x) is str for x in value))
 SECONDS: Final = Expected("a number of seconds, more than 0", lambda value: is_number(value) and 0 < value <= MAX_INT)
 
 Flag = Annotated[bool | None, FLAG]
