@@ -1,7 +1,9 @@
 """The door for single stored sequences: who may use it, what it refuses, and sequences that are damaged or over."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from tests.features.sqlite.file_stores import change, open_store, run
@@ -41,7 +43,7 @@ async def ask(doors: OpenDoors, method: str, path: str, **more: object) -> tuple
         ("POST", "stateless/s/fork", 400, 'stateless\\" keeps no sequences; set sequenceBatching: true'),
         ("POST", "in_memory/s/rewind?step=1", 501, "in the memory of its workers: only with handler.cache.store: file"),
         ("GET", "m/s", 404, "There is no sequence 's' of model m"),
-        ("POST", "m/s/fork?as=a;b", 400, "'a;b' is not a sequence id; it must not hold ';'"),
+        ("POST", "m/s/fork?as=a;b", 400, "Parameter as: 'a;b' is not a sequence id; it must not hold ';'"),
         ("POST", "m/s/fork?as=live-x", 403, "is the id of a live session"),
         ("POST", f"m/s/fork?as={'x' * 1001}", 400, "an id has up to 1000 characters"),
         ("POST", "m/s/fork?step=0", 400, "Parameter step: 0 is no number of a step; they are numbered from 1"),
@@ -89,10 +91,15 @@ async def test_a_damaged_sequence_and_one_that_is_over(doors: OpenDoors, path: P
 
 async def test_an_id_may_hold_anything_that_a_path_can(doors: OpenDoors, path: Path) -> None:
     store = open_store(path)
-    for name in ("a/b", "ä b", "a/b/export"):
+    names = ("a", "a/", "a/b", "ä b", "a/b/export", "a/fork", "fork")
+    for name in names:
         run(store, name, b"1")
+    for name in names:
+        shown = await doors.request("GET", f"/sequences/m/{quote(name, safe='')}", door="management")
+        assert (shown.status, json.loads(shown.body)["sequenceId"]) == (200, name)
+    for target, name in (("a/b", "a/b"), ("a/b/", "a/b"), ("a%2Ffork/", "a/fork")):
+        assert json.loads((await ask(doors, "GET", f"m/{target}"))[1])["sequenceId"] == name
     for target in ("a%2Fb", "%C3%A4%20b"):
-        assert (await ask(doors, "GET", f"m/{target}"))[0] == 200
         assert (await ask(doors, "POST", f"m/{target}/fork"))[0] == 200
     file = (await doors.request("GET", "/sequences/m/a%2Fb%2Fexport/export", door="management")).body
     assert (await ask(doors, "PUT", "m/a%2Fb%2Fexport/import?replace=true", data=file))[0] == 200

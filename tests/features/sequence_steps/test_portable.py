@@ -96,3 +96,9 @@ def test_a_change_of_any_byte_and_any_cut_is_noticed() -> None:
             except Damaged:
                 continue
             assert len(read) != 1 or isinstance(read[0], Damaged), place
+
+
+@pytest.mark.parametrize("more", [b"x", written(SOUND)])
+def test_what_follows_an_export_is_not_passed_over(more: bytes) -> None:
+    with pytest.raises(Damaged, match="the file goes on after its end"):
+        list(read_sequences(io.BytesIO(written(SOUND) + more)))

@@ -5,8 +5,10 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 from torchserve_py.doors.failures import INTERNAL, UNAVAILABLE, DoorError, Failure, bad_request
 from torchserve_py.doors.openapi import BINARY, JSON, TEXT, Operation, Parameter
@@ -44,6 +46,8 @@ _CONFLICT: Final = "ConflictStatusException"
 #: How many calls use stores at the same time: each has a thread, and a whole sequence in memory.
 _AT_ONCE: Final = 4
 _INTEGER: Final = {"type": "integer"}
+_ENDS: Final = ("/fork", "/rewind", "/export", "/import")
+_SLASHES: Final = re.compile(r"(?:%2F)+\Z", re.IGNORECASE)
 _CHANGED: Final = {
     "type": "object",
     "required": ["modelName", "sequenceId", "modelVersion", "lastStep", "token"],
@@ -120,12 +124,12 @@ class BookmarksDoor(Door):
             (f"{_PATH}/export", "GET", self._export, _EXPORT),
             (f"{_PATH}/import", "PUT", self._import, _IMPORT),
         ):
-            applies = _is_shown if path in {_SHORT, _PATH} else None
+            applies = _is_shown if path in {_SHORT, _PATH} else _is_done
             yield Route(path, handler, (method,), TokenType.management, operations=(operation,), applies=applies)
 
     async def _show(self, request: Request, values: PathValues) -> Answer:
-        bookmarks, sequence_id = self._bookmarks(values), values["sequence_id"]
-        sequence, holder = await self._done(values, lambda: bookmarks.show(sequence_id))
+        bookmarks, sequence_id = self._bookmarks(values), _whole_id(request, values)
+        sequence, holder = await self._done({**values, "sequence_id": sequence_id}, lambda: bookmarks.show(sequence_id))
         head = unpack_head(sequence.head)
         possible = range(0) if sequence.closed else steps_with_state(head)
         return json_answer(
@@ -145,7 +149,7 @@ class BookmarksDoor(Door):
     async def _fork(self, request: Request, values: PathValues) -> Answer:
         bookmarks, given = self._bookmarks(values), of_query(request, _FORK)
         step = _step(given)
-        new_id = self._headers.of_values(given.get("as", ""), None, None).id
+        new_id = self._new_id(given.get("as", ""))
         made = await self._done(values, lambda: bookmarks.fork(values["sequence_id"], new_id, step), new_id)
         self._count(self._counts.forked, made)
         return _changed(made)
@@ -174,6 +178,14 @@ class BookmarksDoor(Door):
         made = await self._done(values, lambda: do(sequence_id, file, replace=replace), sequence_id)
         self._count(self._counts.imported, made)
         return _changed(made)
+
+    def _new_id(self, given: str) -> str:
+        """Return the id that a fork is to have. Raises DoorError: no sequence can have it."""
+        try:
+            return self._headers.of_values(given, None, None).id
+        except DoorError as error:
+            message = error.failure.message.replace(f"Header {self._headers.id_name}:", "Parameter as:")
+            raise DoorError(error.failure._replace(message=message)) from None
 
     def _bookmarks(self, values: PathValues) -> Bookmarks:
         model = self.serving.get(values["model_name"])
@@ -207,10 +219,26 @@ class BookmarksDoor(Door):
         family.child({"model_name": sequence.model}).inc()
 
 
+def _path_of(request: Request) -> str:
+    """Return the path as it was sent: a slash of an id is not one between segments there, if it is encoded."""
+    return request.target.partition("?")[0].rstrip("/")
+
+
+def _is_done(request: Request, values: PathValues) -> bool:
+    """Whether a path ends in what is to be done, rather than in an id that does."""
+    return _path_of(request).endswith(_ENDS)
+
+
 def _is_shown(request: Request, values: PathValues) -> bool:
     """Whether a path is that of a sequence: it is neither a live session's nor a more specific one."""
-    ends = tuple(f"/{each}" for each in ("fork", "rewind", "export", "import"))
-    return request.headers.get("Upgrade") is None and not values["sequence_id"].endswith(ends)
+    is_specific = values["sequence_id"].endswith(_ENDS) and _is_done(request, values)
+    return request.headers.get("Upgrade") is None and not is_specific
+
+
+def _whole_id(request: Request, values: PathValues) -> str:
+    """Return the id at the end of a path, with the encoded slashes at its own end, which are no trailing ones."""
+    path = _path_of(request)
+    return values["sequence_id"] + unquote(path[len(_SLASHES.sub("", path)) :])
 
 
 def _step(given: dict[str, Any]) -> int | None:

@@ -66,7 +66,7 @@ def read_sequences(file: BinaryIO) -> Iterator[StoredSequence | Damaged]:
 
     Raises:
         OSError: The file cannot be read.
-        Damaged: It is something else, or ends too early.
+        Damaged: It is something else, ends too early, or goes on after its end.
     """
     first = file.readline(len(_FIRST_LINE))
     if first != _FIRST_LINE:
@@ -77,6 +77,8 @@ def read_sequences(file: BinaryIO) -> Iterator[StoredSequence | Damaged]:
         if isinstance(piece, dict) and "count" in piece:
             if piece["count"] != count:
                 raise Damaged(f"{count} sequences were read, and there should be {piece['count']}")
+            if file.read(1):
+                raise Damaged("the file goes on after its end; import each export by itself")
             return
         count += 1
         yield piece if isinstance(piece, Damaged) else _sequence(piece)
