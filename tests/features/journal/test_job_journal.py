@@ -92,3 +92,13 @@ def test_what_the_server_itself_asks_a_model_is_not_written(tmp_path: Path) -> N
     written.run(b"1", b"", via="server")
     written.run(b"2", b"", only_ask=True)
     assert written.records() == []
+
+
+def test_what_the_server_tells_a_handler_of_a_step_is_written(tmp_path: Path) -> None:
+    told = {"realtime_event": "append", "realtime_rate": "24000", "url_path": "v1/chat/completions"}
+    request = InferenceRequest((*told.items(), ("x-other", "1")), b"")
+    journal = Written(tmp_path)
+    observed = journal.follower.begin(request, "m", "1.0")
+    observed.end(JobRecord(0, 1, 2, 3, True, "http", 200, False, "j", (), "", "", "w", 0, opens=False), None)
+    (record,) = journal.records()
+    assert record["headers"] == told

@@ -16,7 +16,7 @@ from tests.features.replay.recorded import recorded, replayed, step
 
 from torchserve_py.features.replay import replay
 from torchserve_py.features.replay.http_sender import HttpSender
-from torchserve_py.features.replay.replay import ServerGone
+from torchserve_py.features.replay.replay import Refused, ServerGone
 from torchserve_py.features.replay.replay_requests import ReplayRequest
 from torchserve_py.features.replay.senders import NotConnected, SentAnswer
 from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
@@ -32,14 +32,13 @@ async def serve() -> AsyncIterator[Serve]:
 
     async def run(answer: Answer) -> TestServer:
         app = web.Application()
-        for path in ("/live", "/v2/models/m/versions/2.0/ready"):
-            app.router.add_get(path, live)
+        app.router.add_get("/v2/models/m/versions/2.0", model)
         app.router.add_route("*", "/{rest:.*}", answer)
         opened.append(TestServer(app))
         await opened[-1].start_server()
         return opened[-1]
 
-    async def live(request: web.Request) -> web.Response:
+    async def model(request: web.Request) -> web.Response:
         return web.Response()
 
     yield run
@@ -64,6 +63,22 @@ async def test_a_full_server_is_asked_again(tmp_path: Path, serve: Serve, monkey
     report = await replayed(tmp_path, records, address(await serve(answer)))
     assert (report.equal, report.differing, statuses) == (2, 0, [])
     assert [len(each) for each in forms] == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [({"m": "7.0"}, "/v2/models/m/versions/7.0 answers 404: no m"), ({}, "/v2/models/m answers 404: no m")],
+)
+async def test_a_server_without_the_model_or_that_refuses_the_key_gets_no_request(
+    models: dict[str, str], said: str, tmp_path: Path, serve: Serve
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        assert request.method == "GET"
+        return web.Response(status=404, text="no m")
+
+    with pytest.raises(Refused) as refused:
+        await replayed(tmp_path, [recorded()], address(await serve(answer)), models=models)
+    assert str(refused.value).endswith(said)
 
 
 async def test_steps_wait_for_those_before_them_and_stop_after_one_without_an_answer(

@@ -25,6 +25,7 @@ KEPT_HEADERS: Final = frozenset(
         *("x-amzn-sagemaker-custom-attributes", "x-amzn-sagemaker-inference-id", "x-amzn-sagemaker-target-model"),
         *("ts_request_priority", "ts_request_timeout", "x-request-timeout-ms", "traceparent", "user-agent"),
         *("url_path", "explain", ":endpoint"),
+        *("realtime_event", "realtime_encoding", "realtime_rate", "realtime_transcription"),
     )
 )
 #: Never written, even if a model's configuration names them.

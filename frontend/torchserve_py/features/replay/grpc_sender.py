@@ -1,6 +1,8 @@
 """Sends calls of the Open Inference Protocol over gRPC."""
 
+import ssl
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -36,7 +38,9 @@ class GrpcSender:
     def _channel(self) -> aio.Channel:
         if self._opened is None:
             if self._url.startswith(TLS):
-                credentials = grpc.ssl_channel_credentials()
+                authorities = ssl.get_default_verify_paths().cafile  # as over HTTP, and SSL_CERT_FILE may name them
+                trusted = None if authorities is None else Path(authorities).read_bytes()
+                credentials = grpc.ssl_channel_credentials(trusted)
                 self._opened = aio.secure_channel(self._url.removeprefix(TLS), credentials, _OPTIONS)
             else:
                 self._opened = aio.insecure_channel(self._url.removeprefix(PLAIN), _OPTIONS)

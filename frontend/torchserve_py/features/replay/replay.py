@@ -28,6 +28,8 @@ from torchserve_py.features.replay.sequence_names import SequenceNames
 from torchserve_py.scheduling.effects import Cause
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
 
+#: The variable with the server's key: arguments of a command can be seen by all users of a machine.
+KEY_VARIABLE: Final = "TORCHSERVE_PY_KEY"
 #: The members of answers that tell one answer, or one server, from others.
 _OPENAI: Final = "openai"
 _OWN_MEMBERS: Final[Mapping[str, Sequence[str]]] = {
@@ -53,6 +55,10 @@ _HAS_NOT_RUN: Final = frozenset(
 #: How often a request is sent if the server is full or not there, and the first pause between (seconds).
 _TRIES: Final = 8
 _FIRST_PAUSE: Final = 0.1
+#: The statuses of answers to a look at a model that is not there, or with a key that is wrong or missing.
+_KEY_REFUSED: Final = frozenset((401, 403))
+_REFUSED: Final = _KEY_REFUSED | {400, 404}
+_MOST_TOLD: Final = 300
 _AFTER_A_GAP: Final = "a step before it in its sequence was not replayed"
 _AFTER_NO_ANSWER: Final = "a step before it in its sequence has no answer now"
 
@@ -81,8 +87,8 @@ class ReplayPlan(NamedTuple):
     comparison: Comparison
 
 
-class NoSuchModel(Exception):
-    """The server does not have a model that the requests are meant for; the message says which."""
+class Refused(Exception):
+    """The server has no model that requests are meant for, or does not take the key; the message says which."""
 
 
 class ServerGone(Exception):
@@ -128,7 +134,7 @@ class Replay:
     async def run(self) -> ReplayReport:
         """Send all requests, and return what was found.
 
-        Raises ServerGone: the server cannot be reached, or not any more; NoSuchModel; JournalUnreadable.
+        Raises ServerGone: the server cannot be reached, or not any more; Refused; JournalUnreadable.
         """
         plan, headers = self._plan, {"User-Agent": USER_AGENT}
         if plan.key is not None:
@@ -151,17 +157,17 @@ class Replay:
         return self.report
 
     async def _check_server(self, http: aiohttp.ClientSession) -> None:
-        """Check that the server is there, and has the models: otherwise each request would fail for itself."""
+        """Check that the server has the models, and takes the key: otherwise each request would fail for itself."""
         server = self._plan.server
         try:
-            async with http.get(f"{server}/live"):
-                pass
-            for name, version in self._plan.models.items():
+            for name, version in (self._plan.models or dict.fromkeys(self._journal.models)).items():
                 of_version = "" if version is None else f"/versions/{quote(version, safe='')}"
                 url = f"{server}/v2/models/{quote(name, safe='')}{of_version}"
-                async with http.get(f"{url}/ready") as answer:
-                    if answer.status == 404:
-                        raise NoSuchModel(f"{url} is not there: the server has no model {name}, or no such version.")
+                async with http.get(url) as answer:
+                    if answer.status in _REFUSED:
+                        about_key = f" (the key is what {KEY_VARIABLE} has)" if answer.status in _KEY_REFUSED else ""
+                        told = (await answer.text())[:_MOST_TOLD]
+                        raise Refused(f"{url} answers {answer.status}{about_key}: {told}")
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ServerGone(f"{server} cannot be reached: {error}") from error
 

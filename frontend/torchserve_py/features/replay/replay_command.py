@@ -16,11 +16,9 @@ from torchserve_py.features.journal.answer_comparison import Comparison
 from torchserve_py.features.journal.read_journal import JournalReader, JournalUnreadable
 from torchserve_py.features.journal.sealed_lines import KeyUnusable, key_in
 from torchserve_py.features.replay.grpc_sender import PLAIN, TLS
-from torchserve_py.features.replay.replay import NoSuchModel, Replay, ReplayPlan, ServerGone
+from torchserve_py.features.replay.replay import KEY_VARIABLE, Refused, Replay, ReplayPlan, ServerGone
 from torchserve_py.features.replay.replay_report import ReplayReport
 
-#: The variable with the server's key: arguments of a command can be seen by all users of a machine.
-KEY_VARIABLE: Final = "TORCHSERVE_PY_KEY"
 _DIFFERS: Final = 1
 _FAILED: Final = 2
 #: How many requests may be without an answer while they are sent at their recorded times.
@@ -151,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
             return _told(replay.report, _stopped(replay), as_json=given.json)
         finally:
             journal.close()
-    except (JournalUnreadable, KeyUnusable, NoSuchModel) as error:
+    except (JournalUnreadable, KeyUnusable, Refused) as error:
         print(f"torchserve-py replay: {error}", file=sys.stderr)
         return _FAILED
 
