@@ -44,6 +44,7 @@ class WorkerSeen:
     """A worker as the shell sees it."""
 
     retired: bool = False
+    rests: bool = False
     in_flight: dict[str, Job] = field(default_factory=dict)
     ahead: list[list[Job]] = field(default_factory=list)
     begun_early: int = 0
@@ -265,11 +266,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.workers[worker_id].retired = True
         self.perform(self.scheduler.retire(worker_id, self.now))
 
+    def rest(self, pick):
+        """A worker sleeps, or wakes once it has nothing."""
+        worker_id = list(self.workers)[pick % len(self.workers)]
+        worker = self.workers[worker_id]
+        if not (worker.rests and worker.in_flight):
+            effects = self.scheduler.rest(worker_id, self.now, rests=not worker.rests)
+            assert worker.rests or not any(
+                isinstance(each, SendAhead) and each.worker_id == worker_id for each in effects
+            )
+            worker.rests = not worker.rests
+            self.perform(effects)
+
     def set_workers(self, count):
         self.wanted = count
         self.perform(self.scheduler.set_workers(count, self.now))
 
-    @rule(what=st.sampled_from(["lose", "retire", "scale", "scale", "drain", "close"]), pick=picks)
+    @rule(what=st.sampled_from(["lose", "retire", "rest", "scale", "scale", "drain", "close"]), pick=picks)
     def disturb(self, what, pick):
         """What changes much is rare, or nothing else would ever have the time to unfold."""
         if what == "scale":
@@ -278,6 +291,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.lose_worker(pick)
         elif self.workers and what == "retire":
             self.retire(pick)
+        elif self.workers and what == "rest":
+            self.rest(pick)
         elif what == "drain" and len(self.jobs) > 20:
             self.perform(self.scheduler.drain(Cause.draining, self.now))
         elif what == "close" and len(self.jobs) > 25:
@@ -328,7 +343,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def see_batch(self, batch: Send) -> None:
         worker = self.workers[batch.worker_id]
         size = self.policy.batch_size
-        assert not worker.retired
+        assert not (worker.retired or worker.rests)
         assert batch.jobs
         assert not worker.ahead
         if not self.policy.continuous:
@@ -346,7 +361,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def see_ahead(self, batch: SendAhead) -> None:
         worker = self.workers[batch.worker_id]
         assert self.policy.ahead and batch.jobs
-        assert not worker.retired and worker.in_flight, "a batch was sent ahead of nothing"
+        assert not (worker.retired or worker.rests) and worker.in_flight, "a batch was sent ahead of nothing"
         assert batch.joins == bool(worker.ahead)
         ahead = [job for jobs in worker.ahead for job in jobs]
         size = self.policy.batch_size
@@ -457,6 +472,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             for worker in list(self.workers.values()):
                 for job_id in list(worker.in_flight):
                     self.hand_in((job_id, False))
+            for number, worker in enumerate(list(self.workers.values())):
+                if worker.rests:
+                    self.rest(number)
             if self.scheduler.is_idle and not self.open:
                 break
             if not self.scheduler.in_flight:
