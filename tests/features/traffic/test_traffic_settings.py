@@ -83,3 +83,24 @@ def test_weights_in_two_places_contradict_each_other(tmp_path: Path) -> None:
         "Invalid configuration: model m has weights in two places, flag --traffic: traffic, and config.properties:1:"
         " trafficWeight in models; keep one of them"
     ]
+
+
+def test_weights_of_a_snapshot_do_not_count_for_other_models(tmp_path: Path) -> None:
+    saved = '{"models": {"m": {"1": {"marName": "m"}}}}'
+    for name in ("m", "n"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "saved.cfg").write_text(f"model_store=.\ntraffic=m=1:100\nmodel_snapshot={saved}\n")
+    for flags, weights in (
+        ((), "m=1:100"),
+        (("--models", "n"), ""),
+        (("--models", "n", "--traffic", "n=1:100"), "n=1:100"),
+    ):
+        resolution = Resolution(parse_flags(["--ts-config", "saved.cfg", *flags]), {}, tmp_path)
+        assert not resolution.errors
+        assert ",".join(map(str, resolution.effective["traffic"].value)) == weights
+        told = "flag --models says which models are loaded, so the weights of saved.cfg:2 do not count"
+        assert (told in resolution.warnings) == (not weights)
+    # A file without a snapshot is the operator's own.
+    (tmp_path / "own.cfg").write_text("model_store=.\ntraffic=m=1:100\n")
+    own = Resolution(parse_flags(["--ts-config", "own.cfg", "--models", "m"]), {}, tmp_path)
+    assert own.effective["traffic"].value

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from torchserve_py.settings.schemas.values import Parsed, choice
-from torchserve_py.settings.table import Effective, SettingsSection, Source, setting
+from torchserve_py.settings.table import DEFAULT_ORIGIN, Effective, SettingsSection, Source, setting
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,16 @@ class TrafficSettings(SettingsSection):
     )
 
     @classmethod
+    def settle(cls, effective: MutableMapping[str, Effective]) -> Iterable[str]:
+        """Drop the weights of a snapshot where the command line names other models than it has."""
+        traffic, models, snapshot = (effective.get(name) for name in ("traffic", "load_models", "model_snapshot"))
+        if not (traffic and traffic.value and models and models.origin.startswith("flag ")):
+            return
+        if snapshot and snapshot.value and _file_of(snapshot.origin) == _file_of(traffic.origin):
+            effective["traffic"] = Effective((), DEFAULT_ORIGIN)
+            yield f"{models.origin} says which models are loaded, so the weights of {traffic.origin} do not count"
+
+    @classmethod
     def contradictions(cls, effective: Mapping[str, Effective]) -> Iterable[str]:
         """Yield a line for each model that has weights in `models`, too."""
         traffic, models = effective.get("traffic"), effective.get("models")
@@ -78,3 +88,8 @@ class TrafficSettings(SettingsSection):
             if any(entry.weight for entry in models.value.get(each.name, {}).values()):
                 places = f"{traffic.origin}: traffic, and {models.origin}: trafficWeight in models"
                 yield f"Invalid configuration: model {each.name} has weights in two places, {places}; keep one of them"
+
+
+def _file_of(origin: str) -> str:
+    """Return the file of an origin ``file:line``, and any other origin as it is."""
+    return origin.rpartition(":")[0] or origin
