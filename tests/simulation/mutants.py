@@ -8,11 +8,12 @@ from typing import Any, Final
 from unittest import mock
 
 from ts.features.redis import redis_store
-from ts.features.sequence_steps import rules, steps
+from ts.features.sequence_steps import rebuilding, rules, steps
 from ts.features.sequence_steps.migration import Migration
 from ts.features.sequence_steps.rebuilding import Rebuilding, StoredLog
 from ts.features.sequence_steps.record import Damaged, SequenceRecord
 from ts.features.sequence_steps.rules import Claim, Verdict
+from ts.features.sequence_steps.state_log import LogEntry, Stored
 from ts.features.sequence_steps.stored_steps import StoredSteps
 from ts.features.sequence_steps.stores.store import Lease, StoreError
 from ts.features.sequence_steps.written_states import WrittenStates
@@ -126,6 +127,18 @@ def checkpoint_ahead_of_the_log() -> Planted:
     return _planted_in_logs(lambda log: log if log.state is None else log._replace(state=log.state + log.entries[:1]))
 
 
+def earlier_state() -> Planted:
+    """Of the states in a log the first one is taken for the present one."""
+
+    def first(state: bytes | None, log: Sequence[LogEntry]) -> Stored:
+        for place, entry in enumerate(log):
+            if entry.state is not None:
+                return Stored(entry.state, [each for each in log[place + 1 :] if each.state is None])
+        return Stored(state, log)
+
+    return mock.patch.object(rebuilding, "since_latest_state", first)
+
+
 def migrated_state_of_the_old_version() -> Planted:
     """The commit of a migrated state does not say that it is one of the new version."""
     move = Migration.move
@@ -159,7 +172,7 @@ MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
         for each in (
             *(no_fence, answer_before_commit, no_number_check, no_digest, window_of_ids),
             *(journal_as_a_whole, ghost_after_the_end, wall_clock_for_leases),
-            *(lost_entry, entry_applied_twice, checkpoint_ahead_of_the_log),
+            *(lost_entry, entry_applied_twice, checkpoint_ahead_of_the_log, earlier_state),
             *(migrated_state_of_the_old_version, log_of_two_versions),
         )
     },

@@ -62,6 +62,7 @@ class Plan:
     migrating: tuple[str, ...] = ()
     #: After how many seconds each server makes version 2.0 its default, where it has both.
     roll_out: float | None = None
+    kept_states: int = 1
 
     @classmethod
     def draw(cls, random: Random) -> "Plan":
@@ -99,6 +100,10 @@ class Plan:
             roll_out=None if self.store == "memory" else random.choice((None, 1.0, 30.0, 600.0)),
         )
 
+    def with_kept_states(self, random: Random) -> "Plan":
+        """Draw lots whether earlier states are kept."""
+        return replace(self, kept_states=random.choice((1, 1, 2, 4)))
+
     @property
     def served(self) -> int:
         """How many versions there are, all servers together."""
@@ -128,6 +133,7 @@ def simulate(seed: int) -> Outcome:
     """Let a world run from its beginning until all is calm."""
     random, history = Random(seed), History()
     plan = Plan.draw(random).with_migrations(Random(f"migrations {seed}"))
+    plan = plan.with_kept_states(Random(f"kept states {seed}"))
     world = World(random, history)
     trouble, path = Trouble(world), FOLDER / f"simulation-{os.getpid()}-{seed}" / "sequences.db"
     gc.disable()
@@ -237,6 +243,7 @@ def _cache(plan: Plan, path: Path) -> dict[str, Any]:
         "most_ids": 1000,
         "most_state": 1_000_000,
         "checkpoint_steps": 3,
+        "kept_states": plan.kept_states,
         "rebuilt_at_once": 2,
         "state_version": "",
         "require_start": plan.require_start,

@@ -243,6 +243,7 @@ class Cache(TypedDict):
     most_memory: int  # bytes that the states in memory may have, those in an arena on a device left out; 0: any number
     most_state: int  # bytes that a stored state may have
     checkpoint_steps: int  # how many steps a log may have before the state is written whole; 0: any number
+    kept_states: int  # how many of the latest states that were written whole are kept
     rebuilt_at_once: int  # how many states are made of their logs in one call of the handler
     state_version: str  # versions of the model with the same one read each other's states; "" for none
     require_start: bool  # whether only a start marker (or step 1) begins a sequence

@@ -57,6 +57,7 @@ def cache_settings(kind: str, tmp_path: Path, request: pytest.FixtureRequest) ->
             "most_state": 2**28,
             "state_version": "",
             "checkpoint_steps": 100,
+            "kept_states": 1,
             "rebuilt_at_once": 8,
             **changes,
         }

@@ -98,6 +98,8 @@ def test_what_can_be_said(cache: str, meant: CacheConfig) -> None:
         ("{store: file, replicas: 1}", "handler.cache.replicas has no meaning for store: file"),
         ("{store: redis, url: 'redis://h', replicas: -1}", "handler.cache.replicas is -1 (int), it must be an integer"),
         ("{lease: 5}", "handler.cache.lease has no meaning for store: memory"),
+        ("{stateVersion: a}", "handler.cache.stateVersion has no meaning for store: memory"),
+        ("{keepCheckpoints: 5}", "handler.cache.keepCheckpoints has no meaning for store: memory"),
         ("{store: file, path: a, lease: 0}", "handler.cache.lease is 0 (int), it must be a number of seconds"),
     ],
 )

@@ -268,6 +268,7 @@ class Worker:
             "most_ids": 1000,
             "most_state": 2**28,
             "checkpoint_steps": 100,
+            "kept_states": 1,
             "rebuilt_at_once": 8,
             "state_version": "",
         }

@@ -152,7 +152,8 @@ def examine(key: SequenceKey, found: Found) -> Reading | None:
     if reading.head is not None and not reading.closed:
         head = reading.head
         reading.state = read(lambda state: _state(head, state), found.state, None, "it is over without its state")
-        reading.log = read(partial(read_log, head), found.log, (), "it is over without its log")
+        log = partial(read_log, head, problems=reading.problems)
+        reading.log = read(log, found.log, (), "it is over without its log")
     return reading
 
 

@@ -42,8 +42,9 @@ FRESH_SECONDS: Final = 600
 #: What is special about a commit: why it ends the sequence, whether it puts off the expiry of the keys, fields of an
 #: incarnation that begins.
 Special = tuple[str, bool, Sequence[str | bytes] | bool]
-#: What becomes of a log: what the script does with it, the number of its first step, of the first piece, the pieces.
-PackedLog = tuple[str, int, int, Sequence[bytes]]
+#: What becomes of a log: what the script does with it, the number of its first step until now, of the first piece, the
+#: pieces, and how many it loses at its beginning afterwards.
+PackedLog = tuple[str, int, int, Sequence[bytes], int]
 #: A commit as the script gets it: fence, order, state, fields, ids for the string of ids, what is special, the log.
 PackedCommit = tuple[str, int, bytes | bool, list[str | bytes], bytes, Special | bool, PackedLog | bool]
 
@@ -57,7 +58,7 @@ def pack_commit(commit: Commit, most_kept: int, now: float) -> PackedCommit:
     Args:
         now: The moment of the commit.
     """
-    lease, state, closed, kept, new_ids, begins, log, _ = commit
+    lease, state, closed, kept, new_ids, begins, log, *_ = commit
     record = lease.record
     lease.commits += 1
     incarnation, recent, added = record.incarnation, b"", b""
@@ -78,7 +79,7 @@ def pack_commit(commit: Commit, most_kept: int, now: float) -> PackedCommit:
         fields += (KEPT_FIELDS[slot], sealed, ANSWER_FIELDS[slot], answer)
     special: Special | bool = False
     packed_log = _pack_log(commit)
-    begins_log = log is not None and not commit.ends_log
+    begins_log = log is not None and not commit.has_log
     if closed or begins or begins_log or lease.mark <= now:
         special = closed, True, begins and begun_fields(record)
         lease.mark = int(now) + FRESH_SECONDS
@@ -90,12 +91,13 @@ def pack_commit(commit: Commit, most_kept: int, now: float) -> PackedCommit:
 
 def _pack_log(commit: Commit) -> PackedLog | bool:
     if commit.log is None:
-        return ("end", 0, 0, ()) if commit.ends_log else False
+        return ("end", 0, 0, (), 0) if commit.has_log else False
     record = commit.lease.record
     step, _, log_from = record.checkpoint
     first = commit.log[0].number
-    fate = "append" if first > log_from or commit.ends_log else "begin" if step >= 0 else "begin without a state"
-    return fate, log_from, first, [pack_entry(record.incarnation, *each) for each in commit.log]
+    fate = "append" if first > log_from or commit.has_log else "begin" if step >= 0 else "begin without a state"
+    pieces = [pack_entry(record.incarnation, *each) for each in commit.log]
+    return fate, log_from - commit.dropped, first, pieces, commit.dropped
 
 
 def _collect_ids(lease: Lease, added: int) -> tuple[bytes, bytes]:

@@ -205,8 +205,8 @@ end
 #: commits], the commits for each key [fence, order, state or false, fields, ids for the string of ids, what is special
 #: or false, log]. The fields are until, which the script sets, head, and those of kept steps. Special are: [closed,
 #: whether the expiry of an open sequence has to be put off, fields of an incarnation that begins or false]. The log is
-#: false if there is none and was none, or [what becomes of it, number of its first step, number of the first piece,
-#: pieces]: 'end', 'begin', 'begin without a state' or 'append'.
+#: false if there is none and was none, or [what becomes of it, number of its first step until now, number of the first
+#: piece, pieces, how many it loses at its beginning]: 'end', 'begin', 'begin without a state' or 'append'.
 COMMIT: Final = f"""{_COMMON}
 local lease, state_left, open_left, closed_left, most, commits = unpack(cmsgpack.unpack(ARGV[1]), 1, 6)
 
@@ -234,7 +234,7 @@ local function begin(key, fence, fields, begun)
 end
 
 -- A piece of a step that has one already replaces that. Returns whether it was possible.
-local function write_log(key, fate, log_from, first, pieces)
+local function write_log(key, fate, log_from, first, pieces, dropped)
     if fate ~= 'append' then redis.call('DEL', key) end
     local length = redis.pcall('LLEN', key)
     if type(length) == 'table' then return false end
@@ -242,6 +242,7 @@ local function write_log(key, fate, log_from, first, pieces)
         local place = first + index - 1 - log_from
         if place < length then redis.call('LSET', key, place, piece) else redis.call('RPUSH', key, piece) end
     end
+    if dropped > 0 then redis.call('LTRIM', key, dropped, -1) end
     return true
 end
 
@@ -260,7 +261,7 @@ local function commit(key, fence, order, state, fields, new_ids, special, log)
         if not length then return 0 end
         add(fields, 'ids', length)
     end
-    if log and not write_log(other('log', key), unpack(log, 1, 4)) then return 0 end
+    if log and not write_log(other('log', key), unpack(log, 1, 5)) then return 0 end
     if state then
         redis.call('SET', state_key, state, 'KEEPTTL')
     elseif not log or log[1] == 'end' or log[1] == 'begin without a state' then

@@ -155,6 +155,8 @@ class Holdings:
         if lease is None:
             return refusal
         lease.fresh_until = fresh_until
+        lease.whole_at = [entry.number for entry in acquired.log if entry.state is not None]
+        lease.has_appended = bool(acquired.log) and acquired.log[-1].state is None
         self.leases[sequence_id] = lease
         self.unreadable.pop(sequence_id, None)
         self._cache.drop(sequence_id)
@@ -163,7 +165,7 @@ class Holdings:
         elif refusal is None and (acquired.state is not None or acquired.log):
             try:
                 decoded = self._decoded(sequence_id, acquired, make_room)
-                if acquired.log:
+                if decoded.log:
                     logged.append(decoded)
                 else:
                     self._cache.put(sequence_id, decoded.state)

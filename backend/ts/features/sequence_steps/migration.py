@@ -104,7 +104,6 @@ class Migration:
     def moved(self, lease: Lease) -> None:
         """Note that a commit has made the sequence one of this version, whose state is stored whole."""
         lease.migrated_from = ""
-        lease.record.checkpoint = lease.record.checkpoint._replace(log_from=0)
 
     def refusal(self, lease: Lease, other: OtherVersion, error: Exception) -> StepRefusal:
         """Say why the sequence stays with its version."""

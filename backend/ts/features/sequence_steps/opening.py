@@ -36,6 +36,7 @@ def open_steps(context: Context, load: Load) -> Steps | None:
         remembered=cache["remembered"],
         most_ids=cache["most_ids"],
         checkpoint_steps=cache["checkpoint_steps"],
+        kept_states=cache["kept_states"],
         rebuilt_at_once=cache["rebuilt_at_once"],
         migrates=states.migrate is not None,
     )

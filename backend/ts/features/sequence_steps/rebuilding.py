@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ts.features.sequence_steps.state_log import LogEntry
+from ts.features.sequence_steps.state_log import LogEntry, since_latest_state
 from ts.jobs.device_loss import device_is_full
 from ts.jobs.errors import device_failure
 from ts.metrics.metric_type_enum import MetricTypes
@@ -39,6 +39,7 @@ class StoredLog(NamedTuple):
 
 def stored_log(encoding: StateEncoding, sequence_id: str, whole: bytes | None, log: Sequence[LogEntry]) -> StoredLog:
     """Decode what a store has of a sequence; raise what a decoder raises."""
+    whole, log = since_latest_state(whole, log)
     state = None if whole is None else encoding.decode(whole)
     entries = [entry for each in log for entry in encoding.decode(each.entries)]
     return StoredLog(sequence_id, state, entries, whole, log)

@@ -1,9 +1,12 @@
 """The log of a sequence: what its steps have appended since its state was stored whole, in the form that stores keep.
 
 Each step since then has one piece in the log, even if it has appended nothing: so it is noticed if one is missing.
+
+Where earlier states are kept, a state that is stored whole is a piece of the log as well, in the place of what its step
+has appended: the state of the sequence is the latest of these, and what was appended since.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -11,13 +14,54 @@ import msgpack
 from ts.features.sequence_steps.record import Damaged, Head, seal, unseal
 
 _pack: Final = msgpack.Packer().pack
+#: What a piece with a state begins with. An encoded list never does: msgpack does not use this byte.
+_WHOLE: Final = b"\xc1"
 
 
 class LogEntry(NamedTuple):
-    """What one step has appended; ``entries`` is an encoded list."""
+    """What one step has appended; ``entries`` is an encoded list. Or the state after the step; see `whole_entry`."""
 
     number: int  # of the step
     entries: bytes
+
+    @property
+    def state(self) -> bytes | None:
+        """The state after the step, if it was stored whole."""
+        return self.entries[1:] or None if self.entries.startswith(_WHOLE) else None
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether nothing tells the state after the step; see `gap`."""
+        return self.entries == _WHOLE
+
+
+def whole_entry(number: int, state: bytes) -> LogEntry:
+    """Return the piece of a step after which the state is stored whole."""
+    return LogEntry(number, _WHOLE + state)
+
+
+def gap(number: int) -> LogEntry:
+    """Return the piece of a step after which the state was not stored, or is damaged; a whole state follows it."""
+    return LogEntry(number, _WHOLE)
+
+
+class Stored(NamedTuple):
+    """The latest state that was stored whole, None if none was, and what was appended since then."""
+
+    state: bytes | None
+    log: Sequence[LogEntry]
+
+
+def since_latest_state(state: bytes | None, log: Sequence[LogEntry]) -> Stored:
+    """Return what the state of a sequence is made of.
+
+    Args:
+        state: The one before the log.
+    """
+    for place in range(len(log) - 1, -1, -1):
+        if (latest := log[place].state) is not None:
+            return Stored(latest, log[place + 1 :])
+    return Stored(state, log)
 
 
 def pack_entry(incarnation: int, number: int, entries: bytes, owner: int = 0) -> bytes:
@@ -38,12 +82,33 @@ def unpack_entry(sealed: Any, incarnation: int, owner: int = 0) -> LogEntry:
     raise Damaged("an entry of its log belongs to another sequence")
 
 
-def read_log(head: Head, pieces: Iterable[Any], owner: int = 0) -> list[LogEntry]:
-    """Return the log of a sequence with this head. Raises Damaged: a piece is missing or cannot be read."""
+def read_log(head: Head, pieces: Iterable[Any], owner: int = 0, problems: list[str] | None = None) -> list[LogEntry]:
+    """Return the log of a sequence with this head. Raises Damaged: a piece is missing or cannot be read.
+
+    A piece that cannot be read costs no more than itself if a later one has the state whole: it is a gap.
+
+    Args:
+        problems: Gets what is wrong with such pieces.
+    """
     if not head.log_from:
         return []
-    log = [unpack_entry(piece, head.incarnation, owner) for piece in pieces]
     wanted = range(head.log_from, head.last + 1)
+    log: list[LogEntry] = []
+    unreadable: Damaged | None = None
+    for place, piece in enumerate(pieces):
+        try:
+            entry = unpack_entry(piece, head.incarnation, owner)
+        except Damaged as damage:
+            log.append(gap(head.log_from + place))
+            unreadable = unreadable or damage
+            continue
+        log.append(entry)
+        if entry.state is not None and unreadable is not None:
+            if problems is not None:
+                problems.append(f"{unreadable}; its present state is readable")
+            unreadable = None
+    if unreadable is not None:
+        raise unreadable
     if [each.number for each in log] != [*wanted]:
         missing = sorted({*wanted} - {each.number for each in log})
         what = f"of step {missing[0]} are missing" if missing else "are not in order"

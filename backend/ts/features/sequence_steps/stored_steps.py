@@ -33,6 +33,7 @@ from ts.features.sequence_steps.kept_answers import look_up, repeated
 from ts.features.sequence_steps.migration import Migration
 from ts.features.sequence_steps.record import Damaged, digest_of_body
 from ts.features.sequence_steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, Run, judge
+from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.step import (
     DEVICE,
     MOVED,
@@ -200,7 +201,7 @@ class StoredSteps(Steps):
         self._holdings.unreadable.pop(step.sequence_id, None)
         self._holdings.begun(step.sequence_id)
         settings = self._settings
-        lease.migrated_from = ""
+        lease.migrated_from, lease.whole_at, lease.has_appended = "", (), False
         lease.record.begin(step.claim.token or new_token(), settings.version, settings.state_version)
 
     def _release_closed(self, steps: list[Step]) -> None:
@@ -289,9 +290,9 @@ class StoredSteps(Steps):
                 batch.commits.append(commit)
                 if commit.lease.migrated_from:
                     answers[steps[-1].index] = with_migration(answers[steps[-1].index])
-                if commit.state is not None:
+                if (size := commit.state_size) is not None:
                     index = steps[-1].index
-                    answers[index] = with_state_size(answers[index], len(commit.state))
+                    answers[index] = with_state_size(answers[index], size)
         return batch
 
     def undo_for_room(self, error: BaseException, sent: Sequence[InferRow]) -> bool:
@@ -349,16 +350,20 @@ class StoredSteps(Steps):
             kept.append(_new(KeptAnswer, (applied, step.encoded(interrupted=step in running))))
         if new_ids and record.forget_ids_beyond(self._settings.most_ids):
             self._warn_of_forgotten_ids(sequence_id)
-        ends_log = record.checkpoint.log_from > 0
-        log = None
+        has_log = record.checkpoint.log_from > 0
         if not running and sequence_id in self._ended:
-            return Commit(lease, None, ENDED, kept, new_ids, first == 1, None, ends_log)
+            return Commit(lease, None, ENDED, kept, new_ids, first == 1, None, has_log)
+        log: Sequence[LogEntry] | None = None
+        dropped = 0
         if entries is not None:
             log = written.log(lease, first, entries, runs_on=bool(running))
-        elif not written.are_whole:
-            written.note_whole(record, state)
+        elif state is not None and written.keeps_states:
+            log, has_log, dropped = written.kept(lease, first, state)
+            state = None
+        elif has_log or not written.are_whole:
+            written.note_whole(lease, state)
         self._states.committed(sequence_id)
-        return _new(Commit, (lease, state, "", kept, new_ids, first == 1, log, ends_log))
+        return _new(Commit, (lease, state, "", kept, new_ids, first == 1, log, has_log, dropped))
 
     def _warn_of_forgotten_ids(self, sequence_id: str) -> None:
         if not self._has_warned:

@@ -3,19 +3,30 @@
 A step that has appended writes its entries. Now and then it writes the state whole instead, a **checkpoint**, so that
 the log stays short. A step that has only set the state writes it whole; in a model with logs, one that has done neither
 has changed nothing.
+
+Where earlier states are kept, a state that is written whole does not end the log but is a piece of it, and the log
+begins with the earliest one that is kept.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from ts.features.sequence_steps.record import SequenceRecord, checkpoint_of
-from ts.features.sequence_steps.state_log import LogEntry
+from ts.features.sequence_steps.record import NO_STATE, checkpoint_of
+from ts.features.sequence_steps.state_log import LogEntry, gap, whole_entry
 from ts.features.sequence_steps.stores.store import Lease, StoreSettings
 from ts.sequence.encoding import StateError
 from ts.sequence.sequence_cache import SequenceCache
 
 logger = logging.getLogger(__name__)
+
+
+class KeptLog(NamedTuple):
+    """What a commit writes to a log of which a state is a piece; the fields are those of `Commit`."""
+
+    log: Sequence[LogEntry]
+    has_log: bool
+    dropped: int
 
 
 class WrittenStates:
@@ -26,13 +37,17 @@ class WrittenStates:
         most: The limit in bytes beyond which a state is refused.
 
     Attributes:
-        are_whole: Whether all states are written whole, since the handler has no logs.
+        keeps_states: Whether earlier states are kept.
+        are_whole: Whether all states are written whole, and end the log: the handler has no logs, and no earlier state
+            is kept.
         are_ready: Whether `prepare` has nothing to do: that, and all states are in the host's memory.
     """
 
     def __init__(self, states: SequenceCache, settings: StoreSettings, most: int) -> None:
         self._states = states
-        self.are_whole = states.rebuild is None
+        self._kept = settings.kept_states
+        self.keeps_states = self._kept > 1
+        self.are_whole = states.rebuild is None and not self.keeps_states
         self.are_ready = self.are_whole and not states.has_arena
         self._every = settings.checkpoint_steps
         self._most = most
@@ -60,15 +75,22 @@ class WrittenStates:
         states, checkpoint = self._states, lease.record.checkpoint
         if lease.migrated_from:
             return True  # what is stored, the log included, is of another version
-        if not steps and not checkpoint.log_from:
+        if states.rebuild is None:
+            return True
+        if not steps and (not checkpoint.log_from or self._is_whole_at_last(lease)):
             return True  # a log has no place for what comes after a checkpoint at the last step
         if states.entries(lease.sequence_id):
             return self._is_checkpoint_due(lease, steps)
-        return states.is_replaced(lease.sequence_id) or not (states.has_logs or checkpoint.log_from)
+        return states.is_replaced(lease.sequence_id) or not (states.has_logs or lease.has_appended)
 
     def _is_checkpoint_due(self, lease: Lease, steps: int) -> bool:
         log_from, last = lease.record.checkpoint.log_from, lease.record.last + steps
+        if lease.whole_at:
+            log_from = lease.whole_at[-1] + 1
         return bool(self._every and log_from) and last >= max(log_from + self._every, lease.checkpoint_from)
+
+    def _is_whole_at_last(self, lease: Lease) -> bool:
+        return bool(lease.whole_at) and lease.whole_at[-1] == lease.record.last
 
     def encode(self, lease: Lease, *, whole: bool) -> tuple[bytes | None, bytes | None]:
         """Return the encoded state, or else the encoded entries of the steps; both are None if there is no state.
@@ -77,7 +99,8 @@ class WrittenStates:
         """
         sequence_id = lease.sequence_id
         entries = self._states.entries(sequence_id)
-        if whole and entries and not lease.migrated_from:  # a checkpoint, which can wait
+        can_wait = not lease.migrated_from and not self._is_whole_at_last(lease)
+        if whole and entries and can_wait:
             try:
                 return self.state(sequence_id), None
             except StateError as error:
@@ -131,11 +154,33 @@ class WrittenStates:
             first = record.last
         if runs_on:
             self._tails[sequence_id] = appended
+        lease.has_appended = True
         if not record.checkpoint.log_from:
             record.checkpoint = record.checkpoint._replace(log_from=first)
         earlier = [LogEntry(number, self._empty) for number in range(first, record.last)]
         return [*earlier, LogEntry(record.last, entries)]
 
-    def note_whole(self, record: SequenceRecord, state: bytes | None) -> None:
-        """Note in the record that a state was written whole."""
-        record.checkpoint = checkpoint_of(state, record.last)
+    def kept(self, lease: Lease, first: int, state: bytes) -> KeptLog:
+        """Return what a commit writes that keeps earlier states, and note it in the record and the lease.
+
+        Args:
+            first: The number of the first step that the commit counts; its record counts all of them.
+        """
+        record = lease.record
+        last, (step, _, log_from) = record.last, record.checkpoint
+        if step >= 0 or not log_from or lease.migrated_from:  # what there is cannot stand before a kept state
+            record.checkpoint = NO_STATE._replace(log_from=last)
+            lease.whole_at, lease.has_appended = (last,), False
+            return KeptLog([whole_entry(last, state)], has_log=False, dropped=0)
+        whole_at = (*(each for each in lease.whole_at if each < last), last)
+        lease.whole_at, lease.has_appended = whole_at[-self._kept :], False
+        begins = lease.whole_at[0] if len(whole_at) >= self._kept else log_from
+        record.checkpoint = NO_STATE._replace(log_from=begins)
+        return KeptLog(
+            [*map(gap, range(first, last)), whole_entry(last, state)], has_log=True, dropped=begins - log_from
+        )
+
+    def note_whole(self, lease: Lease, state: bytes | None) -> None:
+        """Note that a state was written whole, and has ended the log."""
+        lease.record.checkpoint = checkpoint_of(state, lease.record.last)
+        lease.whole_at, lease.has_appended = (), False

@@ -120,13 +120,18 @@ def _apply(tables: Tables, changes: Mapping[int, list[Change]]) -> list[int]:
     """Write changes; return the sequences to which the changes do not belong."""
     rows, logged, states = [], [], []
     entries: list[tuple[int, int, bytes]] = []
+    dropped: list[tuple[int, int]] = []
     whole: set[int] = set()
     for number, own in changes.items():
         latest = own[-1].latest
         base = _whole_state(own)
         until = latest.lease_until, latest.expires_at, latest.closed, latest.head()
-        entries += _entries_of(number, own[0 if base is None else base.rest :])
+        checkpoint = own[-1].latest.checkpoint
+        log_from = 0 if checkpoint is None else checkpoint[2]
+        entries += _entries_of(number, own[0 if base is None else base.rest :], log_from)
         if base is None:
+            if checkpoint[0] < 0 and log_from > 1:
+                dropped.append((number, log_from))
             logged.append((*until, number, latest.fence))
             continue
         whole.add(number)
@@ -140,6 +145,7 @@ def _apply(tables: Tables, changes: Mapping[int, list[Change]]) -> list[int]:
         changes = {number: own for number, own in changes.items() if number not in refused}
         states = [each for each in states if each[0] not in refused]
         entries = [each for each in entries if each[0] not in refused]
+        dropped = [each for each in dropped if each[0] not in refused]
         whole.difference_update(refused)
     execute, executemany = tables.file.execute, tables.file.executemany
     for table in ("states", "log"):
@@ -148,6 +154,7 @@ def _apply(tables: Tables, changes: Mapping[int, list[Change]]) -> list[int]:
     executemany(KEEP, itertools.chain.from_iterable(_kept_of(tables, *each) for each in changes.items()))
     executemany("INSERT INTO states (sequence, state) VALUES (?, ?)", states)
     executemany(KEEP_ENTRY, entries)
+    executemany("DELETE FROM log WHERE sequence = ? AND number < ?", dropped)
     for number, own in changes.items():
         _note(tables, number, own)
     return refused
@@ -184,11 +191,12 @@ def _whole_state(changes: list[Change]) -> _WholeState | None:
     return None
 
 
-def _entries_of(number: int, changes: list[Change]) -> Iterable[tuple[int, int, bytes]]:
-    """Return the rows of the log that changes write; later ones replace earlier ones."""
+def _entries_of(number: int, changes: list[Change], log_from: int) -> Iterable[tuple[int, int, bytes]]:
+    """Return the rows of a log that now begins with a step that changes write; later ones replace earlier ones."""
     for change in changes:
         for step, entries in change.log:
-            yield number, step, pack_entry(change.incarnation, step, entries, owner=number)
+            if step >= log_from:
+                yield number, step, pack_entry(change.incarnation, step, entries, owner=number)
 
 
 def _kept_of(tables: Tables, number: int, changes: list[Change]) -> Iterable[tuple[int, bytes, bytes]]:

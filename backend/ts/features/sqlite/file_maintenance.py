@@ -8,9 +8,10 @@ from typing import Any, Final
 from ts.features.sequence_steps.record import Damaged, headless_record, pack_head
 from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.server_identity import is_gone
+from ts.features.sequence_steps.state_log import pack_entry
 from ts.features.sequence_steps.stores.maintenance import Change, Examined, Maintenance, Repaired, StoredSequence
 from ts.features.sqlite.file_examining import examine_all, examine_one
-from ts.features.sqlite.file_journal import fold
+from ts.features.sqlite.file_journal import KEEP_ENTRY, fold
 from ts.features.sqlite.file_moving import examine, put
 from ts.features.sqlite.file_opening import all_of, open_file
 from ts.features.sqlite.file_pieces import unpack_digests, unpack_kept
@@ -200,11 +201,18 @@ class _Repair:
             self._done.append("it is over, since its head was unreadable")
             return
         try:
+            problems: list[str] = []
             tables.state(row, head)
-            tables.log(row, head)
+            log = tables.log(row, head, problems)
         except Damaged:
             tables.close(number, ENDED, boot_time() + _REMEMBERED)
             self._done.append("it is over, since its state was unreadable")
+            return
+        if problems:
+            gaps = [(number, *each) for each in log if each.is_gap]
+            rows = [(of, step, pack_entry(head.incarnation, step, entries, owner=of)) for of, step, entries in gaps]
+            self._file.executemany(KEEP_ENTRY, rows)
+            self._done.append("earlier states of it were dropped")
 
     def _latest_kept(self) -> tuple[int, int]:
         """Return the latest incarnation and its latest step of which an answer is kept."""

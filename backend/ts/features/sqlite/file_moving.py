@@ -79,7 +79,7 @@ def examine(tables: Tables, number: int) -> Examined | None:
         record = tables.record(row, head)
         if not record.has_begun:
             return None
-        state, log = tables.state(row, head), tables.log(row, head)
+        state, log = tables.state(row, head), tables.log(row, head, problems)
     except Damaged as damage:
         return Examined(model, sequence_id, [str(damage)], None)
     answers = []

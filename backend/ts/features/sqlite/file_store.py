@@ -143,7 +143,7 @@ class FileStore(Store):
         size = 0
         marks = set()
         lasts = False
-        for lease, state, closed, kept, new_ids, begins, log, _ in commits:
+        for lease, state, closed, kept, new_ids, begins, log, *_ in commits:
             record = lease.record
             until, expires_at = when_closed if closed else while_open
             if state is not None:

@@ -152,14 +152,14 @@ class Tables:
         check_state(head, state)
         return state
 
-    def log(self, row: Row, head: Head | None) -> list[LogEntry]:
-        """Return the log of a sequence with this head, none if it is over. Raises Damaged."""
+    def log(self, row: Row, head: Head | None, problems: list[str] | None = None) -> list[LogEntry]:
+        """Return the log of a sequence with this head, none if it is over; see `read_log`. Raises Damaged."""
         if row.closed or head is None or not head.log_from:
             return []
         found = self.file.execute(
             "SELECT entry FROM log WHERE sequence = ? AND number >= ? ORDER BY number", (row.number, head.log_from)
         )
-        return read_log(head, [checked_bytes(entry) for (entry,) in found.fetchall()], owner=row.number)
+        return read_log(head, [entry for (entry,) in found.fetchall()], row.number, problems)
 
     def answer(self, number: int, incarnation: int, step: int) -> bytes | None:
         """Return the kept answer to a step, None if it is not kept. Raises Damaged."""

@@ -32,6 +32,7 @@ from torchserve_py.metrics.instruments import Counter
 from torchserve_py.transport.http1.request import Request
 from ts.features.sequence_steps.record import unpack_head
 from ts.features.sequence_steps.server_identity import server_identity
+from ts.features.sequence_steps.state_log import since_latest_state
 from ts.features.sequence_steps.stores.earlier_step import NoStateThere, steps_with_state
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
 from ts.features.sequence_steps.stores.store import StoreError
@@ -67,7 +68,7 @@ _SHOWN: Final = {
             "items": {"type": "object", "properties": {"from": _INTEGER, "to": _INTEGER}},
         },
         "heldBy": {"type": "string", "enum": ["", "this server", "another server"]},
-        **dict.fromkeys(("lastStep", "stateBytes", "logEntries", "logBytes", "keptAnswers"), _INTEGER),
+        **dict.fromkeys(("lastStep", "stateBytes", "logEntries", "logBytes", "earlierBytes", "keptAnswers"), _INTEGER),
         "secondsLeft": {"type": "number"},
     },
 }
@@ -130,17 +131,19 @@ class BookmarksDoor(Door):
     async def _show(self, request: Request, values: PathValues) -> Answer:
         bookmarks, sequence_id = self._bookmarks(values), _whole_id(request, values)
         sequence, holder = await self._done({**values, "sequence_id": sequence_id}, lambda: bookmarks.show(sequence_id))
-        head = unpack_head(sequence.head)
-        possible = range(0) if sequence.closed else steps_with_state(head)
+        present = since_latest_state(sequence.state, sequence.log)
+        kept = sum(len(each.entries) for each in sequence.log) + len(sequence.state or b"")
+        present_size = len(present.state or b"") + sum(len(each.entries) for each in present.log)
         return json_answer(
             {
                 **_about(sequence),
                 "state": "open" if not sequence.closed else "ended" if sequence.closed == "ended" else "expired",
-                "stepsWithState": [{"from": possible[0], "to": possible[-1]}] if possible else [],
+                "stepsWithState": [{"from": run[0], "to": run[-1]} for run in steps_with_state(sequence)],
                 "heldBy": "" if not holder else "this server" if holder == server_identity() else "another server",
-                "stateBytes": len(sequence.state or b""),
-                "logEntries": len(sequence.log),
-                "logBytes": sum(len(each.entries) for each in sequence.log),
+                "stateBytes": len(present.state or b""),
+                "logEntries": len(present.log),
+                "logBytes": sum(len(each.entries) for each in present.log),
+                "earlierBytes": kept - present_size,
                 "keptAnswers": len(sequence.answers),
                 "secondsLeft": round(sequence.time_left, 3),
             }

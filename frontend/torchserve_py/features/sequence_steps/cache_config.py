@@ -18,6 +18,8 @@ DEFAULT_MAX_STATE: Final = 2**28
 DEFAULT_MOST_IDS: Final = 100_000
 #: Steps.
 DEFAULT_CHECKPOINT_EVERY: Final = 100
+#: States; more would make reading a sequence slow.
+MOST_KEPT_CHECKPOINTS: Final = 1000
 
 
 #: The store that needs no feature: states are lost with their worker.
@@ -87,6 +89,13 @@ class CacheConfig(ClosedSchema):
         " stored whole, so that no more entries than that have to be read when it is needed; 0: never",
         "100",
         otherwise=DEFAULT_CHECKPOINT_EVERY,
+    )
+    keep_checkpoints: Annotated[int, integer(1, MOST_KEPT_CHECKPOINTS)] = key(
+        "keepCheckpoints",
+        "how many of the latest states of a sequence that were stored whole are kept, with what was appended since, so"
+        " that it can [go back](bookmarks.md#which-steps-there-are) to these steps",
+        "1: the latest one",
+        otherwise=1,
     )
     rebuild_batch: Annotated[int | None, integer(1)] = key(
         "rebuildBatch",

@@ -1,6 +1,6 @@
 """The key `handler` of `model-config.yaml`, in which the server reads one key, `cache`."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
@@ -12,6 +12,9 @@ from torchserve_py.settings.schemas.schema import Schema, key
 from torchserve_py.settings.schemas.values import Nested
 
 _PLACE: Final = "handler.cache."
+#: Keys that have a meaning with every store, and with every one that outlives a worker.
+_FOR_ALL: Final = ("store", "capacity", "maxMemorySize")
+_FOR_DURABLE: Final = ("checkpointEvery", "keepCheckpoints", "rebuildBatch")
 
 
 class HandlerMap(Schema):
@@ -70,9 +73,9 @@ def _is_several_processes(given: Mapping[Any, Any]) -> bool:
 
 def _store_problems(cache: CacheConfig) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the keys and the message for each setting that the store does not use, or that it lacks."""
-    allowed: Collection[str] = {"store", "capacity", *cache.keys_of_store}
-    for name in CacheConfig.key_names():
-        if name not in allowed and name in cache.model_fields_set:
+    allowed = {*_FOR_ALL, *cache.keys_of_store, *(_FOR_DURABLE if cache.durable else ())}
+    for name in cache.model_dump(by_alias=True, exclude_unset=True):
+        if name not in allowed:
             problem = f"{_PLACE}{name} has no meaning for store: {cache.store}; leave it out or choose another store"
             yield (f"{_PLACE}{name}",), problem
     if cache.durable:

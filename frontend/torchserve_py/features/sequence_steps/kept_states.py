@@ -122,6 +122,7 @@ def cache_message(cache: CacheConfig, config: EffectiveConfig, default_file: Pat
         most_memory=cache.max_memory_size or 0,
         most_state=cache.max_state_size,
         checkpoint_steps=cache.checkpoint_every,
+        kept_states=cache.keep_checkpoints,
         rebuilt_at_once=cache.rebuild_batch or config.batch_size,
         state_version=cache.state_version or "",
         require_start=config.require_start,

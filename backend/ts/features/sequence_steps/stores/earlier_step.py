@@ -1,9 +1,9 @@
 """A stored sequence as it was after an earlier step, as far as its store still has that. Pure; no store, no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ts.features.sequence_steps.record import DIGEST_SIZE, NO_STATE, Checkpoint, Head
+from ts.features.sequence_steps.record import DIGEST_SIZE, NO_STATE, Checkpoint, Head, unpack_head
 from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
 from ts.features.sequence_steps.stores.store import KeptAnswer
@@ -30,25 +30,38 @@ class Earlier(NamedTuple):
     answers: Sequence[KeptAnswer]
 
 
-def steps_with_state(head: Head) -> range:
-    """Return the numbers of the steps after which the store has the state of an open sequence with this head."""
+def steps_with_state(sequence: StoredSequence) -> list[range]:
+    """Return the steps after which the store has the state of a sequence, in order; none if it is over."""
+    if sequence.closed:
+        return []
+    head = unpack_head(sequence.head)
     if not head.log_from:
-        first = head.last
-    elif head.checkpoint == head.log_from - 1 and head.checkpoint > 0:
-        first = head.checkpoint
-    else:
-        first = head.log_from
-    return range(first, head.last + 1)
+        return [range(head.last, head.last + 1)]
+    return list(_runs(head, sequence.log))
+
+
+def _runs(head: Head, log: Sequence[LogEntry]) -> Iterator[range]:
+    """Yield the numbers of steps that follow each other, after all of which there is a state."""
+    is_known = True
+    first = head.log_from - 1 if head.checkpoint == head.log_from - 1 and head.checkpoint > 0 else head.log_from
+    for entry in log:
+        if entry.is_gap:
+            if is_known and first < entry.number:
+                yield range(first, entry.number)
+            is_known = False
+        elif not is_known and entry.state is not None:
+            first, is_known = entry.number, True
+    if is_known:
+        yield range(first, head.last + 1)
 
 
 def after_step(sequence: StoredSequence, head: Head, step: int) -> Earlier:
     """Return what a sequence with this head had after a step. Raises NoStateThere."""
     if sequence.closed:
         raise NoStateThere(f"the sequence is over ({sequence.closed}), and its state is gone")
-    possible = steps_with_state(head)
-    if step not in possible:
-        steps = f"step {head.last}" if len(possible) == 1 else f"steps {possible[0]} to {head.last}"
-        raise NoStateThere(f"there is no state after step {step}; the store has its state after {steps}")
+    possible = steps_with_state(sequence)
+    if not any(step in run for run in possible):
+        raise NoStateThere(f"there is no state after step {step}; the store has its state after {_named(possible)}")
     log = [entry for entry in sequence.log if entry.number <= step]
     checkpoint = Checkpoint(head.checkpoint, head.state_checksum, head.log_from if log else 0)
     return Earlier(
@@ -57,6 +70,12 @@ def after_step(sequence: StoredSequence, head: Head, step: int) -> Earlier:
         _ids_until(step, head, sequence.ids),
         [each for each in sequence.answers if each.step.number <= step],
     )
+
+
+def _named(runs: Sequence[range]) -> str:
+    if len(runs) == 1 and len(runs[0]) == 1:
+        return f"step {runs[0][0]}"
+    return "steps " + ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def _ids_until(step: int, head: Head, ids: bytes) -> bytes:

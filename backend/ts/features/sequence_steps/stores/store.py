@@ -74,6 +74,7 @@ class StoreSettings:
     remembered: float  # seconds for which the store remembers that a sequence has ended or expired
     most_ids: int  # the number of request ids of an incarnation that are remembered
     checkpoint_steps: int = 0  # how many steps a log may have before the state is written whole; 0: any number
+    kept_states: int = 1  # how many of the latest states that were written whole are kept
     rebuilt_at_once: int = 1  # how many states are made of their logs in one call of the handler
     migrates: bool = False  # whether this version continues sequences of any other one, whose states it migrates
 
@@ -90,6 +91,8 @@ class Lease:
         checkpoint_from: The number of the step before which no checkpoint is tried again.
         migrated_from: The version of the model that the sequence belongs to until the next commit, which writes this
             process's version and the migrated state; "" if it is this one.
+        whole_at: The numbers of the steps whose states are in the log, in order.
+        has_appended: Whether the log has more than states since the latest of these.
         number, mark, commits: For a store's own use.
     """
 
@@ -100,6 +103,8 @@ class Lease:
     fresh_until: float = 0.0
     checkpoint_from: int = 0
     migrated_from: str = ""
+    whole_at: Sequence[int] = ()
+    has_appended: bool = False
     number: int = 0
     mark: int = 0
     commits: int = 0
@@ -161,7 +166,8 @@ class Commit(NamedTuple):
         log: What the steps have appended to the log; the state that is stored stays, and the record's checkpoint says
             how both make the new state. An entry for a step that has one already replaces that. None: the state is
             written whole, and ends the log.
-        ends_log: Whether there is a log to end.
+        has_log: Whether there is a log, which is ended or appended to.
+        dropped: How many of its steps the log loses at its beginning.
     """
 
     lease: Lease
@@ -171,7 +177,14 @@ class Commit(NamedTuple):
     new_ids: bytes
     begins: bool
     log: Sequence[LogEntry] | None = None
-    ends_log: bool = False
+    has_log: bool = False
+    dropped: int = 0
+
+    @property
+    def state_size(self) -> int | None:
+        """The size of the state that is written whole, in bytes; None if none is."""
+        state = self.log[-1].state if self.log else self.state
+        return None if state is None else len(state)
 
 
 class Store(Protocol):
