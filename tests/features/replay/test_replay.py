@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ import grpc
 import msgpack
 import pytest
 from aiohttp import WSMsgType, web
-from aiohttp.test_utils import TestServer
 from grpc import aio
+from tests.features.replay.conftest import Serve, address
 from tests.features.replay.recorded import recorded, replayed, step
 
 from torchserve_py.features.replay import replay
@@ -20,34 +20,6 @@ from torchserve_py.features.replay.replay import Refused, ServerGone
 from torchserve_py.features.replay.replay_requests import ReplayRequest
 from torchserve_py.features.replay.senders import NotConnected, SentAnswer
 from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
-
-Answer = Callable[[web.Request], Any]
-Serve = Callable[[Answer], Any]
-
-
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    """Serves what a function answers."""
-    opened: list[TestServer] = []
-
-    async def run(answer: Answer) -> TestServer:
-        app = web.Application()
-        app.router.add_get("/v2/models/m/versions/2.0", model)
-        app.router.add_route("*", "/{rest:.*}", answer)
-        opened.append(TestServer(app))
-        await opened[-1].start_server()
-        return opened[-1]
-
-    async def model(request: web.Request) -> web.Response:
-        return web.Response()
-
-    yield run
-    for each in opened:
-        await each.close()
-
-
-def address(server: TestServer) -> str:
-    return str(server.make_url("")).rstrip("/")
 
 
 async def test_a_full_server_is_asked_again(tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +208,7 @@ def call(number: int, id_: str = "", answered: int = 0, **changes: Any) -> Any:
     bodies = {"body": request, "answer": response}
     told = {name: base64.b64encode(each.SerializeToString()).decode() for name, each in bodies.items()}
     forms = {"body_form": "base64", "answer_form": "base64", "protocol": "open_inference_grpc", "via": "grpc"}
-    return step(number, "s", **told, **forms, **changes)
+    return step(number, "s", **told, **forms, part_bytes=[9], **changes)
 
 
 async def test_calls_over_grpc(tmp_path: Path, serve: Serve, calls: tuple[str, list[ModelInferRequest]]) -> None:

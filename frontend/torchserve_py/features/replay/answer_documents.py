@@ -15,6 +15,7 @@ from torchserve_py.features.grpc.open_inference_requests import values_of
 from torchserve_py.features.journal.answer_comparison import documents_in, json_or_bytes
 from torchserve_py.features.journal.journal_record import JournalRecord, content_of
 from torchserve_py.features.replay.raw_elements import array_elements, tensor_elements
+from torchserve_py.features.replay.recorded_outcomes import is_stream
 from ts.features.open_inference.protos.infer_pb2 import ModelInferResponse
 from ts.protocol.datatypes import DATATYPES
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, OPENPI
@@ -36,7 +37,7 @@ def recorded_documents(record: JournalRecord) -> Sequence[Any]:
     if record["answer_cut"]:
         raise NotComparable("the recorded answer was cut (maxBodyBytes)")
     answer = content_of(record["answer"], record["answer_form"])
-    if not _is_stream(record):
+    if not is_stream(record):
         return _read(record, answer, record["answer_headers"])
     sizes, messages, at = record["part_bytes"], [], 0
     if sum(sizes) != len(answer):
@@ -49,16 +50,10 @@ def recorded_documents(record: JournalRecord) -> Sequence[Any]:
 
 def replayed_documents(record: JournalRecord, messages: Sequence[bytes], headers: Mapping[str, str]) -> Sequence[Any]:
     """Return the answer to a replayed request: the messages of a stream over gRPC, or a body with its headers."""
-    if _is_stream(record) and record["protocol"] == OPEN_INFERENCE_REST:
+    if is_stream(record) and record["protocol"] == OPEN_INFERENCE_REST:
         lines = b"".join(messages).splitlines()
         messages = [line.removeprefix(_EVENT) for line in lines if line.startswith(_EVENT)]
     return [each for message in messages for each in _read(record, message, headers)]
-
-
-def _is_stream(record: JournalRecord) -> bool:
-    """Return whether each part of the answer is a message of its own."""
-    is_open_inference = record["protocol"] in (OPEN_INFERENCE_REST, OPEN_INFERENCE_GRPC)
-    return is_open_inference and record["headers"].get(":endpoint", "").endswith("_stream")
 
 
 def _read(record: JournalRecord, message: bytes, headers: Mapping[str, str]) -> Sequence[Any]:

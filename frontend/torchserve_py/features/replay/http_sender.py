@@ -5,6 +5,7 @@ from typing import Final
 import aiohttp
 
 from torchserve_py.features.journal.journal_record import JournalRecord
+from torchserve_py.features.replay.recorded_outcomes import BROKEN_OFF, broke_off
 from torchserve_py.features.replay.replay_requests import ReplayRequest
 from torchserve_py.features.replay.senders import NoAnswer, NotConnected, SentAnswer
 
@@ -24,12 +25,12 @@ class HttpSender:
         self._server = server
 
     def recorded_status(self, record: JournalRecord) -> str:
-        """Return the status of HTTP."""
-        return str(record["status"])
+        """Return the status of HTTP, or that the answer broke off."""
+        return BROKEN_OFF if broke_off(record) else str(record["status"])
 
     async def send(self, request: ReplayRequest, sequence_id: str | None) -> SentAnswer:
         """Send a request, and read all of the answer."""
-        read = bytearray()
+        read, is_whole = bytearray(), True
         try:
             async with self._http.request(
                 request.method,
@@ -38,10 +39,13 @@ class HttpSender:
                 data=request.body,
                 allow_redirects=False,
             ) as response:
-                async for chunk in response.content.iter_chunked(_CHUNK):
-                    read += chunk
-                    if len(read) > LONGEST_ANSWER:
-                        raise NoAnswer(f"the answer has more than {LONGEST_ANSWER} bytes")
+                try:
+                    async for chunk in response.content.iter_chunked(_CHUNK):
+                        read += chunk
+                        if len(read) > LONGEST_ANSWER:
+                            raise NoAnswer(f"the answer has more than {LONGEST_ANSWER} bytes")
+                except aiohttp.ClientPayloadError:
+                    is_whole = False
         except aiohttp.ClientConnectorError as error:
             raise NotConnected(str(error)) from error
         except TimeoutError as error:
@@ -51,4 +55,5 @@ class HttpSender:
         told = bytes(read[:_MOST_SHOWN]).decode("utf-8", "backslashreplace") if response.status >= 400 else ""
         failure = " ".join(told.split())
         headers = {name.lower(): value for name, value in response.headers.items()}
-        return SentAnswer(str(response.status), (bytes(read),), headers, failure, response.status in _FULL)
+        status = str(response.status) if is_whole else BROKEN_OFF
+        return SentAnswer(status, (bytes(read),), headers, failure, response.status in _FULL)

@@ -21,6 +21,7 @@ from torchserve_py.features.replay.answer_documents import NotComparable, record
 from torchserve_py.features.replay.episode_sender import EpisodeSender
 from torchserve_py.features.replay.grpc_sender import GrpcSender
 from torchserve_py.features.replay.http_sender import HttpSender
+from torchserve_py.features.replay.recorded_outcomes import BROKEN_OFF, as_answered, ends_with_error
 from torchserve_py.features.replay.replay_report import Difference, ReplayReport
 from torchserve_py.features.replay.replay_requests import RESPONSES, NotReplayable, ReplayRequest, request_of
 from torchserve_py.features.replay.senders import USER_AGENT, NoAnswer, NotConnected, Sender, SentAnswer
@@ -272,7 +273,7 @@ class Replay:
         await self._episodes.leave(fresh_id)
 
     async def _send(self, record: JournalRecord, request: ReplayRequest, followed: _Followed | None) -> None:
-        names = SequenceNames("", "") if followed is None else followed.names
+        record, names = as_answered(record), SequenceNames("", "") if followed is None else followed.names
         if record["protocol"] == RESPONSES:
             body = names.in_request(request.body.decode("utf-8", "surrogateescape"))
             path, encoded = names.in_request(request.path), body.encode("utf-8", "surrogateescape")
@@ -289,6 +290,8 @@ class Replay:
                 followed.has_no_answer = True
             return
         self.report.took(record["waiting_seconds"] + record["running_seconds"], sent.seconds)
+        if expected == BROKEN_OFF and ends_with_error(sent.messages):
+            sent = sent._replace(status=BROKEN_OFF)
         if sent.status != expected:
             told = f": {sent.failure}" if sent.failure else ""
             self._differs(record, [f"status {expected} became {sent.status}{told}"], followed)
