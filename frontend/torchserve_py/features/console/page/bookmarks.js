@@ -7,7 +7,7 @@ import { attempt, dialog, notify } from "./notices.js";
 
 const MOST_OF_AN_ID = 1000;
 
-/** Return a card; `refresh()` asks what the store has of the sequence, `choose` is called with the id of a fork to show. */
+/** Return a card; `refresh()` shows what the store has of the sequence and resolves to its state, `choose` is called with the id of a fork to show. */
 export function bookmarks(model, id, signal, choose) {
   const target = `sequences/${path(model.name, id)}`;
   const note = h("p", { class: "note", role: "status" }, "Looking …");
@@ -35,11 +35,12 @@ export function bookmarks(model, id, signal, choose) {
 
   async function refresh() {
     try {
-      await look();
+      return (await look()).state;
     } catch (error) {
-      if (signal.aborted) return;
+      if (signal.aborted) return "";
       for (const each of [rewind, fork, saving]) each.disabled = true;
       setText(note, error.message);
+      return "";
     }
   }
 

@@ -9,6 +9,8 @@ import { attempt, confirmed, notify } from "./notices.js";
 
 const EVERY = 2000;
 const LIMIT = 100;
+/** How often the store is asked whether a sequence has ended. */
+const LOOKS = 10;
 const ORDERS = { oldest: "oldest first", newest: "newest first", idle: "longest idle first" };
 const COLUMNS = [["Sequence"], ["State"], ["Age", "number"], ["Idle for", "number"], ["Worker"], ["Waiting", "number wide"], ["Running", "number wide"], [""]];
 
@@ -37,9 +39,11 @@ export function sequencesTab({ model, signal }) {
     const jobs = await call("GET", `console/api/steps/${here}`, { id: now.id });
     now.steps.show(jobs);
     const newest = jobs.at(-1)?.request ?? "";
-    if (now.looks > 0 || (now.newest !== null && now.newest !== newest)) now.stored?.refresh();
-    now.looks = Math.max(0, now.looks - 1);
+    const isNew = now.newest !== null && now.newest !== newest;
     now.newest = newest;
+    if (!isNew && now.looks === 0) return;
+    const state = await now.stored?.refresh();
+    now.looks = state === "open" ? Math.max(0, now.looks - 1) : 0;
   }
 
   async function look() {
@@ -59,8 +63,8 @@ export function sequencesTab({ model, signal }) {
     if (mine === turn) timer = setTimeout(look, EVERY);
   }
 
-  function ended() {
-    if (chosen) chosen.looks = 2; // its worker ends it within a moment
+  function ended(id) {
+    if (chosen?.id === id) chosen.looks = LOOKS; // its worker ends it within a moment
     look();
   }
 
@@ -96,6 +100,6 @@ async function endSequence(button, target, id, ended) {
   const done = await attempt(button, () => call("DELETE", target, { id }));
   if (done) {
     notify(done.status);
-    ended();
+    ended(id);
   }
 }
