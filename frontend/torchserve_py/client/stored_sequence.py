@@ -1,6 +1,6 @@
 """One stored sequence: it is described, forked, goes back to an earlier step, and moves (``docs/bookmarks.md``)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -26,15 +26,14 @@ class SequenceDescription(NamedTuple):
     version: str
     last_step: int
     state: str
-    steps: range
+    steps: Sequence[int]
     held_by: str
     told: Mapping[str, Any]
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
         """Read the server's answer."""
-        spans = told["stepsWithState"]
-        steps = range(spans[0]["from"], spans[-1]["to"] + 1) if spans else range(0)
+        steps = [step for span in told["stepsWithState"] for step in range(span["from"], span["to"] + 1)]
         return cls(
             told["sequenceId"], told["modelVersion"], told["lastStep"], told["state"], steps, told["heldBy"], told
         )

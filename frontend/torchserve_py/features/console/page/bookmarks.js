@@ -110,7 +110,7 @@ async function asked(what, id, target, { lastStep }, { first, last }) {
   return made;
 }
 
-/** Return the first and the last step with a state, or null. */
+/** Return the first and the last step with a state, or null. Where one between them has none, the server refuses it. */
 function stepsOf({ stepsWithState: spans }) {
   return spans.length ? { first: spans[0].from, last: spans.at(-1).to } : null;
 }
