@@ -26,6 +26,7 @@ def test_the_same_values_are_equal(recorded: bytes, replayed: bytes) -> None:
         (b"{}", b'{"a": 1}', "a is new"),
         (b"[1]", b"[1, 2]", "the list had 1 items and has 2"),
         (b"true", b"1", "true became 1"),
+        (b"[1, true]", b"[1, 1]", "[1]: true became 1"),
         (b'"1"', b"1", '"1" became 1'),
         (b"yes", b"no", "yes became no"),
         (b"data: 1\n\n", b"data: 1\n\ndata: 2\n\n", "1 events became 2"),

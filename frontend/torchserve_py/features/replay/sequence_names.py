@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+_NUMBERS: Final = frozenset((int, float, bool))
 _MADE_IDS: Final = re.compile(r"\b(resp|conv|msg)_[0-9a-f]{32,}")
 
 
@@ -42,7 +43,7 @@ class SequenceNames:
         if isinstance(value, dict):
             return {self.in_answer(name): self.in_answer(each) for name, each in value.items()}
         if isinstance(value, list):
-            return [self.in_answer(each) for each in value]
+            return value if set(map(type, value)) <= _NUMBERS else [self.in_answer(each) for each in value]
         if isinstance(value, bytes):
             return value.replace(self.fresh_id.encode(), self.recorded_id.encode())
         if not isinstance(value, str):
