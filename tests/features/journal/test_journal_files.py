@@ -19,7 +19,10 @@ WEEK = 168
 
 def record(number: int) -> dict[str, Any]:
     known: dict[str, Any] = dict.fromkeys(JournalRecord.__required_keys__)
-    return {**known, "time": f"2026-01-01T00:00:{number:02}+00:00", "model": "m", "step": number}
+    texts = dict.fromkeys(("model", "via", "method", "path", "route", "body_form", "answer", "answer_form"), "m")
+    maps = {name: {} for name in ("headers", "sequence_headers", "answer_headers")}
+    times = {"part_bytes": [], "part_seconds": [], "waiting_seconds": 0, "running_seconds": 0.5}
+    return {**known, **texts, **maps, **times, "time": f"2026-01-01T00:00:{number:02}+00:00", "step": number}
 
 
 def line(number: int) -> bytes:
@@ -81,6 +84,13 @@ def test_nothing_is_written_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert file.read_bytes() == line(1)
     files.write([line(3)])
     assert steps(tmp_path) == [1, 3]
+
+
+@pytest.mark.parametrize(("field", "value"), [("headers", None), ("model", 5), ("status", "200"), ("sequence", 1)])
+def test_a_record_with_values_of_another_kind_is_damaged(field: str, value: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(line(1) + json.dumps({**record(2), field: value}).encode() + b"\n")
+    reader = JournalReader([tmp_path], None)
+    assert (len(reader.places), reader.damaged) == (1, 1)
 
 
 def test_damaged_and_incomplete_lines_are_counted(tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ def test_actions_are_compared_without_their_timing() -> None:
     assert document["s"] == {"dtype": "<f4", "data": 0.5}
 
 
-def test_an_answer_that_was_cut_is_not_compared() -> None:
+def test_an_answer_that_was_cut_or_spoilt_is_not_compared() -> None:
     with pytest.raises(NotComparable, match="was cut"):
         recorded_documents(recorded(answer_cut=True))
+    with pytest.raises(NotComparable, match="cannot be read"):
+        recorded_documents(recorded(answer="…", answer_form="base64"))

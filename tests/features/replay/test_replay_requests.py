@@ -104,6 +104,9 @@ def test_a_request_over_rest_names_the_fresh_sequence_in_a_header_only() -> None
         ({"body_cut": True}, "its body was cut"),
         ({"more_input": True}, "its call has several inputs"),
         ({"body_form": "base64", "body": "?"}, "its body cannot be read"),
+        ({"body": None}, "its body cannot be read"),
+        ({"body_form": "parameters", "body": [{}]}, "its body cannot be read"),
+        (call(body="redacted", body_form="text"), "its body cannot be read"),
         ({"protocol": "truss", "via": "websocket"}, "its protocol needs a connection of its own (truss, websocket)"),
     ],
 )

@@ -19,6 +19,15 @@ from ts.protocol.messages import OPENPI
 
 #: The longest line that is read: a record with the largest bodies, sealed.
 _LONGEST_LINE: Final = 256 << 20
+#: What fields hold; a function that redacts may have changed that, or damage.
+_KINDS: Final = {
+    **dict.fromkeys(("model", "via", "method", "path", "route", "body_form", "answer", "answer_form"), str),
+    **dict.fromkeys(("headers", "sequence_headers", "answer_headers"), dict),
+    **dict.fromkeys(("part_bytes", "part_seconds"), list),
+    **dict.fromkeys(("waiting_seconds", "running_seconds"), int | float),
+    **dict.fromkeys(("sequence", "protocol", "content_type", "error", "cause"), str | None),
+    **dict.fromkeys(("status", "step"), int | None),
+}
 
 
 class JournalUnreadable(Exception):
@@ -125,6 +134,8 @@ class JournalReader:
             )
         if not isinstance(record, dict) or not JournalRecord.__required_keys__ <= record.keys():
             raise ValueError("the line is no record")
+        if not all(isinstance(record[name], kind) for name, kind in _KINDS.items()):
+            raise ValueError("a field has a value of another kind")
         return cast("JournalRecord", record)
 
 

@@ -32,11 +32,19 @@ class NotComparable(Exception):
     """A recorded answer does not say all that a comparison needs; the message says what."""
 
 
+def recorded_bytes(record: JournalRecord) -> bytes:
+    """Return what there is of the recorded answer. Raises NotComparable."""
+    try:
+        return content_of(record["answer"], record["answer_form"])
+    except ValueError as error:
+        raise NotComparable("the recorded answer cannot be read") from error
+
+
 def recorded_documents(record: JournalRecord) -> Sequence[Any]:
     """Return the recorded answer. Raises NotComparable."""
     if record["answer_cut"]:
         raise NotComparable("the recorded answer was cut (maxBodyBytes)")
-    answer = content_of(record["answer"], record["answer_form"])
+    answer = recorded_bytes(record)
     if not is_stream(record):
         return _read(record, answer, record["answer_headers"])
     sizes, messages, at = record["part_bytes"], [], 0

@@ -15,9 +15,14 @@ from urllib.parse import quote
 import aiohttp
 
 from torchserve_py.features.journal.answer_comparison import Comparison
-from torchserve_py.features.journal.journal_record import JournalRecord, content_of
+from torchserve_py.features.journal.journal_record import JournalRecord
 from torchserve_py.features.journal.read_journal import JournalReader, Place
-from torchserve_py.features.replay.answer_documents import NotComparable, recorded_documents, replayed_documents
+from torchserve_py.features.replay.answer_documents import (
+    NotComparable,
+    recorded_bytes,
+    recorded_documents,
+    replayed_documents,
+)
 from torchserve_py.features.replay.episode_sender import EpisodeSender
 from torchserve_py.features.replay.grpc_sender import GrpcSender
 from torchserve_py.features.replay.http_sender import HttpSender
@@ -98,6 +103,18 @@ class ServerGone(Exception):
 
 class _Followed:
     """A recorded sequence and the new one that stands for it."""
+
+    __slots__ = (
+        "broken",
+        "generation",
+        "has_differed",
+        "has_no_answer",
+        "last_step",
+        "lost",
+        "names",
+        "outages",
+        "step",
+    )
 
     def __init__(self, recorded_id: str, fresh_id: str, generation: str | None) -> None:
         self.names = SequenceNames(recorded_id, fresh_id)
@@ -331,9 +348,9 @@ class Replay:
         kind = _OPENAI if record["headers"].get("url_path", "").startswith("v1/") else ""
         if record["protocol"] is not None:
             kind = record["protocol"]
-        if kind == RESPONSES:
-            names.learn(content_of(record["answer"], record["answer_form"]), b"".join(sent.messages))
         try:
+            if kind == RESPONSES:
+                names.learn(recorded_bytes(record), b"".join(sent.messages))
             recorded = recorded_documents(record)
         except NotComparable as reason:
             self.report.not_compared[str(reason)] += 1

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
+from google.protobuf.message import DecodeError
+
 from torchserve_py.features.journal.journal_record import PARAMETERS, JournalRecord, content_of
 from torchserve_py.features.open_inference.sequence_parameters import ID
 from torchserve_py.jobs.inference_request import VERSION_HEADER
@@ -29,6 +31,7 @@ _NOT_METADATA: Final = frozenset(("content-type", "content-encoding", "te"))
 #: Metadata by which a stream has the model's messages without an envelope.
 _BARE: Final = {"x-stream-envelope": "mlserver"}
 _SERVICE: Final = "/inference.GRPCInferenceService"
+_UNREADABLE: Final = "its body cannot be read"
 _NO_VERSION: Final = b"\x12\x00"
 
 
@@ -123,8 +126,8 @@ def _path_of(record: JournalRecord, version: str | None, headers: dict[str, str]
 def _bytes_of(record: JournalRecord) -> bytes:
     try:
         return content_of(record["body"], record["body_form"])
-    except ValueError as error:
-        raise NotReplayable("its body cannot be read") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise NotReplayable(_UNREADABLE) from error
 
 
 def _body_of(record: JournalRecord, headers: dict[str, str]) -> bytes:
@@ -133,8 +136,8 @@ def _body_of(record: JournalRecord, headers: dict[str, str]) -> bytes:
         return _bytes_of(record)
     try:
         fields = [(each, content_of(each["value"], each["form"])) for each in record["body"]]
-    except ValueError as error:
-        raise NotReplayable("its body cannot be read") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise NotReplayable(_UNREADABLE) from error
     if record["route"].endswith("/predict"):  # the others are in the path
         return b"".join(value for each, value in fields if each["name"] is None)
     boundary = uuid.uuid4().hex
@@ -154,11 +157,11 @@ def _field(field: Mapping[str, Any]) -> bytes:
 
 def _without_sequence(body: bytes, headers: dict[str, str]) -> bytes:
     """Return an Open Inference request that does not name its sequence: a header names the fresh one."""
-    size = int(headers.get(_LENGTH, len(body)))
     try:
+        size = int(headers.get(_LENGTH, len(body)))
         head = json.loads(body[:size])
-        parameters = head.get("parameters") or {}
-    except (ValueError, AttributeError):
+        parameters = dict(head.get("parameters") or {})
+    except (ValueError, AttributeError, TypeError):
         return body
     if not parameters.keys() & set(_SEQUENCE_PARAMETERS):
         return body
@@ -176,8 +179,12 @@ def _call_of(
     metadata = {name: value for name, value in headers.items() if _fits_metadata(name, value)}
     body = _bytes_of(record)
     added = [ModelInferRequest(model_version=version).SerializeToString() if version else _NO_VERSION]
+    try:
+        parameters = ModelInferRequest.FromString(body).parameters
+    except DecodeError as error:
+        raise NotReplayable(_UNREADABLE) from error
     if sequence_id is not None:
-        if ID in ModelInferRequest.FromString(body).parameters:
+        if ID in parameters:
             named: Any = {ID: InferParameter(string_param=sequence_id)}
             added.append(ModelInferRequest(parameters=named).SerializeToString())
         else:

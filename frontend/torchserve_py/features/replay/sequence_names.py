@@ -15,9 +15,11 @@ _MADE_IDS: Final = re.compile(r"\b(resp|conv|msg)_[0-9a-f]{32,}")
 class SequenceNames:
     """The names of one sequence."""
 
+    __slots__ = ("_fresh", "_recorded", "fresh_id", "recorded_id")
+
     def __init__(self, recorded_id: str, fresh_id: str) -> None:
-        self.recorded_id: Final = recorded_id
-        self.fresh_id: Final = fresh_id
+        self.recorded_id = recorded_id
+        self.fresh_id = fresh_id
         self._fresh: dict[str, str] = {}
         self._recorded: dict[str, str] = {}
 
