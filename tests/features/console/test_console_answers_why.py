@@ -276,7 +276,7 @@ def test_a_stored_sequence_goes_back_is_forked_and_saved(page: ConsolePage, tmp_
     assert [step(page, word) for word in "abc"][-1] == "a b c"
     page.open("models", "tally", "1.0", "sequences")
     page.press("button.link", TALLIED)
-    page.see(".bookmarks .note", r"The last step is 3, it can go back to step 1\..* Held by this server\.")
+    page.see(".bookmarks .note", r"The last step is 3, it can go back to steps 1 to 2\..* Held by this server\.")
     find_no_barrier(page, "bookmarks")
 
     page.press(".bookmarks button", "Rewind")

@@ -26,11 +26,10 @@ export function bookmarks(model, id, signal, choose) {
   }
 
   function show(stored) {
-    const steps = stepsOf(stored);
-    rewind.disabled = !steps || steps.first >= stored.lastStep;
-    fork.disabled = !steps;
+    rewind.disabled = !earlier(stored).length;
+    fork.disabled = !stored.stepsWithState.length;
     saving.disabled = false;
-    setText(note, described(stored, steps));
+    setText(note, described(stored));
   }
 
   async function refresh() {
@@ -46,9 +45,8 @@ export function bookmarks(model, id, signal, choose) {
 
   async function change(what, pressed) {
     const stored = await attempt(pressed, look);
-    const steps = stored && stepsOf(stored);
-    if (!steps) return;
-    const made = await asked(what, id, target, stored, steps);
+    if (!stored?.stepsWithState.length) return;
+    const made = await asked(what, id, target, stored);
     await refresh();
     pressed.focus();
     if (!made) return;
@@ -69,13 +67,15 @@ export function bookmarks(model, id, signal, choose) {
 }
 
 /** Ask for a step, and for the id of a fork; do it, and return what the server says, or undefined. */
-async function asked(what, id, target, { lastStep }, { first, last }) {
+async function asked(what, id, target, stored) {
   let made;
   const isFork = what === "fork";
+  const runs = stored.stepsWithState;
+  const [min, max] = [runs[0].from, runs.at(-1).to];
   const title = isFork ? `Fork ${id}` : `Rewind ${id}`;
   await dialog(title, (close) => {
-    const value = isFork ? last : Math.min(last, Math.max(first, lastStep - 1));
-    const step = h("input", { name: "step", type: "number", value, min: first, max: last, required: true, autofocus: true });
+    const value = isFork ? max : (earlier(stored).at(-1)?.to ?? max);
+    const step = h("input", { name: "step", type: "number", value, min, max, required: true, autofocus: true });
     const name = h("input", { name: "as", autocomplete: "off", placeholder: "made up by the server", spellcheck: false, maxLength: MOST_OF_AN_ID });
     const submit = h("button", { class: isFork ? "primary" : "danger" }, isFork ? "Fork" : "Rewind");
     const refusal = h("p", { class: "bad", role: "alert" });
@@ -100,7 +100,7 @@ async function asked(what, id, target, { lastStep }, { first, last }) {
         "form",
         { onsubmit: send },
         h("p", {}, remark),
-        field("After step", step, `${count(first)} to ${count(last)}`),
+        field("After step", step, words(runs)),
         isFork ? field("New id", name) : null,
         refusal,
         h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => close("") }, "Cancel"), submit),
@@ -110,14 +110,22 @@ async function asked(what, id, target, { lastStep }, { first, last }) {
   return made;
 }
 
-/** Return the first and the last step with a state, or null. Where one between them has none, the server refuses it. */
-function stepsOf({ stepsWithState: spans }) {
-  return spans.length ? { first: spans[0].from, last: spans.at(-1).to } : null;
+/** Return the runs of steps before the last one that have a state. */
+function earlier({ stepsWithState: runs, lastStep }) {
+  return runs.map(({ from, to }) => ({ from, to: Math.min(to, lastStep - 1) })).filter(({ from, to }) => from <= to);
 }
 
-function described({ state, lastStep, stateBytes, logEntries, logBytes, heldBy }, steps) {
-  const back = steps && steps.first < lastStep ? `it can go back to step ${count(steps.first)}` : "it can go back to no earlier step";
+function words(runs) {
+  return runs.map(({ from, to }) => (from === to ? count(from) : `${count(from)} to ${count(to)}`)).join(", ");
+}
+
+function described(stored) {
+  const { state, lastStep, stateBytes, logEntries, logBytes, earlierBytes, heldBy } = stored;
+  const runs = earlier(stored);
+  const isOne = runs.length === 1 && runs[0].from === runs[0].to;
+  const back = runs.length ? `it can go back to step${isOne ? "" : "s"} ${words(runs)}` : "it can go back to no earlier step";
   const log = logEntries ? `, and ${count(logEntries)} entries of a log, ${bytes(logBytes)}` : "";
+  const kept = earlierBytes ? ` Earlier ones have ${bytes(earlierBytes)}.` : "";
   const holder = heldBy ? ` Held by ${heldBy}.` : "";
-  return `${state === "open" ? "" : `It is over (${state}). `}The last step is ${count(lastStep)}, ${back}. State ${bytes(stateBytes)}${log}.${holder}`;
+  return `${state === "open" ? "" : `It is over (${state}). `}The last step is ${count(lastStep)}, ${back}. State ${bytes(stateBytes)}${log}.${kept}${holder}`;
 }
