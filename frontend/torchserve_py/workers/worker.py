@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -152,6 +152,11 @@ class Worker:
         """The id of the process that answers (a launcher's until that has connected), -1 before there is one."""
         launched = self._process.pid if self._process is not None else -1
         return self._ranks.pids.get(0) or launched
+
+    @property
+    def pids(self) -> Collection[int]:
+        """The ids of the processes that have connected, one for each rank."""
+        return self._ranks.pids.values()
 
     async def start(self) -> None:
         """Launch the process and load the model.

@@ -30,6 +30,7 @@ class RoomWorker(FakeWorker):
     """
 
     label = "W-1-m_1.0"
+    pids = ()
 
     def __init__(self, shell: Shell, pid: int, gpu_index: int | None) -> None:
         super().__init__("w1", shell.dispatcher)

@@ -32,15 +32,23 @@ def process(code: str) -> Iterator[int]:
 
 def test_what_a_process_has_counts() -> None:
     with process("") as bare, process(KEEPS) as large:
-        measured = measure([bare, large])
+        measured = measure({bare: [bare], large: [large]})
     assert 45 * MEGABYTE < measured[large].now - measured[bare].now < 60 * MEGABYTE
+
+
+def test_all_ranks_of_a_worker_count_once() -> None:
+    with process(KEEPS) as first, process(KEEPS) as second:
+        one = measure({first: [first]})[first]
+        both = measure({first: [first, second, second]})[first]
+    assert both.now > 1.7 * one.now
+    assert both.now < 2.3 * one.now
 
 
 def test_a_peak_between_two_looks_is_not_missed_until_it_is_reset() -> None:
     with process(GIVES_BACK) as pid:
-        before = measure([pid])[pid]
-        reset_peak(pid)
-        after = measure([pid])[pid]
+        before = measure({pid: [pid]})[pid]
+        reset_peak([pid])
+        after = measure({pid: [pid]})[pid]
     assert before.peak - before.now > 70 * MEGABYTE
     assert after.peak - after.now < 10 * MEGABYTE
 
@@ -48,5 +56,5 @@ def test_a_peak_between_two_looks_is_not_missed_until_it_is_reset() -> None:
 def test_a_process_that_is_gone_is_left_out() -> None:
     with process("") as pid:
         pass
-    assert measure([pid]) == {}
-    reset_peak(pid)
+    assert measure({pid: [pid]}) == {}
+    reset_peak([pid])

@@ -446,8 +446,9 @@ class MemoryRoom:
     async def _measure(self) -> None:
         pids = {each.worker.pid: each for each in self._workers if each.worker.pid > 0}
         loaded = {pid for pid, each in pids.items() if each.loaded_at is not None and not each.peak_is_reset}
+        ranks = {pid: {pid, *each.worker.pids} for pid, each in pids.items()}
         began = time.monotonic()
-        measured, on_gpus = await asyncio.to_thread(_measured, pids.keys(), loaded, gpus=self._each_gpu is not None)
+        measured, on_gpus = await asyncio.to_thread(_measured, ranks, loaded, gpus=self._each_gpu is not None)
         for pid, memory in measured.items():
             each = pids[pid]
             if each.rest_since >= began:  # it may have been measured before or after it fell asleep or woke
@@ -487,16 +488,20 @@ async def _load(model: Model) -> None:
 
 
 def _measured(
-    pids: Collection[int], loaded: Collection[int], *, gpus: bool
+    workers: Mapping[int, Collection[int]], loaded: Collection[int], *, gpus: bool
 ) -> tuple[Mapping[int, worker_memory.Memory], Mapping[int, int]]:
-    """Return the memory of workers, and what they have on GPUs, by process id; then forget peaks of those loaded."""
-    memory = worker_memory.measure(pids)
-    for pid in loaded:
-        worker_memory.reset_peak(pid)
+    """Return the memory of workers, and what they have on GPUs, by process id; then forget peaks of those loaded.
+
+    Args:
+        workers: As those of `worker_memory.measure`.
+    """
+    memory = worker_memory.measure(workers)
+    for name in loaded:
+        worker_memory.reset_peak(workers[name])
     if not gpus:
         return memory, {}
-    by_process = memory_by_process()
-    return memory, {pid: sum(by_process.get(each, 0) for each in worker_memory.with_children(pid)) for pid in pids}
+    by_process, family = memory_by_process(), worker_memory.with_children
+    return memory, {name: sum(by_process.get(each, 0) for each in family(*pids)) for name, pids in workers.items()}
 
 
 def worker_room(settings: Settings, metrics: ServerMetrics, usage: Usage) -> MemoryRoom | None:

@@ -22,12 +22,15 @@ class Memory(NamedTuple):
     peak: int
 
 
-def measure(pids: Collection[int]) -> Mapping[int, Memory]:
-    """Return the memory of the workers with these process ids; those that are gone are left out.
+def measure(workers: Mapping[int, Collection[int]]) -> Mapping[int, Memory]:
+    """Return the memory of workers; those that are gone are left out.
 
     Takes some milliseconds for each gigabyte: call it off the event loop.
+
+    Args:
+        workers: The ids of the processes of each, more than one if it has several ranks, by the one that names it.
     """
-    measured = {pid: [_memory_of(each) for each in with_children(pid)] for pid in pids}
+    measured = {name: [_memory_of(each) for each in with_children(*pids)] for name, pids in workers.items()}
     return {
         pid: Memory(sum(each.now for each in found), sum(each.peak for each in found))
         for pid, found in measured.items()
@@ -35,17 +38,21 @@ def measure(pids: Collection[int]) -> Mapping[int, Memory]:
     }
 
 
-def reset_peak(pid: int) -> None:
+def reset_peak(pids: Collection[int]) -> None:
     """Forget the peak of a worker so far; where that is not allowed the peak stays."""
-    for each in with_children(pid) if sys.platform == "linux" else ():
+    for each in with_children(*pids) if sys.platform == "linux" else ():
         try:
             Path(f"/proc/{each}/clear_refs").write_text(_RESET_PEAK)
         except OSError:  # it has ended, or is another user's
             continue
 
 
-def with_children(pid: int) -> Iterator[int]:
-    """Yield a process id, those of the processes that it has started, and so on."""
+def with_children(*pids: int) -> Collection[int]:
+    """Return ids of processes, those of the processes that these have started, and so on."""
+    return {each for pid in pids for each in _with_children(pid)}
+
+
+def _with_children(pid: int) -> Iterator[int]:
     yield pid
     if sys.platform != "linux":
         import psutil
@@ -61,7 +68,7 @@ def with_children(pid: int) -> Iterator[int]:
         except OSError:  # the thread has ended
             continue
         for child in children:
-            yield from with_children(int(child))
+            yield from _with_children(int(child))
 
 
 def _tasks(pid: int) -> list[Path]:
