@@ -2,22 +2,22 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
 from ts.features.redis import redis_store
-from ts.features.sequence_steps import rebuilding, rules, steps
+from ts.features.sequence_steps import rules, steps
 from ts.features.sequence_steps.migration import Migration
 from ts.features.sequence_steps.rebuilding import Rebuilding, StoredLog
-from ts.features.sequence_steps.record import Damaged, SequenceRecord
+from ts.features.sequence_steps.record import Damaged, Head, SequenceRecord
 from ts.features.sequence_steps.rules import Claim, Verdict
-from ts.features.sequence_steps.state_log import LogEntry, Stored
+from ts.features.sequence_steps.state_log import LogEntry, unpack_entry
 from ts.features.sequence_steps.stored_steps import StoredSteps
 from ts.features.sequence_steps.stores.store import Lease, StoreError
 from ts.features.sequence_steps.written_states import WrittenStates
-from ts.features.sqlite import file_acquisition, file_journal
+from ts.features.sqlite import file_acquisition, file_journal, file_tables
 from ts.features.sqlite import file_store as file
 from ts.features.sqlite.file_store import FileStore
 from ts.protocol.messages import ResultRow
@@ -128,15 +128,17 @@ def checkpoint_ahead_of_the_log() -> Planted:
 
 
 def earlier_state() -> Planted:
-    """Of the states in a log the first one is taken for the present one."""
+    """Of the states in a log the one before the latest is taken for the present one."""
+    read = file_tables.read_latest
 
-    def first(state: bytes | None, log: Sequence[LogEntry]) -> Stored:
-        for place, entry in enumerate(log):
-            if entry.state is not None:
-                return Stored(entry.state, [each for each in log[place + 1 :] if each.state is None])
-        return Stored(state, log)
+    def stale(head: Head, backwards: Iterable[Any], owner: int = 0) -> list[LogEntry]:
+        pieces = list(backwards)
+        log = read(head, pieces, owner)
+        earlier = log[0].earlier if log else ()
+        found = [unpack_entry(each, head.incarnation, owner) for each in pieces]
+        return [each for each in found if earlier and each.number == earlier[-1]] or log
 
-    return mock.patch.object(rebuilding, "since_latest_state", first)
+    return mock.patch.object(file_tables, "read_latest", stale)
 
 
 def migrated_state_of_the_old_version() -> Planted:

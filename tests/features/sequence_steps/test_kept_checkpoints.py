@@ -1,11 +1,12 @@
 """`keepCheckpoints`: sequences go back to earlier states that were stored whole."""
 
+import importlib
 import random
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from tests.features.sequence_steps.conftest import CacheSettings
@@ -14,10 +15,12 @@ from tests.redis_server import RedisServer
 from tests.unit.ts.frontend_stub import Worker
 
 from ts.features.sequence_steps.record import unpack_head
+from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.stores.earlier_step import NoStateThere, steps_with_state
 from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, StoredSequence
 from ts.features.sequence_steps.stores.sequence_fork import fork
 from ts.features.sequence_steps.stores.sequence_rewind import rewind
+from ts.features.sequence_steps.stores.store import Store, StoreSettings
 
 TOKEN: Final = "token of s"
 #: Its states are always written whole.
@@ -96,6 +99,63 @@ def test_another_worker_goes_on_with_the_latest_state(worker_of: Make) -> None:
     second = worker_of(WHOLE, kept_states=3)
     assert add(second, "6", first=6) == ["21"]
     assert second.service.entry_point.__self__.rebuilt == []
+
+
+def test_a_worker_that_takes_a_sequence_over_reads_its_present_state_alone(
+    worker_of: Make, cache_settings: CacheSettings, maintenance: Maintenance, tmp_path: Path
+) -> None:
+    worker = worker_of(SUM, kept_states=3, checkpoint_steps=2)
+    add(worker, "123456789")  # whole after 3, 6 and 9
+    close(worker, s="suspended")
+    rewound(maintenance, tmp_path.name, "s", 7)
+    store = store_of(cache_settings(), tmp_path.name)
+    acquired = store.acquire(["s"])[0]
+    store.close()
+    assert [(each.number, [*each.earlier]) for each in acquired.log] == [(6, [3]), (7, [])]
+
+
+def store_of(cache: dict[str, Any], model: str) -> Store:
+    """The store of a worker, without the worker."""
+    wanted = {each.name for each in fields(StoreSettings)}
+    settings = {name: value for name, value in cache.items() if name in wanted}
+    opening = importlib.import_module(cache["module"])
+    opened: Store = opening.open_store(StoreSettings(model=model, version="1.0", **settings), cache)
+    return opened
+
+
+@pytest.mark.parametrize("kind", ["redis"], indirect=True)
+@pytest.mark.parametrize("skip", ["99", "-99", "many", "1"])
+def test_where_the_present_state_is_may_be_damaged(
+    worker_of: Make, redis_server: RedisServer, maintenance: Maintenance, tmp_path: Path, skip: str
+) -> None:
+    import redis
+
+    worker = worker_of(WHOLE, kept_states=3)
+    add(worker, "12345")
+    worker.runtime.close()
+    with redis.Redis.from_url(redis_server.url) as client:
+        assert client.hget(f"tsq:{{{tmp_path.name}}}:s", "skip") == b"2"
+        client.hset(f"tsq:{{{tmp_path.name}}}:s", "skip", skip)
+    examined = maintenance.examine_one(tmp_path.name, "s")
+    assert examined is not None and bool(examined.problems) == (skip != "1")
+    assert add(worker_of(WHOLE, kept_states=3), "6", first=6) == ["21"]
+    assert possible(maintenance, tmp_path.name) == [(4, 6)]
+
+
+def test_an_answer_from_long_ago_does_not_take_the_place_of_the_last_step(
+    worker_of: Make, maintenance: Maintenance, tmp_path: Path
+) -> None:
+    worker = worker_of(WHOLE, kept_states=3)
+    add(worker, "1" * 5)
+    close(worker, s="suspended")
+    token = rewound(maintenance, tmp_path.name, "s", 5)
+    last = 5 + MOST_KEPT_ANSWERS
+    for number in range(6, last + 2):
+        answered(worker, step(f"{number}", "s", "1", number=number, token=token))
+    close(worker, s="suspended")
+    token = rewound(maintenance, tmp_path.name, "s", last)
+    assert answered(worker, step("late", "s", "1", number=last, token=token)) == [f"{last}"]
+    assert answered(worker, step("next", "s", "1", number=last + 1, token=token)) == [f"{last + 1}"]
 
 
 def test_the_log_between_kept_states_is_kept(worker_of: Make, maintenance: Maintenance, tmp_path: Path) -> None:
@@ -207,7 +267,7 @@ def test_a_damaged_earlier_state_costs_that_bookmark_alone(
     close(worker, s="suspended")
     repaired = [each.sequence_id for each in maintenance.repair() if each.model == tmp_path.name]
     assert repaired == ["s"]
-    assert possible(maintenance, tmp_path.name) == [(2, 2), (4, 6)]
+    assert possible(maintenance, tmp_path.name) == [(4, 6)]
     assert add(worker, "7", first=7) == ["28"]
 
 

@@ -16,7 +16,7 @@ from ts.features.sequence_steps.record import (
     digest_of,
     pack_logged_head,
 )
-from ts.features.sequence_steps.state_log import LogEntry
+from ts.features.sequence_steps.state_log import LogEntry, gap, whole_entry
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
 from ts.features.sequence_steps.stores.portable import read_sequences, write_sequences
 from ts.features.sequence_steps.stores.store import KeptAnswer
@@ -75,6 +75,14 @@ def test_a_sound_sequence_comes_back_as_it_was() -> None:
         ({"log": [LogEntry(5, b"five")]}, "entries of its log are missing, or too many"),
         ({"log": [LogEntry(4, b""), LogEntry(5, b""), LogEntry(6, b"")]}, "missing, or too many"),
         ({"head": head(Checkpoint(log_from=1, step=3), last=2**61)}, "its state"),
+        ({"log": [LogEntry(4, b"four"), gap(5)]}, "has earlier states, but not the present one"),
+        ({"log": [LogEntry(4, b"four"), whole_entry(5, b"", ())]}, "is no state, though it begins as one"),
+        (
+            {"log": [LogEntry(4, b"four"), LogEntry(5, b"\xc1\xff\xff\xff\xff!")]},
+            "is no state, though it begins as one",
+        ),
+        ({"log": [LogEntry(4, b"four"), LogEntry(5, b"\xc1!")]}, "is no state, though it begins as one"),
+        ({"log": [LogEntry(4, b"four"), whole_entry(5, b"!", (6,))]}, "is no state, though it begins as one"),
         ({"answers": [SOUND.answers[0]] * 2}, "2 answers cannot be kept, each of another step"),
         ({"answers": [KeptAnswer(KeptStep(6, "", b""), b"")]}, "of a step that it has not had"),
         ({"answers": [KeptAnswer(KeptStep(1, "", b"short"), b"")]}, "digest of a body has the wrong size"),

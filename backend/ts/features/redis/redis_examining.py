@@ -26,7 +26,7 @@ from ts.features.sequence_steps.record import (
     unpack_head,
     unseal,
 )
-from ts.features.sequence_steps.state_log import LogEntry, read_log
+from ts.features.sequence_steps.state_log import LogEntry, latest_whole, read_log
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
 from ts.features.sequence_steps.stores.store import KeptAnswer
 from ts.protocol.messages import ENDED
@@ -154,6 +154,7 @@ def examine(key: SequenceKey, found: Found) -> Reading | None:
         reading.state = read(lambda state: _state(head, state), found.state, None, "it is over without its state")
         log = partial(read_log, head, problems=reading.problems)
         reading.log = read(log, found.log, (), "it is over without its log")
+        read(partial(_skip, reading.log), fields.get(b"skip", b"0"), None)
     return reading
 
 
@@ -220,6 +221,14 @@ def _ids(fields: Mapping[bytes, bytes]) -> Callable[[bytes | None], bytes]:
         return ids or b""
 
     return read
+
+
+def _skip(log: Sequence[LogEntry], skipped: bytes) -> None:
+    latest = latest_whole(log) or 0
+    if log and not (skipped.isdigit() and int(skipped) <= latest):
+        raise Damaged(
+            f"its field skip is {_text(skipped)!r}, and its latest state has {latest} pieces of its log before it"
+        )
 
 
 def _state(head: Head, state: bytes | None) -> bytes | None:

@@ -13,7 +13,7 @@ from ts.features.redis.redis_keys import DAMAGED, IDS, LOG, SEQUENCE, STATE, Key
 from ts.features.redis.redis_record import kept_fields
 from ts.features.sequence_steps.record import record_of, seal, unpack_head
 from ts.features.sequence_steps.server_identity import is_gone
-from ts.features.sequence_steps.state_log import pack_entry
+from ts.features.sequence_steps.state_log import latest_whole, pack_entry
 from ts.features.sequence_steps.stores.maintenance import Change, Examined, Maintenance, Repaired, StoredSequence
 from ts.features.sequence_steps.stores.store import SUSPENDED_SECONDS, StoreError
 
@@ -171,6 +171,7 @@ def _put(pipe: redis.client.Pipeline, key: SequenceKey, sequence: StoredSequence
         **{"closed": sequence.closed, "version": head.version, "states": head.state_version, "head": sequence.head},
         **{"earlier": seal(sequence.tokens), "ids": len(sequence.ids)},
         **dict(zip(pieces[::2], pieces[1::2], strict=True)),
+        **{"skip": latest_whole(sequence.log) or 0},
     }
     left = max(sequence.time_left, 0) + (0 if sequence.closed else SUSPENDED_SECONDS + _REMEMBERED)
     pipe.delete(*(_name(key, kind) for kind in (SEQUENCE, STATE, IDS, LOG)))

@@ -80,6 +80,8 @@ def pack_commit(commit: Commit, most_kept: int, now: float) -> PackedCommit:
     special: Special | bool = False
     packed_log = _pack_log(commit)
     begins_log = log is not None and not commit.has_log
+    if log is not None or commit.has_log:
+        fields += ("skip", str(lease.whole_at[-1] - record.checkpoint.log_from if log and lease.whole_at else 0))
     if closed or begins or begins_log or lease.mark <= now:
         special = closed, True, begins and begun_fields(record)
         lease.mark = int(now) + FRESH_SECONDS
@@ -119,11 +121,12 @@ def kept_fields(
 ) -> list[str | bytes]:
     """Return the fields of kept steps, by number, that come from elsewhere; each with its answer, if there is one.
 
-    The last step is kept in any case, since ``recent`` ids, which are not in the string of ids, are kept with it.
+    The last step is kept in any case, since ``recent`` ids, which are not in the string of ids, are kept with it. It
+    comes last: an answer from long ago, which a server has not replaced as it uses fewer slots, may have the same slot.
     """
     fields: list[str | bytes] = []
     last = record.last
-    for number, (step, answer) in {last: (KeptStep(last, "", b""), None), **kept}.items():
+    for number, (step, answer) in sorted({last: (KeptStep(last, "", b""), None), **kept}.items()):
         slot = slot_of(number, MOST_KEPT_ANSWERS)
         checksum = NO_ANSWER if answer is None else crc32(answer)
         ids = recent if number == last else b""

@@ -10,6 +10,7 @@ closed                why the sequence is over
 version, states       the version of the model that began it, and that of its states
 head, earlier         sealed: the record's head, the digests of the tokens of all incarnations
 ids                   how long the string of the digests of request ids is; the latest are in the last k<slot>
+skip                  how many pieces of the log are before the latest state in it; missing if it has had none
 k<slot>, a<slot>      sealed, of a kept step: what is known of it, and its answer
 
 A hash without a head is a lease on a sequence that has not begun. The keys of state, log and ids follow from that of
@@ -40,7 +41,7 @@ end
 #: ``most`` is how many bytes of ids are wanted.
 _READ: Final = f"""
 local required = {{'fence', 'owner', 'until', 'lease', 'lifetime', 'expires', 'closed'}}
-local names = {{'version', 'states', 'head', 'earlier', 'ids', unpack(required)}}
+local names = {{'version', 'states', 'head', 'earlier', 'ids', 'skip', unpack(required)}}
 local first = #names + 1
 for slot = 0, {MOST_KEPT_ANSWERS} do names[first + slot] = 'k' .. slot end
 local function read(key, most)
@@ -140,7 +141,8 @@ local function acquire(key, fence, active_since, gone)
     local state, damage = redis.pcall('GET', other('state', key)), ''
     if type(state) == 'table' then state, damage = false, state.err end
     if state then redis.call('PEXPIRE', other('state', key), state_left) end
-    local log = redis.pcall('LRANGE', other('log', key), 0, -1)
+    local log = redis.pcall('LRANGE', other('log', key), record.skip or 0, -1)
+    if log.err or #log == 0 then log = redis.pcall('LRANGE', other('log', key), 0, -1) end
     if log.err then log, damage = {{}}, log.err end
     if #log > 0 then redis.call('PEXPIRE', other('log', key), state_left) end
     return taken(record, state, damage, is_idle and 1 or 0, log)

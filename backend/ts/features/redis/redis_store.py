@@ -40,7 +40,7 @@ from ts.features.redis.redis_record import (
 from ts.features.redis.redis_scripts import ACQUIRE, COMMIT, END, PEEK, RELEASE, RENEW
 from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, SequenceRecord, check_state, unpack_head
 from ts.features.sequence_steps.server_identity import is_gone
-from ts.features.sequence_steps.state_log import read_log
+from ts.features.sequence_steps.state_log import read_latest
 from ts.features.sequence_steps.stores.store import (
     IDLE,
     JUST_NOW,
@@ -205,7 +205,7 @@ class RedisStore(Store):
             if problem:
                 raise Damaged(f"its state: {_text(problem)}")
             check_state(head, state)
-            log = read_log(head, pieces)
+            log = read_latest(head, reversed(pieces))
         except Damaged as damage:
             return Acquired(lease, None, Unreadable(str(damage)))
         return Acquired(lease, state, None, log)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ts.features.sequence_steps.migration import Migration
 from ts.features.sequence_steps.rebuilding import MakeRoom, Rebuilding, StoredLog, stored_log
+from ts.features.sequence_steps.state_log import latest_whole
 from ts.features.sequence_steps.step import (
     DAMAGED,
     DEVICE,
@@ -155,8 +156,11 @@ class Holdings:
         if lease is None:
             return refusal
         lease.fresh_until = fresh_until
-        lease.whole_at = [entry.number for entry in acquired.log if entry.state is not None]
-        lease.has_appended = bool(acquired.log) and acquired.log[-1].state is None
+        place = latest_whole(acquired.log)
+        if place is not None:
+            latest, log_from = acquired.log[place], lease.record.checkpoint.log_from
+            lease.whole_at = (*(each for each in latest.earlier if each >= log_from), latest.number)
+        lease.has_appended = bool(acquired.log) and not acquired.log[-1].is_whole
         self.leases[sequence_id] = lease
         self.unreadable.pop(sequence_id, None)
         self._cache.drop(sequence_id)

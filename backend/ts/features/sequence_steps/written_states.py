@@ -171,14 +171,13 @@ class WrittenStates:
         if step >= 0 or not log_from or lease.migrated_from:  # what there is cannot stand before a kept state
             record.checkpoint = NO_STATE._replace(log_from=last)
             lease.whole_at, lease.has_appended = (last,), False
-            return KeptLog([whole_entry(last, state)], has_log=False, dropped=0)
+            return KeptLog([whole_entry(last, state, ())], has_log=False, dropped=0)
         whole_at = (*(each for each in lease.whole_at if each < last), last)
         lease.whole_at, lease.has_appended = whole_at[-self._kept :], False
         begins = lease.whole_at[0] if len(whole_at) >= self._kept else log_from
         record.checkpoint = NO_STATE._replace(log_from=begins)
-        return KeptLog(
-            [*map(gap, range(first, last)), whole_entry(last, state)], has_log=True, dropped=begins - log_from
-        )
+        entry = whole_entry(last, state, lease.whole_at[:-1])
+        return KeptLog([*map(gap, range(first, last)), entry], has_log=True, dropped=begins - log_from)
 
     def note_whole(self, lease: Lease, state: bytes | None) -> None:
         """Note that a state was written whole, and has ended the log."""

@@ -103,7 +103,7 @@ class Acquisition:
         log: list[LogEntry] = []
         if not record.closed:
             try:
-                state, log = tables.state(row, head), tables.log(row, head)
+                state, log = tables.state(row, head), tables.latest(row, head)
             except Damaged as damage:
                 problem = Unreadable(str(damage))
         return Acquired(self._lease(row, sequence_id, record), state, problem, log)

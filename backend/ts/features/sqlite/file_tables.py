@@ -4,7 +4,7 @@ Everything here runs within a transaction of the caller's.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final
 
 from ts.features.sequence_steps.record import (
@@ -19,7 +19,7 @@ from ts.features.sequence_steps.record import (
     unpack_head,
 )
 from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
-from ts.features.sequence_steps.state_log import LogEntry, read_log
+from ts.features.sequence_steps.state_log import LogEntry, read_latest, read_log
 from ts.features.sqlite.file_pieces import (
     CHUNK,
     Change,
@@ -154,12 +154,30 @@ class Tables:
 
     def log(self, row: Row, head: Head | None, problems: list[str] | None = None) -> list[LogEntry]:
         """Return the log of a sequence with this head, none if it is over; see `read_log`. Raises Damaged."""
-        if row.closed or head is None or not head.log_from:
+        if row.closed or head is None:
             return []
+        return read_log(head, self._pieces(row, head, "ASC"), row.number, problems)
+
+    def latest(self, row: Row, head: Head | None) -> list[LogEntry]:
+        """Return what of the log makes the present state, none if it is over; see `read_latest`. Raises Damaged."""
+        if row.closed or head is None:
+            return []
+        pieces = self._pieces(row, head, "DESC")
+        try:
+            return read_latest(head, pieces, row.number)
+        finally:
+            pieces.close()
+
+    def _pieces(self, row: Row, head: Head, order: str) -> Generator[Any, None, None]:
         found = self.file.execute(
-            "SELECT entry FROM log WHERE sequence = ? AND number >= ? ORDER BY number", (row.number, head.log_from)
+            f"SELECT entry FROM log WHERE sequence = ? AND number >= ? ORDER BY number {order}",  # noqa: S608
+            (row.number, head.log_from),
         )
-        return read_log(head, [entry for (entry,) in found.fetchall()], row.number, problems)
+        try:
+            for (entry,) in found:
+                yield entry
+        finally:
+            found.close()  # one that is read in part would hold the transaction
 
     def answer(self, number: int, incarnation: int, step: int) -> bytes | None:
         """Return the kept answer to a step, None if it is not kept. Raises Damaged."""

@@ -49,7 +49,7 @@ def _runs(head: Head, log: Sequence[LogEntry]) -> Iterator[range]:
             if is_known and first < entry.number:
                 yield range(first, entry.number)
             is_known = False
-        elif not is_known and entry.state is not None:
+        elif not is_known and entry.is_whole:
             first, is_known = entry.number, True
     if is_known:
         yield range(first, head.last + 1)

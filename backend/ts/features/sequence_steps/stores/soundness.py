@@ -5,6 +5,7 @@ from typing import Final
 
 from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, check_state, unpack_head
 from ts.features.sequence_steps.sequence_limits import MOST_EARLIER_TOKENS, MOST_KEPT_ANSWERS
+from ts.features.sequence_steps.state_log import since_latest_state
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
 from ts.features.sequence_steps.stores.store import REASONS_OF_END
 
@@ -44,5 +45,9 @@ def check_sound(sequence: StoredSequence) -> None:
     numbers = [each.number for each in sequence.log]
     if len(numbers) != count or numbers != [*range(head.log_from, head.log_from + count)]:
         raise Damaged("entries of its log are missing, or too many")
+    if not all(each.is_sound for each in sequence.log):
+        raise Damaged("an entry of its log is no state, though it begins as one")
+    if any(each.is_gap for each in since_latest_state(None, sequence.log).log):
+        raise Damaged("its log has earlier states, but not the present one")
     if head.log_from and not head.checkpoint < head.log_from:
         raise Damaged("its log begins before its state")
