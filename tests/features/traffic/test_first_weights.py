@@ -67,6 +67,48 @@ def start(make_registry: MakeRegistry, store: Path) -> Callable[..., Awaitable[S
     return start
 
 
+def weigh(store: Path, version: str, weight: int) -> None:
+    """Give a version a weight in its model-config.yaml."""
+    manifest = store / version / "MAR-INF" / "MANIFEST.json"
+    (store / version / "model-config.yaml").write_text(f"trafficWeight: {weight}\n")
+    manifest.write_text(manifest.read_text().replace('"handler":', '"configFile": "model-config.yaml", "handler":'))
+
+
+async def test_a_version_says_itself_what_it_gets_and_the_default_one_gets_the_rest(
+    start: Callable[..., Awaitable[Server]], store: Path
+) -> None:
+    weigh(store, "2", 10)
+    weigh(store, "3", 5)
+    server = await start("1", traffic="")
+    assert server.weights == {}
+    await server.register("2")
+    assert server.weights == {"1": 90, "2": 10}
+    await server.register("3")
+    assert server.weights == {"1": 85, "2": 10, "3": 5}
+    await server.calls.unregister("m", "2")
+    assert server.weights == {"1": 95, "3": 5}
+    await server.calls.unregister("m", "3")
+    assert server.weights == {}
+    await server.register("2")
+    await server.calls.set_weights("m", {"1": 50, "2": 50})
+    await server.register("3")
+    again = await start(traffic="", model_snapshot=server.snapshot())
+    assert server.weights == again.weights == {"1": 50, "2": 50}
+
+
+async def test_a_version_alone_gets_all_and_weights_that_leave_none_are_not_heeded(
+    start: Callable[..., Awaitable[Server]], store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    weigh(store, "1", 60)
+    weigh(store, "2", 50)
+    server = await start("1", traffic="")
+    assert server.weights == {}
+    with caplog.at_level(logging.WARNING):
+        await server.register("2")
+    assert server.weights == {}
+    assert "those of model m (1: 60, 2: 50) do not add up to 100" in caplog.text
+
+
 @pytest.mark.parametrize("weights", [{}, {"2": 100}, {"1": 50, "2": 50}])
 async def test_weights_of_an_operator_win_over_those_of_the_file_after_a_restart(
     start: Callable[..., Awaitable[Server]], weights: dict[str, int]

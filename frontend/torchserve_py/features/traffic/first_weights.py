@@ -1,7 +1,8 @@
 """The weights that the settings give versions: they count until somebody has shared out a model's requests.
 
 A server that begins with a snapshot, or joins a fleet, has the weights of these. What neither tells of, and what is
-registered later, gets its weight of the settings, as long as the other versions of the model still have theirs.
+registered later, gets its weight of the settings, as long as the other versions of the model still have theirs. Where
+the settings say nothing of a model, its versions say it themselves, in their `model-config.yaml`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Final, Self
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.management.management_calls import ChangedVersion, ManagementCalls
 from torchserve_py.features.traffic.demanded_weights import demanded_weights, misfits, origin_of_weights
+from torchserve_py.features.traffic.traffic_keys import TrafficKeys
 from torchserve_py.features.traffic.traffic_settings import ModelWeights, TrafficSettings
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.plugins import restored
 from torchserve_py.serving.errors import ModelError, ModelNotFound
-from torchserve_py.serving.serving import Serving
+from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.settings.table import Settings
 
 logger = logging.getLogger(__name__)
@@ -46,24 +48,26 @@ class FirstWeights:
                 self._first[name] = weights
         for each in settings.of(TrafficSettings).traffic:
             self._first[each.name] = {version: weight for version, weight in each.weights.items() if weight}
-        #: The versions that have had their turn, by model.
-        self._known: dict[str, Set[str]] = {}
-        if self._first:
-            calls.followers.append(self._follow)
+        #: What the settings have come to last, by model.
+        self._last: dict[str, Mapping[str, int]] = {}
+        calls.followers.append(self._follow)
 
     def give(self) -> None:
         """Give the versions that are registered when the server starts their weights.
 
         Raises FeatureUnavailable: those of `traffic` do not fit them.
         """
-        if not self._first:
+        names = {model.name for model in self._serving.models()}
+        weighted = self._first.keys() | {each for each in names if any(map(_own_weight, self._serving.versions(each)))}
+        if not weighted:
             return
         earlier = restored(self._settings)
         told = {(saved.name, saved.version) for saved in earlier.models if saved.weight is not None} if earlier else ()
         demanded = demanded_weights(self._settings, earlier)
         self._insist(demanded)
-        for name in self._first.keys() - {each.name for each in demanded}:
-            self._known[name] = {version for version in self._versions(name) if (name, version) in told}
+        for name in weighted - {each.name for each in demanded}:
+            had = {version for version in self._versions(name) if (name, version) in told}
+            self._last[name] = self._weights_of(name, had)
             if (weights := self._due(name)) is not None:
                 try:
                     self._serving.set_weights(name, weights)
@@ -77,8 +81,8 @@ class FirstWeights:
             problems.append("the log says why what is to be loaded is not")
         if problems:
             raise FeatureUnavailable("; ".join(problems))
-        for name, present in served.items():
-            self._known[name] = present
+        for name in served:
+            self._last[name] = self._first[name]
             try:
                 self._serving.set_weights(name, self._first[name])
             except ModelError as error:
@@ -86,24 +90,38 @@ class FirstWeights:
 
     async def _follow(self, changed: ChangedVersion) -> None:
         """Give a version that has been registered its weight: a `FollowChange`."""
-        if changed.name in self._first and (weights := self._due(changed.name)) is not None:
+        if (weights := self._due(changed.name)) is not None:
             try:
                 await self._calls.set_weights(changed.name, weights)
             except ModelError as error:
                 _warn(error)
 
     def _due(self, name: str) -> Mapping[str, int] | None:
-        """Return the weights that a model is to get, and note that all of its versions have had their turn.
-
-        None: they are not to change.
-        """
-        first, present = self._first[name], self._versions(name)
-        known, self._known[name] = self._known.get(name, _NOBODY) & present, present
+        """Return the weights that a model is to get; None: they are not to change."""
+        present = self._versions(name)
         now = self._serving.weights(name) if present else {}
-        if any(now.get(version, 0) != first.get(version, 0) for version in known):
+        last = {version: weight for version, weight in self._last.get(name, {}).items() if version in present}
+        if now != last:
             return None
-        weights = {version: weight for version, weight in first.items() if version in present}
+        self._last[name] = weights = self._weights_of(name, present)
         return None if weights == now else weights
+
+    def _weights_of(self, name: str, versions: Set[str]) -> Mapping[str, int]:
+        """Return what these versions of a model are to have, if there were no others."""
+        if (first := self._first.get(name)) is not None:
+            return {version: weight for version, weight in first.items() if version in versions}
+        models = [model for model in self._serving.versions(name) if model.version in versions] if versions else []
+        weights = {model.version: weight for model in models if (weight := _own_weight(model))}
+        left = 100 - sum(weights.values())
+        default = self._serving.get(name).version if weights else ""
+        if default in versions and default not in weights and left > 0:
+            weights[default] = left
+        if len(weights) > 1 and sum(weights.values()) == 100:
+            return weights
+        if len(weights) > 1:
+            named = ", ".join(f"{version}: {weight}" for version, weight in weights.items())
+            _warn(f"those of model {name} ({named}) do not add up to 100, and none is left for its default version")
+        return {}
 
     def _versions(self, name: str) -> Set[str]:
         try:
@@ -112,5 +130,9 @@ class FirstWeights:
             return _NOBODY
 
 
-def _warn(error: ModelError) -> None:
+def _own_weight(model: ServedModel) -> int | None:
+    return model.config.plugin_keys.of(TrafficKeys).traffic_weight
+
+
+def _warn(error: ModelError | str) -> None:
     logger.warning("Weights that versions are to have at first are not heeded: %s", error)

@@ -1,4 +1,4 @@
-"""The key of `model-config.yaml` for what compares the answers of a shadow."""
+"""The keys of `model-config.yaml` for a version that shares requests, and for what compares its answers."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
 from torchserve_py.settings.schemas.schema import key
-from torchserve_py.settings.schemas.values import Expected
+from torchserve_py.settings.schemas.values import Expected, integer
 
 _FUNCTION: Final = re.compile(r"[^\W\d]\w*\.py:[^\W\d]\w*")
 _NAMED: Final = Expected(
@@ -16,9 +16,8 @@ _NAMED: Final = Expected(
 
 
 class TrafficKeys(ModelConfigKeys):
-    """`model-config.yaml`, of which this feature has one key."""
+    """`model-config.yaml`, of which this feature has two keys."""
 
-    handlers_only: ClassVar[str] = "a shadow's worker calls it beside the handler"
     prepares: ClassVar[str] = "ts.features.traffic.compared_answers"
 
     compare_answers: Annotated[str | None, _NAMED] = key(
@@ -26,6 +25,18 @@ class TrafficKeys(ModelConfigKeys):
         "the function that compares answers when the version is a [shadow](traffic.md#what-is-the-same)",
         "byte by byte",
     )
+
+    traffic_weight: Annotated[int | None, integer(1, 100)] = key(
+        "trafficWeight",
+        "the percent of the requests that the version gets [once it is registered](traffic.md#weights-at-the-start);"
+        " the default version gets what is left",
+        "none",
+    )
+
+    def of_handlers(self, given: Mapping[Any, Any]) -> Iterable[tuple[str, object, str]]:
+        """Yield the function that compares answers, if it is set."""
+        if self.compare_answers is not None:
+            yield "compareAnswers", self.compare_answers, "a shadow's worker calls it beside the handler"
 
     def contradictions(self, given: Mapping[Any, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
         """Yield that a comparison cannot join a batch which goes on step by step."""
