@@ -1,10 +1,13 @@
-"""A handler that adds up, steps for it, and what each was told."""
+"""A handler that adds up, steps for it, what each was told, and sequences of it that go back."""
 
 from collections.abc import Callable
 from typing import Any
 
 from tests.unit.ts.frontend_stub import Worker, row
 
+from ts.features.sequence_steps.record import unpack_head
+from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, StoredSequence
+from ts.features.sequence_steps.stores.sequence_rewind import rewind
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import EndedSequence, History
 
@@ -121,6 +124,21 @@ def told(worker: Worker, row: list[Any]) -> Any:
 def _said(result: Any) -> Any:
     _, _, status, _, _, body, error = result
     return body.decode() if error is None else (status, result.news.cause)
+
+
+def rewound(store: Maintenance, model: str, sequence_id: str, after: int) -> str:
+    """Let a sequence in a store go back; return its new token."""
+    made: list[StoredSequence] = []
+
+    def change(found: Examined | None) -> StoredSequence:
+        assert found is not None and found.sequence is not None and not found.problems
+        made.append(rewind(found.sequence, after))
+        return made[-1]
+
+    store.change(model, sequence_id, change)
+    there = store.examine_one(model, sequence_id)
+    assert there is not None and not there.problems
+    return unpack_head(made[-1].head).token
 
 
 Make = Callable[..., Worker]

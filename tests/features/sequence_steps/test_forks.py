@@ -1,15 +1,12 @@
 """Forks of stored sequences: the original and the copy go on by themselves, and each step is applied once in each."""
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.features.sequence_steps.conftest import CacheSettings
 from tests.features.sequence_steps.stepping import SUM, Make, answered, step
-from tests.unit.ts.frontend_stub import Worker
 
 from ts.features.sequence_steps.record import unpack_head
 from ts.features.sequence_steps.stores.earlier_step import NoStateThere
@@ -18,14 +15,6 @@ from ts.features.sequence_steps.stores.sequence_fork import fork
 
 TOKEN: Final = "token of s"
 WHOLE: Final = SUM.replace("context.state.append(index, number)", "pass").replace("def rebuild", "def other")
-
-
-@pytest.fixture
-def worker_of(make_worker: Callable[..., Worker], cache_settings: CacheSettings, tmp_path: Path) -> Make:
-    def make(source: str, **changes: object) -> Worker:
-        return make_worker(source, model_name=tmp_path.name, sequences=True, cache=cache_settings(**changes))
-
-    return make
 
 
 def forked(store: Maintenance, model: str, sequence_id: str, new_id: str, after: int | None = None) -> str:
@@ -41,9 +30,9 @@ def forked(store: Maintenance, model: str, sequence_id: str, new_id: str, after:
 
 @pytest.mark.parametrize("source", [SUM, WHOLE])
 def test_both_go_on_by_themselves_while_a_worker_has_the_original(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path, source: str
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path, source: str
 ) -> None:
-    worker = worker_of(source)
+    worker = durable_worker(source)
     for number, word in enumerate("579", 1):
         answered(worker, step(word, "s", word, number=number, token=TOKEN))
     token = forked(maintenance, tmp_path.name, "s", "f")
@@ -54,8 +43,10 @@ def test_both_go_on_by_themselves_while_a_worker_has_the_original(
     assert answered(worker, step("e", "f", "2", number=5, token=TOKEN)) == [(410, "sequence_unknown")]
 
 
-def test_a_log_can_be_forked_after_an_earlier_step(worker_of: Make, maintenance: Maintenance, tmp_path: Path) -> None:
-    worker = worker_of(SUM, checkpoint_steps=3)
+def test_a_log_can_be_forked_after_an_earlier_step(
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path
+) -> None:
+    worker = durable_worker(SUM, checkpoint_steps=3)
     for number, word in enumerate("12345", 1):
         answered(worker, step(word, "s", word, number=number, token=TOKEN))
     for after, total in ((4, 10), (5, 15)):
@@ -68,9 +59,9 @@ def test_a_log_can_be_forked_after_an_earlier_step(worker_of: Make, maintenance:
 
 
 def test_request_ids_of_later_steps_are_new_to_the_fork(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path
 ) -> None:
-    worker = worker_of(SUM)
+    worker = durable_worker(SUM)
     for word in "123":
         answered(worker, step(word, "s", word, request_id=f"id {word}"))
     forked(maintenance, tmp_path.name, "s", "f", 2)
@@ -80,9 +71,9 @@ def test_request_ids_of_later_steps_are_new_to_the_fork(
 
 
 def test_a_sequence_that_is_over_or_an_id_in_use_is_refused(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path
 ) -> None:
-    worker = worker_of(SUM)
+    worker = durable_worker(SUM)
     answered(worker, step("1", "s", "1"), step("2", "t", "2"))
     examined = maintenance.examine_one(tmp_path.name, "s")
     assert examined is not None and examined.sequence is not None
@@ -102,11 +93,11 @@ class _Known:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_forks_at_random_never_contradict_what_clients_know(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path, seed: int
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
     known = {"s": _Known(TOKEN)}
-    worker = worker_of(SUM, checkpoint_steps=4)
+    worker = durable_worker(SUM, checkpoint_steps=4)
     for turn in range(60):
         name = chance.choice(sorted(known))
         one = known[name]
@@ -129,5 +120,5 @@ def test_forks_at_random_never_contradict_what_clients_know(
                 known[f"f{turn}"] = _Known(token, one.added[:after])
         else:
             worker.runtime.close()
-            worker = worker_of(SUM, checkpoint_steps=4)
+            worker = durable_worker(SUM, checkpoint_steps=4)
     assert len(known) > 1

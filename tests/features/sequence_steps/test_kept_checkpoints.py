@@ -10,29 +10,20 @@ from typing import Any, Final
 
 import pytest
 from tests.features.sequence_steps.conftest import CacheSettings
-from tests.features.sequence_steps.stepping import SUM, TOTAL, Make, answered, close, step
+from tests.features.sequence_steps.stepping import SUM, TOTAL, Make, answered, close, rewound, step
 from tests.redis_server import RedisServer
 from tests.unit.ts.frontend_stub import Worker
 
 from ts.features.sequence_steps.record import unpack_head
 from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.stores.earlier_step import NoStateThere, steps_with_state
-from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, StoredSequence
+from ts.features.sequence_steps.stores.maintenance import Maintenance, StoredSequence
 from ts.features.sequence_steps.stores.sequence_fork import fork
-from ts.features.sequence_steps.stores.sequence_rewind import rewind
 from ts.features.sequence_steps.stores.store import Store, StoreSettings
 
 TOKEN: Final = "token of s"
 #: Its states are always written whole.
 WHOLE: Final = SUM.replace("context.state.append(index, number)", "pass").replace("def rebuild", "def other")
-
-
-@pytest.fixture
-def worker_of(make_worker: Callable[..., Worker], cache_settings: CacheSettings, tmp_path: Path) -> Make:
-    def make(source: str, **changes: object) -> Worker:
-        return make_worker(source, model_name=tmp_path.name, sequences=True, cache=cache_settings(**changes))
-
-    return make
 
 
 def add(worker: Worker, words: str, first: int = 1) -> list[object]:
@@ -52,23 +43,10 @@ def possible(store: Maintenance, model: str) -> list[tuple[int, int]]:
     return [(run[0], run[-1]) for run in steps_with_state(stored(store, model))]
 
 
-def rewound(store: Maintenance, model: str, sequence_id: str, after: int) -> str:
-    """Let a sequence go back; return its new token."""
-    made: list[StoredSequence] = []
-
-    def change(found: Examined | None) -> StoredSequence:
-        assert found is not None and found.sequence is not None and not found.problems
-        made.append(rewind(found.sequence, after))
-        return made[-1]
-
-    store.change(model, sequence_id, change)
-    return unpack_head(made[-1].head).token
-
-
 def test_the_latest_states_are_kept_and_the_sequence_goes_back_to_each(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path
 ) -> None:
-    worker = worker_of(WHOLE, kept_states=3)
+    worker = durable_worker(WHOLE, kept_states=3)
     assert add(worker, "12345") == ["1", "3", "6", "10", "15"]
     close(worker, s="suspended")
     assert possible(maintenance, tmp_path.name) == [(3, 5)]
@@ -83,28 +61,28 @@ def test_the_latest_states_are_kept_and_the_sequence_goes_back_to_each(
 
 
 def test_states_that_are_changed_in_place_are_kept_as_they_were(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path
 ) -> None:
-    worker = worker_of(TOTAL, kept_states=4)
+    worker = durable_worker(TOTAL, kept_states=4)
     assert add(worker, "1234") == ["1", "3", "6", "10"]
     close(worker, s="suspended")
     token = rewound(maintenance, tmp_path.name, "s", 2)
     assert answered(worker, step("a", "s", "5", number=3, token=token)) == ["8"]
 
 
-def test_another_worker_goes_on_with_the_latest_state(worker_of: Make) -> None:
-    first = worker_of(WHOLE, kept_states=3)
+def test_another_worker_goes_on_with_the_latest_state(durable_worker: Make) -> None:
+    first = durable_worker(WHOLE, kept_states=3)
     add(first, "12345")
     first.runtime.close()
-    second = worker_of(WHOLE, kept_states=3)
+    second = durable_worker(WHOLE, kept_states=3)
     assert add(second, "6", first=6) == ["21"]
     assert second.service.entry_point.__self__.rebuilt == []
 
 
 def test_a_worker_that_takes_a_sequence_over_reads_its_present_state_alone(
-    worker_of: Make, cache_settings: CacheSettings, maintenance: Maintenance, tmp_path: Path
+    durable_worker: Make, cache_settings: CacheSettings, maintenance: Maintenance, tmp_path: Path
 ) -> None:
-    worker = worker_of(SUM, kept_states=3, checkpoint_steps=2)
+    worker = durable_worker(SUM, kept_states=3, checkpoint_steps=2)
     add(worker, "123456789")  # whole after 3, 6 and 9
     close(worker, s="suspended")
     rewound(maintenance, tmp_path.name, "s", 7)
@@ -126,11 +104,11 @@ def store_of(cache: dict[str, Any], model: str) -> Store:
 @pytest.mark.parametrize("kind", ["redis"], indirect=True)
 @pytest.mark.parametrize("skip", ["99", "-99", "many", "1"])
 def test_where_the_present_state_is_may_be_damaged(
-    worker_of: Make, redis_server: RedisServer, maintenance: Maintenance, tmp_path: Path, skip: str
+    durable_worker: Make, redis_server: RedisServer, maintenance: Maintenance, tmp_path: Path, skip: str
 ) -> None:
     import redis
 
-    worker = worker_of(WHOLE, kept_states=3)
+    worker = durable_worker(WHOLE, kept_states=3)
     add(worker, "12345")
     worker.runtime.close()
     with redis.Redis.from_url(redis_server.url) as client:
@@ -138,14 +116,14 @@ def test_where_the_present_state_is_may_be_damaged(
         client.hset(f"tsq:{{{tmp_path.name}}}:s", "skip", skip)
     examined = maintenance.examine_one(tmp_path.name, "s")
     assert examined is not None and bool(examined.problems) == (skip != "1")
-    assert add(worker_of(WHOLE, kept_states=3), "6", first=6) == ["21"]
+    assert add(durable_worker(WHOLE, kept_states=3), "6", first=6) == ["21"]
     assert possible(maintenance, tmp_path.name) == [(4, 6)]
 
 
 def test_an_answer_from_long_ago_does_not_take_the_place_of_the_last_step(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path
 ) -> None:
-    worker = worker_of(WHOLE, kept_states=3)
+    worker = durable_worker(WHOLE, kept_states=3)
     add(worker, "1" * 5)
     close(worker, s="suspended")
     token = rewound(maintenance, tmp_path.name, "s", 5)
@@ -158,8 +136,8 @@ def test_an_answer_from_long_ago_does_not_take_the_place_of_the_last_step(
     assert answered(worker, step("next", "s", "1", number=last + 1, token=token)) == [f"{last + 1}"]
 
 
-def test_the_log_between_kept_states_is_kept(worker_of: Make, maintenance: Maintenance, tmp_path: Path) -> None:
-    worker = worker_of(SUM, kept_states=2, checkpoint_steps=3)
+def test_the_log_between_kept_states_is_kept(durable_worker: Make, maintenance: Maintenance, tmp_path: Path) -> None:
+    worker = durable_worker(SUM, kept_states=2, checkpoint_steps=3)
     add(worker, "123456789")  # whole after 4 and 8
     close(worker, s="suspended")
     assert possible(maintenance, tmp_path.name) == [(4, 9)]
@@ -168,12 +146,12 @@ def test_the_log_between_kept_states_is_kept(worker_of: Make, maintenance: Maint
     assert worker.service.entry_point.__self__.rebuilt[-1] == ([10], [[5, 6]])
 
 
-def test_settings_may_change_between_workers(worker_of: Make, maintenance: Maintenance, tmp_path: Path) -> None:
+def test_settings_may_change_between_workers(durable_worker: Make, maintenance: Maintenance, tmp_path: Path) -> None:
     total = 0
     number = 0
     seen = []
     for source, kept in ((WHOLE, 1), (WHOLE, 5), (WHOLE, 2), (WHOLE, 1), (SUM, 5), (SUM, 2), (SUM, 1)):
-        worker = worker_of(source, kept_states=kept, checkpoint_steps=2)
+        worker = durable_worker(source, kept_states=kept, checkpoint_steps=2)
         for _ in range(4):
             number += 1
             total += number
@@ -184,8 +162,8 @@ def test_settings_may_change_between_workers(worker_of: Make, maintenance: Maint
     assert seen == [[(4, 4)], [(5, 8)], [(11, 12)], [(16, 16)], [(19, 20)], [(19, 24)], [(28, 28)]]
 
 
-def test_a_sequence_without_a_state_begins_anew(worker_of: Make, maintenance: Maintenance, tmp_path: Path) -> None:
-    worker = worker_of(TOTAL, kept_states=5)
+def test_a_sequence_without_a_state_begins_anew(durable_worker: Make, maintenance: Maintenance, tmp_path: Path) -> None:
+    worker = durable_worker(TOTAL, kept_states=5)
     for number, word in enumerate(["1", "2", "forget", "3", "4"], 1):
         answered(worker, step(f"{number}", "s", word, number=number, token=TOKEN))
     close(worker, s="suspended")
@@ -194,8 +172,8 @@ def test_a_sequence_without_a_state_begins_anew(worker_of: Make, maintenance: Ma
     assert answered(worker, step("a", "s", "5", number=5, token=token)) == ["8"]
 
 
-def test_a_fork_has_the_kept_states_as_well(worker_of: Make, maintenance: Maintenance, tmp_path: Path) -> None:
-    worker = worker_of(WHOLE, kept_states=3)
+def test_a_fork_has_the_kept_states_as_well(durable_worker: Make, maintenance: Maintenance, tmp_path: Path) -> None:
+    worker = durable_worker(WHOLE, kept_states=3)
     add(worker, "1234")
     assert maintenance.write(fork(stored(maintenance, tmp_path.name), "f", 3), replace=False)
     token = rewound(maintenance, tmp_path.name, "f", 2)
@@ -249,9 +227,9 @@ def damage(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Damage:
 
 
 def test_a_damaged_earlier_state_costs_that_bookmark_alone(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path, damage: Damage
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path, damage: Damage
 ) -> None:
-    first = worker_of(WHOLE, kept_states=4)
+    first = durable_worker(WHOLE, kept_states=4)
     add(first, "12345")
     first.runtime.close()
     examined = maintenance.examine_one(tmp_path.name, "s")  # which brings all of it into the tables
@@ -262,7 +240,7 @@ def test_a_damaged_earlier_state_costs_that_bookmark_alone(
     assert [(run[0], run[-1]) for run in steps_with_state(examined.sequence)] == [(2, 2), (4, 5)]
     with pytest.raises(NoStateThere, match="the store has its state after steps 2, 4 to 5"):
         fork(examined.sequence, "f", 3)
-    worker = worker_of(WHOLE, kept_states=4)
+    worker = durable_worker(WHOLE, kept_states=4)
     assert add(worker, "6", first=6) == ["21"]
     close(worker, s="suspended")
     repaired = [each.sequence_id for each in maintenance.repair() if each.model == tmp_path.name]
@@ -272,14 +250,14 @@ def test_a_damaged_earlier_state_costs_that_bookmark_alone(
 
 
 def test_a_damaged_present_state_is_an_error(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path, damage: Damage
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path, damage: Damage
 ) -> None:
-    first = worker_of(WHOLE, kept_states=4)
+    first = durable_worker(WHOLE, kept_states=4)
     add(first, "12345")
     first.runtime.close()
     maintenance.examine_one(tmp_path.name, "s")
     damage(-1)
-    assert add(worker_of(WHOLE, kept_states=4), "6", first=6) == [(500, "state_damaged")]
+    assert add(durable_worker(WHOLE, kept_states=4), "6", first=6) == [(500, "state_damaged")]
 
 
 @dataclass
@@ -293,12 +271,12 @@ class _Known:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("source", [SUM, WHOLE])
 def test_going_back_at_random_never_contradicts_what_clients_know(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path, seed: int, source: str
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path, seed: int, source: str
 ) -> None:
     chance = random.Random(seed)
     known = {"s": _Known(TOKEN)}
     kept = 4
-    worker = worker_of(source, checkpoint_steps=3, kept_states=kept)
+    worker = durable_worker(source, checkpoint_steps=3, kept_states=kept)
     for turn in range(60):
         name = chance.choice(sorted(known))
         one = known[name]
@@ -326,6 +304,6 @@ def test_going_back_at_random_never_contradicts_what_clients_know(
         elif act == "worker":
             worker.runtime.close()
             kept = chance.choice([1, 2, 4, 4])
-            worker = worker_of(source, checkpoint_steps=3, kept_states=kept)
+            worker = durable_worker(source, checkpoint_steps=3, kept_states=kept)
         else:
             close(worker, **{name: "suspended"})

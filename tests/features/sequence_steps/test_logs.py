@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.features.sequence_steps.conftest import CacheSettings
 from tests.features.sequence_steps.stepping import SUM, Make, answered, step
 from tests.unit.ts.frontend_stub import Worker
 
@@ -21,23 +20,15 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def worker_of(make_worker: Callable[..., Worker], cache_settings: CacheSettings, tmp_path: Path) -> Make:
-    def make(source: str, **changes: object) -> Worker:
-        return make_worker(source, model_name=tmp_path.name, sequences=True, cache=cache_settings(**changes))
-
-    return make
-
-
-def test_steps_append_and_a_row_that_fails_appends_nothing(worker_of: Make) -> None:
-    worker = worker_of(SUM)
+def test_steps_append_and_a_row_that_fails_appends_nothing(durable_worker: Make) -> None:
+    worker = durable_worker(SUM)
     assert answered(worker, step("1", "s", "5"), step("2", "t", "7")) == ["5", "7"]
     assert answered(worker, step("3", "s", "bad"), step("4", "t", "1")) == [(422, ""), "8"]
     assert answered(worker, step("5", "s", "3"), step("6", "t", "look")) == ["8", "8"]
 
 
-def test_a_handler_without_rebuild_cannot_append(worker_of: Make) -> None:
-    worker = worker_of(SUM.replace("def rebuild", "def another_name"))
+def test_a_handler_without_rebuild_cannot_append(durable_worker: Make) -> None:
+    worker = durable_worker(SUM.replace("def rebuild", "def another_name"))
     assert answered(worker, step("1", "s", "5")) == [(503, "")]
 
 
@@ -57,100 +48,100 @@ def stop_after(worker: Worker, *words: str) -> None:
 
 
 @STORED
-def test_another_worker_makes_the_states_of_their_logs(worker_of: Make) -> None:
-    stop_after(worker_of(SUM), "5", "7", "8")
-    worker = worker_of(SUM)
+def test_another_worker_makes_the_states_of_their_logs(durable_worker: Make) -> None:
+    stop_after(durable_worker(SUM), "5", "7", "8")
+    worker = durable_worker(SUM)
     assert answered(worker, step("1", "s", "1"), step("2", "t", "2")) == ["21", "22"]
     assert handler_of(worker).rebuilt == [([None, None], [[5, 7, 8], [5, 7, 8]])]
 
 
 @STORED
-def test_states_are_made_in_calls_of_a_limited_size(worker_of: Make) -> None:
-    first = worker_of(SUM)
+def test_states_are_made_in_calls_of_a_limited_size(durable_worker: Make) -> None:
+    first = durable_worker(SUM)
     assert answered(first, *(step(each, each, "1") for each in "abcde")) == ["1"] * 5
     first.runtime.close()
-    worker = worker_of(SUM, rebuilt_at_once=2)
+    worker = durable_worker(SUM, rebuilt_at_once=2)
     assert answered(worker, *(step(f"{each}2", each, "1") for each in "abcde")) == ["2"] * 5
     assert [len(states) for states, _ in handler_of(worker).rebuilt] == [2, 2, 1]
 
 
 @STORED
-def test_a_checkpoint_ends_the_log(worker_of: Make) -> None:
-    stop_after(worker_of(SUM, checkpoint_steps=3), *"12345")
-    worker = worker_of(SUM, checkpoint_steps=3)
+def test_a_checkpoint_ends_the_log(durable_worker: Make) -> None:
+    stop_after(durable_worker(SUM, checkpoint_steps=3), *"12345")
+    worker = durable_worker(SUM, checkpoint_steps=3)
     assert answered(worker, step("1", "s", "look")) == ["15"]
     assert handler_of(worker).rebuilt == [([10], [[5]])]
 
 
 @STORED
-def test_a_state_that_the_store_cannot_take_stays_a_log(worker_of: Make) -> None:
+def test_a_state_that_the_store_cannot_take_stays_a_log(durable_worker: Make) -> None:
     source = "from fractions import Fraction\n" + SUM.replace(
         "self.rebuilt = []", "self.rebuilt, self.zero = [], Fraction(0)"
     )
     source = source.replace("context.state.get(index, 0) + number", "context.state.get(index, self.zero) + number")
-    stop_after(worker_of(source, checkpoint_steps=2), *"12345")
-    worker = worker_of(source, checkpoint_steps=2)
+    stop_after(durable_worker(source, checkpoint_steps=2), *"12345")
+    worker = durable_worker(source, checkpoint_steps=2)
     assert answered(worker, step("1", "s", "6")) == ["21"]
     assert handler_of(worker).rebuilt == [([None], [[1, 2, 3, 4, 5]])]
 
 
 @STORED
-def test_a_step_that_sets_a_state_and_appends_nothing_stores_the_state(worker_of: Make) -> None:
+def test_a_step_that_sets_a_state_and_appends_nothing_stores_the_state(durable_worker: Make) -> None:
     reset = 'if word == "reset":\n            context.state[index] = 100\n            return "100"'
     source = SUM.replace("        number = int", f"        {reset}\n        number = int")
-    stop_after(worker_of(source), "1", "reset", "2")
-    worker = worker_of(source)
+    stop_after(durable_worker(source), "1", "reset", "2")
+    worker = durable_worker(source)
     assert answered(worker, step("1", "s", "look")) == ["102"]
     assert handler_of(worker).rebuilt == [([100], [[2]])]
 
 
 @STORED
-def test_steps_that_append_nothing_have_their_place_in_the_log(worker_of: Make) -> None:
-    stop_after(worker_of(SUM), "1", "look", "2", "look")
-    worker = worker_of(SUM)
+def test_steps_that_append_nothing_have_their_place_in_the_log(durable_worker: Make) -> None:
+    stop_after(durable_worker(SUM), "1", "look", "2", "look")
+    worker = durable_worker(SUM)
     assert answered(worker, step("1", "s", "look")) == ["3"]
     assert handler_of(worker).rebuilt == [([None], [[1, 2]])]
 
 
 @STORED
-def test_what_a_failed_row_has_appended_is_not_in_the_log(worker_of: Make) -> None:
-    stop_after(worker_of(SUM), "1", "bad", "2")
-    worker = worker_of(SUM)
+def test_what_a_failed_row_has_appended_is_not_in_the_log(durable_worker: Make) -> None:
+    stop_after(durable_worker(SUM), "1", "bad", "2")
+    worker = durable_worker(SUM)
     assert answered(worker, step("1", "s", "look")) == ["3"]
 
 
 @STORED
-def test_another_sequence_with_the_same_id_has_a_log_of_its_own(worker_of: Make) -> None:
-    first = worker_of(SUM)
+def test_another_sequence_with_the_same_id_has_a_log_of_its_own(durable_worker: Make) -> None:
+    first = durable_worker(SUM)
     assert answered(first, step("1", "s", "5")) == ["5"]
     assert answered(first, step("2", "s", "7", start=True)) == ["7"]
     assert answered(first, step("3", "s", "1", end=True)) == ["8"]
     assert answered(first, step("4", "s", "9", start=True)) == ["9"]
     first.runtime.close()
-    worker = worker_of(SUM)
+    worker = durable_worker(SUM)
     assert answered(worker, step("5", "s", "1")) == ["10"]
     assert handler_of(worker).rebuilt == [([None], [[9]])]
 
 
 @STORED
-def test_a_sequence_whose_state_cannot_be_made_costs_no_other_anything(worker_of: Make) -> None:
-    stop_after(worker_of(SUM), "5")
-    first = worker_of(SUM)
+def test_a_sequence_whose_state_cannot_be_made_costs_no_other_anything(durable_worker: Make) -> None:
+    stop_after(durable_worker(SUM), "5")
+    first = durable_worker(SUM)
     assert answered(first, step("1", "bad luck", "13")) == ["13"]
     first.runtime.close()
     source = SUM.replace(
         "        self.rebuilt.append", "        assert [13] not in entries\n        self.rebuilt.append"
     )
-    worker = worker_of(source)
+    worker = durable_worker(source)
     told = answered(worker, step("2", "s", "1"), step("3", "bad luck", "1"), step("4", "t", "1"))
     assert told == ["6", UNREADABLE, "6"]
-    assert answered(worker_of(SUM), step("5", "bad luck", "1")) == ["14"]
+    assert answered(durable_worker(SUM), step("5", "bad luck", "1")) == ["14"]
 
 
 @STORED
-def test_a_handler_without_rebuild_cannot_continue_a_log(worker_of: Make) -> None:
-    stop_after(worker_of(SUM), "5")
-    worker = worker_of(SUM.replace("def rebuild", "def another_name"))
+def test_a_handler_without_rebuild_cannot_continue_a_log(durable_worker: Make) -> None:
+    stop_after(durable_worker(SUM), "5")
+    worker = durable_worker(SUM.replace("def rebuild", "def another_name"))
     assert answered(worker, step("1", "s", "look")) == [UNREADABLE]
 
 
@@ -178,11 +169,11 @@ def log_of(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callabl
 @STORED
 @pytest.mark.parametrize("what", ["damage", "lose"])
 def test_an_entry_that_is_damaged_or_lost_costs_its_sequence_alone(
-    worker_of: Make, log_of: Callable[[str], None], what: str
+    durable_worker: Make, log_of: Callable[[str], None], what: str
 ) -> None:
-    stop_after(worker_of(SUM), "5", "7", "8")
+    stop_after(durable_worker(SUM), "5", "7", "8")
     log_of(what)
-    worker = worker_of(SUM)
+    worker = durable_worker(SUM)
     assert answered(worker, step("1", "s", "1"), step("2", "t", "1")) == [DAMAGED, "21"]
     assert answered(worker, step("3", "s", "1", start=True)) == ["1"]
 
@@ -192,8 +183,8 @@ def examined(maintenance: Maintenance, model: str) -> dict[str, Examined]:
 
 
 @STORED
-def test_a_log_moves_to_another_store_and_back(worker_of: Make, maintenance: Maintenance, tmp_path: Path) -> None:
-    stop_after(worker_of(SUM, checkpoint_steps=2), "5", "7", "8")
+def test_a_log_moves_to_another_store_and_back(durable_worker: Make, maintenance: Maintenance, tmp_path: Path) -> None:
+    stop_after(durable_worker(SUM, checkpoint_steps=2), "5", "7", "8")
     file = tmp_path / "export"
     with file.open("wb") as out:
         found = examined(maintenance, tmp_path.name).values()
@@ -202,15 +193,15 @@ def test_a_log_moves_to_another_store_and_back(worker_of: Make, maintenance: Mai
         for sequence in read_sequences(exported):
             assert not isinstance(sequence, Damaged)
             assert maintenance.write(sequence, replace=True)
-    worker = worker_of(SUM)
+    worker = durable_worker(SUM)
     assert answered(worker, step("1", "s", "1"), step("2", "t", "2")) == ["21", "22"]
 
 
 @STORED
 def test_a_damaged_log_is_found_and_repaired(
-    worker_of: Make, maintenance: Maintenance, log_of: Callable[[str], None], tmp_path: Path
+    durable_worker: Make, maintenance: Maintenance, log_of: Callable[[str], None], tmp_path: Path
 ) -> None:
-    stop_after(worker_of(SUM), "5", "7", "8")
+    stop_after(durable_worker(SUM), "5", "7", "8")
     log_of("damage")
     found = examined(maintenance, tmp_path.name)
     assert not found["t"].problems
@@ -218,10 +209,10 @@ def test_a_damaged_log_is_found_and_repaired(
     repaired = [each.sequence_id for each in maintenance.repair() if each.model == tmp_path.name]
     assert repaired == ["s"]
     assert not examined(maintenance, tmp_path.name)["s"].problems
-    worker = worker_of(SUM)
+    worker = durable_worker(SUM)
     assert answered(worker, step("1", "s", "4"), step("2", "t", "2")) == ["4", "22"]
 
 
 @pytest.mark.parametrize(("source", "written"), [(SUM, "entries"), (SUM.replace("rebuild", "other"), "state")])
-def test_the_model_declares_what_its_steps_write(worker_of: Make, kind: str, source: str, written: str) -> None:
-    assert worker_of(source).runtime.declares["sequence_states"] == {"store": kind, "stepsWrite": written}
+def test_the_model_declares_what_its_steps_write(durable_worker: Make, kind: str, source: str, written: str) -> None:
+    assert durable_worker(source).runtime.declares["sequence_states"] == {"store": kind, "stepsWrite": written}

@@ -1,52 +1,26 @@
 """Stored sequences that go back: what was undone does not count, and each step is applied once in what goes on."""
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.features.sequence_steps.conftest import CacheSettings
-from tests.features.sequence_steps.stepping import SUM, Make, answered, close, step
-from tests.unit.ts.frontend_stub import Worker
+from tests.features.sequence_steps.stepping import SUM, Make, answered, close, rewound, step
 
 from ts.features.sequence_steps.record import unpack_head
 from ts.features.sequence_steps.stores.earlier_step import NoStateThere
 from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, StoredSequence
 from ts.features.sequence_steps.stores.sequence_fork import fork
-from ts.features.sequence_steps.stores.sequence_rewind import replacement, rewind
+from ts.features.sequence_steps.stores.sequence_rewind import replacement
 
 TOKEN: Final = "token of s"
 
 
-@pytest.fixture
-def worker_of(make_worker: Callable[..., Worker], cache_settings: CacheSettings, tmp_path: Path) -> Make:
-    def make(source: str, **changes: object) -> Worker:
-        return make_worker(source, model_name=tmp_path.name, sequences=True, cache=cache_settings(**changes))
-
-    return make
-
-
-def rewound(store: Maintenance, model: str, sequence_id: str, after: int) -> str:
-    """Let a sequence in a store go back; return its new token."""
-    made: list[StoredSequence] = []
-
-    def change(found: Examined | None) -> StoredSequence:
-        assert found is not None and found.sequence is not None and not found.problems
-        made.append(rewind(found.sequence, after))
-        return made[-1]
-
-    store.change(model, sequence_id, change)
-    there = store.examine_one(model, sequence_id)
-    assert there is not None and not there.problems
-    return unpack_head(made[-1].head).token
-
-
 def test_it_goes_on_after_the_step_and_no_step_with_the_earlier_token_enters(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path
 ) -> None:
-    worker = worker_of(SUM)
+    worker = durable_worker(SUM)
     for number, word in enumerate("5793", 1):
         answered(worker, step(word, "s", word, number=number, token=TOKEN))
     token = rewound(maintenance, tmp_path.name, "s", 2)
@@ -57,11 +31,11 @@ def test_it_goes_on_after_the_step_and_no_step_with_the_earlier_token_enters(
     assert answered(worker, step("b", "s", "7", number=2, token=token)) == ["12"]
     assert answered(worker, step("c", "s", "100", number=3, token=token)) == ["112"]
     worker.runtime.close()
-    assert answered(worker_of(SUM), step("d", "s", "1", number=4, token=token)) == ["113"]
+    assert answered(durable_worker(SUM), step("d", "s", "1", number=4, token=token)) == ["113"]
 
 
-def test_undone_request_ids_can_be_sent_again(worker_of: Make, maintenance: Maintenance, tmp_path: Path) -> None:
-    worker = worker_of(SUM)
+def test_undone_request_ids_can_be_sent_again(durable_worker: Make, maintenance: Maintenance, tmp_path: Path) -> None:
+    worker = durable_worker(SUM)
     for word in "123":
         answered(worker, step(word, "s", word, request_id=f"id {word}"))
     close(worker, s="suspended")
@@ -72,8 +46,10 @@ def test_undone_request_ids_can_be_sent_again(worker_of: Make, maintenance: Main
     assert answered(worker, step("d", "s", "2", request_id="id 2")) == ["6"]
 
 
-def test_it_may_go_back_twice_and_to_where_it_is(worker_of: Make, maintenance: Maintenance, tmp_path: Path) -> None:
-    worker = worker_of(SUM, checkpoint_steps=3)
+def test_it_may_go_back_twice_and_to_where_it_is(
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path
+) -> None:
+    worker = durable_worker(SUM, checkpoint_steps=3)
     for number, word in enumerate("12345", 1):
         answered(worker, step(word, "s", word, number=number, token=TOKEN))
     close(worker, s="suspended")
@@ -91,9 +67,9 @@ def test_it_may_go_back_twice_and_to_where_it_is(worker_of: Make, maintenance: M
 
 
 def test_what_replaces_a_sequence_lets_no_step_of_either_enter(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path
 ) -> None:
-    worker = worker_of(SUM)
+    worker = durable_worker(SUM)
     answered(worker, step("1", "s", "1", number=1, token=TOKEN))
     kept = maintenance.examine_one(tmp_path.name, "s")
     assert kept is not None and kept.sequence is not None
@@ -124,11 +100,11 @@ class _Known:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_rewinds_at_random_never_contradict_what_clients_know(
-    worker_of: Make, maintenance: Maintenance, tmp_path: Path, seed: int
+    durable_worker: Make, maintenance: Maintenance, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
     known = {"s": _Known(TOKEN)}
-    worker, went_back = worker_of(SUM, checkpoint_steps=4), 0
+    worker, went_back = durable_worker(SUM, checkpoint_steps=4), 0
     for turn in range(80):
         name = chance.choice(sorted(known))
         one = known[name]
@@ -166,5 +142,5 @@ def test_rewinds_at_random_never_contradict_what_clients_know(
                 assert after < len(one.added)
         else:
             worker.runtime.close()
-            worker = worker_of(SUM, checkpoint_steps=4)
+            worker = durable_worker(SUM, checkpoint_steps=4)
     assert went_back > 1

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ts.features.sequence_steps.record import Damaged, slot_of
+from ts.features.sequence_steps.record import NO_STATE, Checkpoint, Damaged, slot_of
 from ts.features.sequence_steps.state_log import pack_entry
 from ts.features.sqlite.file_pieces import Change, checked_bytes, pack_kept, read_change
 from ts.features.sqlite.file_tables import SLOT, Tables
@@ -126,12 +126,11 @@ def _apply(tables: Tables, changes: Mapping[int, list[Change]]) -> list[int]:
         latest = own[-1].latest
         base = _whole_state(own)
         until = latest.lease_until, latest.expires_at, latest.closed, latest.head()
-        checkpoint = own[-1].latest.checkpoint
-        log_from = 0 if checkpoint is None else checkpoint[2]
-        entries += _entries_of(number, own[0 if base is None else base.rest :], log_from)
+        checkpoint = NO_STATE if latest.checkpoint is None else Checkpoint._make(latest.checkpoint)
+        entries += _entries_of(number, own[0 if base is None else base.rest :], checkpoint.log_from)
         if base is None:
-            if checkpoint[0] < 0 and log_from > 1:
-                dropped.append((number, log_from))
+            if checkpoint.step < 0 and checkpoint.log_from > 1:
+                dropped.append((number, checkpoint.log_from))
             logged.append((*until, number, latest.fence))
             continue
         whole.add(number)

@@ -209,8 +209,8 @@ class _Repair:
             self._done.append("it is over, since its state was unreadable")
             return
         if problems:
-            gaps = [(number, *each) for each in log if each.is_gap]
-            rows = [(of, step, pack_entry(head.incarnation, step, entries, owner=of)) for of, step, entries in gaps]
+            gaps = [each for each in log if each.is_gap]
+            rows = [(number, each.number, pack_entry(head.incarnation, *each, owner=number)) for each in gaps]
             self._file.executemany(KEEP_ENTRY, rows)
             self._done.append("earlier states of it were dropped")
 
