@@ -49,3 +49,12 @@ def test_a_step_that_was_acknowledged_while_another_waited_counts_from_its_answe
     assert Timeline(LIMIT).why_expired(ledger)
     ledger.acknowledged(now + 0.1)
     assert not Timeline(LIMIT).why_expired(ledger)
+
+
+@pytest.mark.parametrize(("read_after", "may_expire"), [(0.0, True), (0.5, False)])
+def test_an_answer_that_clients_read_late_may_be_as_much_older(read_after: float, may_expire: bool) -> None:
+    """``read_after`` is how many seconds after they had come late they read it."""
+    timeline, ledger = Timeline(LIMIT), Ledger("s")
+    timeline.was_late(1.6)
+    ledger.acknowledged(time.monotonic() + read_after)
+    assert bool(timeline.why_expired(ledger)) == may_expire

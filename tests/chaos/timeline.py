@@ -27,7 +27,7 @@ class Timeline:
         self.idle_limit = idle_limit
         self._began = time.monotonic()
         self._events: list[tuple[float, str]] = []
-        self._late: list[tuple[float, float]] = []  # when, and by how much (seconds)
+        self._late: list[tuple[float, float]] = []  # when it was over, and by how much (seconds)
         self._stops: list[float] = []
 
     def note(self, event: str) -> None:
@@ -59,7 +59,12 @@ class Timeline:
             await asyncio.sleep(LOOK_INTERVAL)
             late = time.monotonic() - due
             if late > LOOK_INTERVAL:
-                self._late.append((due, late))
+                self.was_late(late)
+
+    def was_late(self, seconds: float) -> None:
+        """This process has stood still until now: it has read no answer for so long."""
+        self._late.append((time.monotonic(), seconds))
+        self.note(f"clients were late by {seconds:.2f} s")
 
     def why_expired(self, ledger: Ledger) -> str:
         """Say why a server may truly say that a sequence was idle for too long; "" if it may not.
@@ -78,5 +83,6 @@ class Timeline:
             # Nobody holds a sequence whose step has failed, and for a copy another server may. Then it is idle while a
             # request waits in vain, for a frozen server or for a worker; and whoever asks next makes that final.
             return "let go of, and no worker has had a step for as long"
-        late = sum(by for when, by in self._late if when > since)
+        # What has just been acknowledged was answered before the clients came late, for all that they know.
+        late = sum(by for when, by in self._late if when > since - LOOK_INTERVAL)
         return "while the clients were late" if ledger.longest_gap + late + TOLERANCE >= self.idle_limit else ""

@@ -27,13 +27,14 @@ T = TypeVar("T")
 
 def eventually(condition: Callable[[], T], what: str, deadline: float = DEADLINE) -> T:
     """Return the first true value of ``condition``; fail when there is none within ``deadline`` seconds."""
-    end = time.monotonic() + deadline
+    began = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < end, f"not within {deadline:g} s: {what}"
-        time.sleep(0.02)
+        waited = time.monotonic() - began
+        assert waited < deadline, f"not within {deadline:g} s: {what}"
+        time.sleep(min(0.1, max(0.01, waited / 10)))  # to look takes time of the processor, too
 
 
 class RunningServer:
@@ -125,7 +126,11 @@ class RunningServer:
         try:
             eventually(ready, "the server is ready")
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.log()[-5000:]}") from None
+            raise AssertionError(f"{error}\n{self.story()[-5000:]}") from None
+
+    def story(self) -> str:
+        """Return all that the server has printed but metrics."""
+        return "\n".join(line for line in self.log().splitlines() if "TS_METRICS" not in line)
 
     def log(self) -> str:
         """Return all that the server has printed."""
