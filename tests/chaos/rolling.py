@@ -45,7 +45,8 @@ PACE = 20.0
 INTERVAL = 10.0
 #: Between two looks, and before a call is made again (seconds).
 LOOK = 0.2
-_BUSY = {408, 409, 500, 503}
+#: What a call may be told while servers, and workers that load, are killed.
+_BUSY = {408, 409, 500, 503, 507}
 
 
 class UnhurriedClient(BusyClient):

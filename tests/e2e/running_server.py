@@ -18,9 +18,14 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 from tests.ports import free_ports
 
+from torchserve_py.server_process import SERVER, command_of
+from torchserve_py.server_process import environment as environment_of_servers
+
 ROOT = Path(__file__).resolve().parents[2]
 HANDLERS = ROOT / "handlers"
 DEADLINE = 120.0
+#: What users type; a server that tests start is mostly what that becomes in the foreground, which takes half as long.
+COMMAND = (sys.executable, "-m", "torchserve_py.cli")
 
 T = TypeVar("T")
 
@@ -38,7 +43,7 @@ def eventually(condition: Callable[[], T], what: str, deadline: float = DEADLINE
 
 
 class RunningServer:
-    """A server process in the foreground.
+    """A server process in the foreground, see `COMMAND`.
 
     Args:
         models: Name to the folder (or archive in the model store) to load at start-up.
@@ -75,7 +80,7 @@ class RunningServer:
         self.config = self.directory / "config.properties"
         self.config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         self.environment = {
-            **os.environ,
+            **environment_of_servers(),
             "TMPDIR": str(self.temp),
             "PYTHONPATH": os.pathsep.join([str(ROOT / "frontend"), str(ROOT / "backend")]),
             **(environment or {}),
@@ -83,12 +88,16 @@ class RunningServer:
         self.output = self.directory / "output"
         specs = [f"{name}={location}" for name, location in (models or {}).items()]
         self.command = [
-            sys.executable,
-            *("-m", "torchserve_py.cli", "--foreground", "--start", "--ncs", *flags),
+            *command_of(SERVER, ("--foreground", "--start", "--ncs", *flags)),
             *("--ts-config", str(self.config), "--model-store", str(self.model_store)),
             *(("--models", *specs) if specs else ()),
         ]
         self.process: subprocess.Popen[bytes] | None = None
+
+    def started_by(self, *program: str) -> RunningServer:
+        """Let a program start the server, such as `COMMAND`."""
+        self.command[: self.command.index("--foreground")] = program
+        return self
 
     def __enter__(self) -> RunningServer:
         self.start()
@@ -109,7 +118,12 @@ class RunningServer:
         """Start, and wait for nothing."""
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                self.command, cwd=self.directory, env=self.environment, stdout=output, stderr=subprocess.STDOUT
+                self.command,
+                cwd=self.directory,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
 
     def _is_open(self) -> bool:

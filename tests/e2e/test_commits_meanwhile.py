@@ -14,6 +14,7 @@ from tests.redis_server import RedisServer
 CLIENTS = 6
 # Counts the steps of each sequence. While the file "hold before" or "hold after" exists, a commit beside the handler
 # stays where it is, before or after it is written, and so does the handler; "before held" and "before beside" tell so.
+# A commit that no batch runs beside goes on: a worker without further requests waits for it.
 HANDLER = """
 import os
 import threading
@@ -27,13 +28,22 @@ from ts.features.redis.redis_store import RedisStore
 
 MARKS = Path(os.environ["MARKS"])
 held = []
+deciding = threading.Lock()
 
 
 def hold(when):
-    if threading.current_thread() is not threading.main_thread() and (MARKS / f"hold {when}").exists():
-        held.append(when)
-        (MARKS / f"{when} held").touch()
-        stay(when)
+    if threading.current_thread() is threading.main_thread() or not (MARKS / f"hold {when}").exists():
+        return
+    held.append(when)
+    end = time.monotonic() + 1
+    while not (MARKS / f"{when} beside").exists():
+        with deciding:
+            if time.monotonic() > end and not (MARKS / f"{when} beside").exists():
+                held.remove(when)
+                return
+        time.sleep(0.01)
+    (MARKS / f"{when} held").touch()
+    stay(when)
 
 
 def stay(when):
@@ -65,8 +75,11 @@ class Handler:
         for each in ids:
             self.counts[each] = self.counts.get(each, 0) + 1
         time.sleep(0.01)
-        for when in held:
-            (MARKS / f"{when} beside").touch()
+        with deciding:
+            beside = list(held)
+            for when in beside:
+                (MARKS / f"{when} beside").touch()
+        for when in beside:
             stay(when)
         return [str(self.counts[each]) for each in ids]
 """

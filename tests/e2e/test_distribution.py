@@ -117,7 +117,7 @@ def test_the_wheel_serves_a_request_with_nothing_but_what_it_requires(environmen
     assert all(each.startswith(str(environment)) for each in where)
 
     server = RunningServer({"shout": model_folder(tmp_path, "shout", SHOUT)})
-    server.command[:3] = [str(environment / "bin" / "torchserve-py")]
+    server.started_by(str(environment / "bin" / "torchserve-py"))
     del server.environment["PYTHONPATH"]
     with server:
         server.wait_ready()

@@ -11,7 +11,7 @@ import requests
 from tests.e2e import orders
 from tests.e2e.gate import Gate
 from tests.e2e.recorder import ended, recorder, wait_until_ended
-from tests.e2e.running_server import RunningServer, eventually, model_folder
+from tests.e2e.running_server import COMMAND, RunningServer, eventually, model_folder
 
 SEQUENCES = "maxNumSequence: 10\nmaxSequenceJobQueueSize: 5\nmaxBatchDelay: 0\n"
 
@@ -225,7 +225,7 @@ def test_sigterm_drains(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
         "stateful": recorder(tmp_path, "stateful", SEQUENCES),
         "stateless": model_folder(tmp_path, "stateless", orders.HANDLER),
     }
-    with RunningServer(folders, {"drain_timeout": 60}) as server:
+    with RunningServer(folders, {"drain_timeout": 60}).started_by(*COMMAND) as server:
         server.wait_ready()
         processes = all_pids(server)
         assert (server.temp / ".model_server.pid").read_text() == str(server.server.pid)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import requests
 from tests.e2e.gate import WAITING, Gate
-from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
+from tests.e2e.running_server import COMMAND, DEADLINE, RunningServer, eventually, model_folder
 from tests.e2e.workplace import Workplace
 
 ARCHIVE = """torch-model-archiver --model-name stateful --version 1.0 --handler handlers/stateful/stateful_handler.py \\
@@ -146,7 +146,8 @@ def test_stop_drains(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_foreground_server_drains_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     folder = model_folder(tmp_path, "model", "def handle(data, context):\n    return data\n")
-    with RunningServer({"model": folder}, {"drain_timeout": 1}) as server:
+    running = RunningServer({"model": folder}, {"drain_timeout": 1})
+    with running.started_by(*COMMAND) as server:
         server.wait_ready()
         processes = [server.server, *server.workers()]
         assert len(processes) == 2
@@ -157,7 +158,7 @@ def test_a_foreground_server_drains_and_leaves_nothing(number: signal.Signals, t
 
 def test_nothing_survives_a_foreground_process_that_is_killed(tmp_path: Path) -> None:
     folder = model_folder(tmp_path, "model", "def handle(data, context):\n    return data\n")
-    with RunningServer({"model": folder}) as server:
+    with RunningServer({"model": folder}).started_by(*COMMAND) as server:
         server.wait_ready()
         processes = [server.server, *server.workers()]
         assert len(processes) == 2
