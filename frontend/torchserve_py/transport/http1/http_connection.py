@@ -308,9 +308,12 @@ class HttpConnection(ClientTransport):
             transport.set_protocol(BodyReceiver(self, transport, request))
 
     def _take(self, view: memoryview) -> int:
-        """Take bytes of a body with a length, or parse a slice of others; return how many bytes these were."""
+        """Take bytes of a body with a length, or parse a slice of others; return how many bytes these were.
+
+        Of such a body the parser sees what came in one slice with the head, and then nothing more: it would count wrong.
+        """
         request = self._incoming
-        if request is None or request.missing_size <= _SLICE:
+        if request is None or not request.missing_size:
             self._parse(view[:_SLICE])
             return _SLICE
         piece = view[: request.missing_size]

@@ -130,6 +130,21 @@ def test_conversations_one_after_the_other_split_anywhere(names: list[str], cuts
     assert asyncio.run(said(*pieces(data, cuts))) == asyncio.run(said(data))
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 30_000), st.lists(st.integers(-6_000, 30_000), max_size=6), st.binary(max_size=1))
+def test_a_body_cut_anywhere_arrives_and_the_next_request_is_answered(
+    size: int, cuts: list[int], behind: bytes
+) -> None:
+    """Cuts below 0 count from the end of the body."""
+    body, after = bytes(range(250)) * (size // 250), request("/echo", b"next")
+    data = request("/echo", body)
+    arriving = pieces(data, [cut if cut >= 0 else len(data) + cut for cut in cuts])
+    if behind:  # it comes together with the end of the body
+        arriving, after = [*arriving[:-1], arriving[-1] + after[:1]], after[1:]
+    answers, is_over = asyncio.run(said(*arriving, after))
+    assert (answers, is_over) == ([(200, "keep-alive", body), (200, "keep-alive", b"next")], False)
+
+
 async def test_a_large_body_in_one_read_and_requests_behind_it() -> None:
     body = bytes(range(250)) * 300
     talk = Talk()
