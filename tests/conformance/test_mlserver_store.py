@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import requests
 from tests.conformance.real_mlserver import real_mlserver
-from tests.e2e.running_server import DEADLINE, RunningServer
+from tests.e2e.running_server import COMMAND, DEADLINE, RunningServer
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -90,7 +90,7 @@ def test_what_has_no_effect_is_said_once(server: RunningServer) -> None:
 
 
 def test_the_check_says_so_too(store: Path) -> None:
-    server = served_store(store)  # not started: its addresses are free
+    server = served_store(store).started_by(*COMMAND)  # not started: its addresses are free
     command = [each for each in server.command if each not in ("--foreground", "--start")]
 
     def check() -> tuple[int, str]:

@@ -64,7 +64,8 @@ class ConsolePage:
         try:
             found = eventually(lambda: re.search(pattern, self.text(selector)), pattern, 30)
         except AssertionError:
-            raise AssertionError(f"{selector} does not show {pattern!r}:\n{self.text('main')}") from None
+            told = f"{self.text('main')}\n{self.server.story()[-3000:]}"
+            raise AssertionError(f"{selector} does not show {pattern!r}:\n{told}") from None
         return found[0]
 
     def press(self, selector: str, label: str = "") -> None:

@@ -91,7 +91,7 @@ class Watcher:
         while not self._over.wait(0.02):
             try:
                 before = self._workers()
-                sizes = measure(before)
+                sizes = measure({pid: (pid,) for pid in before})
                 stayed = before == self._workers()
             except psutil.NoSuchProcess:
                 continue
