@@ -116,7 +116,9 @@ class Server:
 @pytest.fixture
 def start(modules: dict[str, ModuleType], model: Path) -> Callable[..., Server]:
     def begin(**config: Any) -> Server:
-        return Server(modules["chat_handler"].ChatHandler(), model, {"max_tokens": 8} | config)
+        # Else each handler takes a gigabyte, which the collector finds late.
+        settings = {"max_tokens": 8, "kv_bytes": 50_000_000} | config
+        return Server(modules["chat_handler"].ChatHandler(), model, settings)
 
     return begin
 
