@@ -83,6 +83,6 @@ class Timeline:
             # Nobody holds a sequence whose step has failed, and for a copy another server may. Then it is idle while a
             # request waits in vain, for a frozen server or for a worker; and whoever asks next makes that final.
             return "let go of, and no worker has had a step for as long"
-        # What has just been acknowledged was answered before the clients came late, for all that they know.
+        # An answer that was read right after they had come late may have been waiting for them all that time.
         late = sum(by for when, by in self._late if when > since - LOOK_INTERVAL)
         return "while the clients were late" if ledger.longest_gap + late + TOLERANCE >= self.idle_limit else ""

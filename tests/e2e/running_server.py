@@ -24,7 +24,7 @@ from torchserve_py.server_process import environment as environment_of_servers
 ROOT = Path(__file__).resolve().parents[2]
 HANDLERS = ROOT / "handlers"
 DEADLINE = 120.0
-#: What users type; a server that tests start is mostly what that becomes in the foreground, which takes half as long.
+#: What users type. Tests mostly start what that becomes in the foreground, which saves half a second.
 COMMAND = (sys.executable, "-m", "torchserve_py.cli")
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ class RunningServer:
 
     def story(self) -> str:
         """Return all that the server has printed but metrics."""
-        return "\n".join(line for line in self.log().splitlines() if "TS_METRICS" not in line)
+        return "\n".join(line for line in self.log().splitlines() if "_METRICS - " not in line)
 
     def log(self) -> str:
         """Return all that the server has printed."""

@@ -80,7 +80,7 @@ class Serving:
             try:
                 eventually(lambda name=name: self.get(name, "/loaded").status_code == 200, f"{name} is loaded")
             except AssertionError as error:
-                raise AssertionError(f"{error}\n{self.log()[-5000:]}") from None
+                raise AssertionError(f"{error}\n{self.running.story()[-5000:]}") from None
 
     def predict(self, name: str, inputs: Any = None, **more: Any) -> httpx.Response:
         """Post to a Truss's predict: ``inputs`` as JSON, or ``content`` as it is."""

@@ -181,7 +181,7 @@ def test_whatever_is_in_redis_a_repair_makes_it_readable(
     redis_server: RedisServer, store: RedisStore, operator: Any, model: str
 ) -> None:
     random_source = random.Random(21)
-    operator.flushdb()  # each look is at all that other tests have left
+    operator.flushdb()  # to examine and to repair looks at what other tests have left, too
     for number in range(200):
         names = [f"tsq:{{{model}}}{name}" for name in (":s", "ids:s", "state:s")]
         operator.delete(*names)

@@ -310,7 +310,8 @@ class HttpConnection(ClientTransport):
     def _take(self, view: memoryview) -> int:
         """Take bytes of a body with a length, or parse a slice of others; return how many bytes these were.
 
-        Of such a body the parser sees what came in one slice with the head, and then nothing more: it would count wrong.
+        Of such a body the parser sees no more than what came in one slice with the head: after a part that it has not
+        seen, it could not tell where the body ends.
         """
         request = self._incoming
         if request is None or not request.missing_size:

@@ -65,7 +65,7 @@ def _larger_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @LOOPS
-@pytest.mark.parametrize("size", [36_000, 300_000, 1 << 20, 5_000_001])
+@pytest.mark.parametrize("size", [5_000, 20_000, 36_000, 66_200, 300_000, 1 << 20, 5_000_001])
 @pytest.mark.parametrize("cut", [700, 40_000, 10**8])
 def test_what_was_sent_is_read_and_so_is_the_next_request(new_loop: NewLoop, size: int, cut: int) -> None:
     body = random.Random(size).randbytes(size)
