@@ -63,12 +63,20 @@ class Family(Generic[I_co]):
         """The instrument with these labels, at zero when it is asked for the first time. Keep it: this is slow."""
         key = frozenset(labels.items())
         if key not in self._children:
-            shown = labels
-            if self._label_names is not None and list(labels) != list(self._label_names):
-                shown = dict(zip(self._label_names, labels.values(), strict=True))
-            # Many families have the same labels: a model's take a tenth of the memory if they share what names them.
-            self._children[_keys.setdefault(key, key)] = Series(shown, sys.intern(_label_text(shown)), self._make())
+            self.show(labels, self._make())
         return self._children[key].instrument
+
+    def unshown(self) -> I_co:
+        """An instrument at zero, for `show`."""
+        return self._make()
+
+    def show(self, labels: Mapping[str, str], instrument: I_co) -> None:  # type: ignore[misc]  # it is one of `unshown`
+        """Shows an instrument that `unshown` has made with these labels."""
+        key, shown = frozenset(labels.items()), labels
+        if self._label_names is not None and list(labels) != list(self._label_names):
+            shown = dict(zip(self._label_names, labels.values(), strict=True))
+        # Many families have the same labels: a model's take a tenth of the memory if they share what names them.
+        self._children[_keys.setdefault(key, key)] = Series(shown, sys.intern(_label_text(shown)), instrument)
 
     def remove(self, labels: Mapping[str, str]) -> None:
         """Forgets the instrument with these labels, if there is one."""
@@ -128,6 +136,14 @@ class ServerFamilies:
     def child(self, kind: type[U], name: str, labels: Mapping[str, str]) -> U:
         """The instrument of a metric with these labels; see `Family.child`."""
         return cast("Family[U]", self._families[name]).child(labels)
+
+    def unshown(self, kind: type[U], name: str) -> U:
+        """An instrument of a metric that is not shown yet; see `Family.show`."""
+        return cast("Family[U]", self._families[name]).unshown()
+
+    def show(self, name: str, labels: Mapping[str, str], instrument: Updatable) -> None:
+        """Shows an instrument that `unshown` has made; see `Family.show`."""
+        self._families[name].show(labels, instrument)
 
     def remove(self, labels: Mapping[str, str]) -> None:
         """Forgets the instruments with these labels."""

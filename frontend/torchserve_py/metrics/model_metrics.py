@@ -1,16 +1,20 @@
 """The metrics of one model version. `docs/metrics.md` lists every series.
 
+A version that is registered and not used has only a few gauges: a server may have thousands of those. All other series
+are shown from its first worker that is ready, or its first request.
+
 Jobs and batches must not pay for their metrics: the dispatcher only records each that has ended, and `fold` adds up the
 records soon after, and before any metric is read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import time
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from torchserve_py.metrics.families import ServerFamilies
-from torchserve_py.metrics.instruments import Counter, Gauge, Histogram
+from torchserve_py.metrics.families import ServerFamilies, U
+from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Updatable
 from torchserve_py.metrics.metric_lines import MetricLines
 from torchserve_py.scheduling.demand import Reason
 from torchserve_py.scheduling.effects import Cause, CloseReason
@@ -154,36 +158,62 @@ class ModelMetrics:
         self.jobs: list[JobRecord] = []
         #: Seconds until the first part of each stream, and from each part to the next.
         self.part_times: tuple[list[float], list[float]] = ([], [])
-        #: Of requests that name the version, and of requests that name none.
-        self.by_version = RequestCounters(families, lines, labels)
-        self.by_default = RequestCounters(families, lines, {**labels, "model_version": DEFAULT_VERSION_LABEL})
+        #: What is shown once the version is used: families, labels and instruments.
+        self._unused: list[tuple[str, Mapping[str, str], Updatable]] = []
         #: TorchServe's gauges of the last value, in milliseconds, of the whole server.
         of_host = {"Level": "Host", "Hostname": hostname}
         self.queue_time = families.child(Gauge, "QueueTime", of_host)
         self.worker_thread_time = families.child(Gauge, "WorkerThreadTime", of_host)
-        self.queue_seconds = families.child(Histogram, "ts_queue_seconds", labels)
-        self.handler_seconds = families.child(Histogram, "ts_handler_seconds", labels)
-        self.request_seconds = families.child(Histogram, "ts_request_seconds", labels)
-        self.first_part_seconds = families.child(Histogram, "ts_time_to_first_part_seconds", labels)
-        self.next_part_seconds = families.child(Histogram, "ts_time_between_parts_seconds", labels)
-        self.batch_size = families.child(Histogram, "ts_batch_size", labels)
+        self.queue_seconds = self._later(Histogram, "ts_queue_seconds", labels)
+        self.handler_seconds = self._later(Histogram, "ts_handler_seconds", labels)
+        self.request_seconds = self._later(Histogram, "ts_request_seconds", labels)
+        self.first_part_seconds = self._later(Histogram, "ts_time_to_first_part_seconds", labels)
+        self.next_part_seconds = self._later(Histogram, "ts_time_between_parts_seconds", labels)
+        self.batch_size = self._later(Histogram, "ts_batch_size", labels)
         self.outcomes = Outcomes()
         self.open_sequences = families.child(Gauge, "ts_open_sequences", labels)
         #: Sequences of other versions, by what came of moving them here; see `SequenceNews.migration`.
         self.migrations = {
-            MIGRATED: families.child(Counter, "ts_sequences_migrated_total", labels),
-            NOT_MIGRATED: families.child(Counter, "ts_migration_failures_total", labels),
+            MIGRATED: self._later(Counter, "ts_sequences_migrated_total", labels),
+            NOT_MIGRATED: self._later(Counter, "ts_migration_failures_total", labels),
         }
         self.queue_depth = families.child(Gauge, "ts_queue_depth", labels)
         self.worker_restarts = families.child(Counter, "ts_worker_restarts_total", labels)
         self.workers_wanted = families.child(Gauge, "ts_workers_wanted", labels)
         self.workers_ready = families.child(Gauge, "ts_workers_ready", labels)
-        self.scalings = {each: families.child(Counter, "ts_scaling_total", self._labels_with(each)) for each in Reason}
+        self.scalings = {each: self._later(Counter, "ts_scaling_total", self._labels_with(each)) for each in Reason}
         #: By how the request came, and why it ended.
         self._ended: dict[tuple[str, str], Counter] = {}
         self.sequences_closed = {
-            each: families.child(Counter, "ts_sequences_closed_total", self._labels_with(each)) for each in CloseReason
+            each: self._later(Counter, "ts_sequences_closed_total", self._labels_with(each)) for each in CloseReason
         }
+
+    @cached_property
+    def by_version(self) -> RequestCounters:
+        """The counters of requests that name the version; a request has come."""
+        self.show()
+        return RequestCounters(self._families, self._lines, self._labels)
+
+    @cached_property
+    def by_default(self) -> RequestCounters:
+        """The counters of requests that name no version; a request has come."""
+        self.show()
+        labels = {**self._labels, "model_version": DEFAULT_VERSION_LABEL}
+        return RequestCounters(self._families, self._lines, labels)
+
+    def _later(self, kind: type[U], name: str, labels: Mapping[str, str]) -> U:
+        """Return an instrument that `show` shows."""
+        made = self._families.unshown(kind, name)
+        self._unused.append((name, labels, made))
+        return made
+
+    def show(self) -> None:
+        """Show all series: the version is used."""
+        unused, self._unused = self._unused, []
+        for name, labels, instrument in unused:
+            self._families.show(name, labels, instrument)
+        if unused:
+            _ = self.by_version, self.by_default
 
     def ended(self, job: JobRecord) -> None:
         """Record a job that has its outcome."""
@@ -197,6 +227,8 @@ class ModelMetrics:
         self.begun.clear()
         self.batches.clear()
         self.jobs.clear()
+        if begun or batches or jobs:
+            self.show()
         for size in begun:
             self.batch_size.observe(size)
         for batch in batches:
@@ -264,6 +296,7 @@ class ModelMetrics:
 
     def worker_load_time(self, worker_name: str, milliseconds: float) -> None:
         """The worker (`W-<id>-<model>_<version>`) took that long from its launch until it was ready."""
+        self.show()
         self._workers.add(worker_name)
         self._families.child(Gauge, "WorkerLoadTime", self._worker_labels(worker_name)).set(milliseconds)
         if form := self._lines.form(([worker_name, "Host"], {"WorkerLoadTime": "%(value).1f"})):
@@ -282,6 +315,7 @@ class ModelMetrics:
     def forget(self, *, last_version: bool) -> None:
         """Takes all series of this version away, and if it is the model's last also those of its default version."""
         self.fold()
+        self._unused.clear()
         for worker_name in list(self._workers):
             self.forget_worker(worker_name)
         self._families.remove(self._labels)

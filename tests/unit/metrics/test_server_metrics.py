@@ -28,9 +28,6 @@ OF_THE_SERVER = {
     "DiskUtilization Level=Host",
 }
 NUMBERS_OF_A_MODEL = {
-    "ts_inference_requests_total",
-    "ts_inference_latency_microseconds",
-    "ts_queue_latency_microseconds",
     "ts_open_sequences",
     "ts_queue_depth",
     "ts_workers_wanted",
@@ -52,12 +49,33 @@ def test_the_servers_series_are_there_at_zero_from_the_start(metrics: ServerMetr
     assert scrape(metrics) == dict.fromkeys(OF_THE_SERVER, 0)
 
 
-def test_a_models_series_are_there_at_zero_once_it_is_registered(metrics: ServerMetrics) -> None:
+COUNTERS_OF_REQUESTS = {
+    *("ts_inference_requests_total", "ts_inference_latency_microseconds", "ts_queue_latency_microseconds")
+}
+
+
+def test_a_version_that_nobody_uses_has_few_series(metrics: ServerMetrics) -> None:
+    without = len(exposed(metrics))
     metrics.model("noop", "1.0")
+    found = scrape(metrics)
+    model = " model_name=noop model_version=1.0"
+    assert {name for name in found if model in name} == {f"{name}{model}" for name in NUMBERS_OF_A_MODEL}
+    assert len(exposed(metrics)) - without < 1_200
+
+
+def test_series_of_a_version_that_is_gone_do_not_come_back(metrics: ServerMetrics) -> None:
+    model = metrics.model("noop", "1.0")
+    metrics.forget("noop", "1.0")
+    model.show()
+    assert not [name for name in scrape(metrics) if "noop" in name]
+
+
+def test_a_models_series_are_there_at_zero_once_it_is_used(metrics: ServerMetrics) -> None:
+    metrics.model("noop", "1.0").show()
     found = scrape(metrics)
     assert set(found.values()) == {0}
     model = " model_name=noop model_version=1.0"
-    assert {f"{name}{model}" for name in NUMBERS_OF_A_MODEL} <= found.keys()
+    assert {f"{name}{model}" for name in NUMBERS_OF_A_MODEL | COUNTERS_OF_REQUESTS} <= found.keys()
     assert {f"{name}_{part}{model}" for name in HISTOGRAMS_OF_A_MODEL for part in ("sum", "count")} <= found.keys()
     assert {f"ts_sequences_closed_total{model} reason={reason}" for reason in CloseReason} <= found.keys()
     assert {f"ts_scaling_total{model} reason={reason}" for reason in Reason} <= found.keys()
@@ -174,7 +192,7 @@ def test_a_line_looks_like_torchserves(metrics: ServerMetrics) -> None:
             {"ts_worker_gpu_memory_bytes Level=Host WorkerName=W-9000-noop_1.0": 3 << 30},
         ),
         (
-            lambda model: model.sequences_closed[CloseReason.idle].inc(),
+            lambda model: (model.show(), model.sequences_closed[CloseReason.idle].inc()),
             {"ts_sequences_closed_total model_name=noop model_version=1.0 reason=idle": 1},
         ),
         (lambda model: model.queue_depth.read_from(lambda: 4), {"ts_queue_depth": 4}),
@@ -206,7 +224,7 @@ def test_buckets_accumulate(metrics: ServerMetrics) -> None:
 
 
 def test_filter_by_sample_name(metrics: ServerMetrics) -> None:
-    metrics.model("noop", "1.0")
+    metrics.model("noop", "1.0").show()
     assert scrape(metrics, {"Requests2XX", "QueueTime"}).keys() == {"Requests2XX Level=Host", "QueueTime Level=Host"}
     assert scrape(metrics, {"ts_queue_seconds_sum"}).keys() == {
         "ts_queue_seconds_sum model_name=noop model_version=1.0"
@@ -245,6 +263,7 @@ def test_a_forgotten_model_leaves_nothing(metrics: ServerMetrics) -> None:
 
 def test_a_worker_that_is_gone_for_good_leaves_nothing(metrics: ServerMetrics) -> None:
     model = metrics.model("noop", "1.0")
+    model.show()
     before = exposed(metrics)
     model.worker_load_time("W-9000-noop_1.0", 5)
     model.worker_gpu_memory("W-9000-noop_1.0", 5)

@@ -1,17 +1,19 @@
 """Snapshots of a running server: when one is written, what is in it, and how many are kept.
 
-A snapshot is written after the start, after each change of the models, and before the server ends. Changes that come
-while one is being written share the next. The event loop only collects the values; a thread writes the file. A disk
-that hangs keeps neither the server's end nor the process waiting.
+A snapshot is written after the start, after a change of the models, and before the server ends. It has all models, so
+that many changes one after the other must not write one each: all that change within a second share the next. The event
+loop only collects the values; a thread writes the file. A disk that hangs keeps neither the server's end nor the process
+waiting.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from torchserve_py.archive.cancellation import run_in_daemon_thread
 from torchserve_py.archive.downloads import file_name, split_checksum
@@ -34,6 +36,10 @@ logger = logging.getLogger(__name__)
 
 #: How long a server that stops waits for its last snapshot (seconds).
 _LAST_LIMIT = 10.0
+#: How long there is none after one (seconds); and how many times as long as that one took, so that a server with
+#: thousands of models has a tenth of its time for them at most.
+_PAUSE: Final = 1.0
+_PAUSES_PER_WRITE: Final = 9
 
 Occasion: TypeAlias = Literal["startup", "snapshot", "shutdown"]
 
@@ -61,6 +67,8 @@ class SnapshotWriter:
         self._last_milliseconds = 0
         self._changed = False
         self._following: asyncio.Task[None] | None = None
+        #: Ends the pause after a snapshot: the last one is due.
+        self._ends = asyncio.Event()
 
     async def started(self) -> None:
         """Write the snapshot of a server that has started, and write one after each change from now on."""
@@ -85,6 +93,7 @@ class SnapshotWriter:
         if not self._started:
             return
         self._started = False
+        self._ends.set()
         try:
             async with asyncio.timeout(_LAST_LIMIT):
                 if self._following is not None:
@@ -94,9 +103,13 @@ class SnapshotWriter:
             logger.warning("The last snapshot of the configuration was not written within %g seconds", _LAST_LIMIT)
 
     async def _follow(self) -> None:
-        while self._changed:
+        while self._changed and self._started:
             self._changed = False
+            begun = time.monotonic()
             await self._write("snapshot")
+            pause = max(_PAUSE, _PAUSES_PER_WRITE * (time.monotonic() - begun))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ends.wait(), pause)
 
     async def _write(self, occasion: Occasion) -> None:
         models, not_loaded = self._serving.saved_models(), tuple(self._serving.not_loaded)
