@@ -8,6 +8,7 @@ from typing import Any
 from ts.context import Context
 from ts.jobs.errors import PredictionException
 from ts.jobs.sequence_steps import Steps
+from ts.protocol.regular_files import read_regular
 from ts.version import __version__
 
 __all__ = ["PREDICTION_METRIC", "EntryPoint", "PredictionException", "Service", "emit_metrics"]
@@ -19,6 +20,8 @@ PREDICTION_METRIC = "PredictionTime"
 EntryPoint = Callable[[Any, Context], Any]
 
 logger = logging.getLogger(__name__)
+
+_MOST_BYTES = 64 << 20
 
 
 class Service:
@@ -81,11 +84,11 @@ def get_yaml_config(yaml_file_path: str) -> dict[str, Any]:
     """Return what a YAML file holds; ``{}`` for an empty one. Raises ValueError: the file is not a YAML mapping."""
     import yaml
 
-    with open(yaml_file_path, encoding="utf-8") as file:
-        try:
-            config = yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-        except yaml.YAMLError as error:
-            raise ValueError(f"{yaml_file_path} is not valid YAML: {error}") from error
+    text = read_regular(yaml_file_path, _MOST_BYTES)
+    try:
+        config = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+    except yaml.YAMLError as error:
+        raise ValueError(f"{yaml_file_path} is not valid YAML: {error}") from error
     if config is None:
         return {}
     if not isinstance(config, dict):

@@ -6,6 +6,10 @@ import os
 from abc import ABC
 from typing import Any
 
+from ts.protocol.regular_files import read_regular_text
+
+_MOST_BYTES = 1 << 20
+
 
 class ModelService(ABC):  # noqa: B024 - the original could be instantiated too
     """A handler for one row; the manifest's ``Model.Signature`` has ``input_type`` and ``inputs[0].data_name``."""
@@ -22,8 +26,7 @@ class ModelService(ABC):  # noqa: B024 - the original could be instantiated too
         path = os.path.join(context.system_properties["model_dir"], name) if name else None  # noqa: PTH118
         if path is None or not os.path.isfile(path):  # noqa: PTH113
             raise ValueError(f"Signature file is not found: the manifest's Model.Signature is {name!r}.")
-        with open(path, encoding="utf-8") as file:
-            self._signature = json.load(file)
+        self._signature = json.loads(read_regular_text(path, _MOST_BYTES))
 
     def inference(self, data: list[Any]) -> Any:
         """Answer one row; to be overridden."""

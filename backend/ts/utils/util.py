@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 from ts.jobs.errors import BadRequestError, PredictionException
+from ts.protocol.regular_files import read_regular_text
 from ts.runtime.loader import list_classes_from_module
 from ts.service import get_yaml_config
 
@@ -33,6 +34,8 @@ __all__ = [
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+#: Of a file with the names of classes.
+_MOST_BYTES = 64 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +79,10 @@ def load_label_mapping(mapping_file_path: str) -> dict[str, str] | None:
     if not os.path.isfile(mapping_file_path):  # noqa: PTH113 - pathlib would cost every worker its import
         logger.warning("%r is missing. Inference output will not include class name.", mapping_file_path)
         return None
-    with open(mapping_file_path, encoding="utf-8") as file:
-        mapping = json.load(file)
+    try:
+        mapping = json.loads(read_regular_text(mapping_file_path, _MOST_BYTES))
+    except ValueError as error:
+        raise ValueError(f"{mapping_file_path}: {error}") from error
     if not isinstance(mapping, dict):
         raise ValueError(f'{mapping_file_path}: expected an object {{"class": "label"}}, got {type(mapping).__name__}')
     names = mapping.get("object_type_names")

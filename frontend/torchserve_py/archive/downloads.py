@@ -6,6 +6,7 @@ A URL may carry the checksum of its content in its fragment, as in pip: ``https:
 import hashlib
 import hmac
 import importlib
+import os
 import re
 import urllib.parse
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from torchserve_py.archive.errors import ArchiveNotFound, DownloadError
 from torchserve_py.plugins import downloads
+from ts.protocol.regular_files import open_regular
 
 #: Hash algorithms without known collisions, with the lengths of their digests; the names are pip's.
 _DIGITS = {"sha256": 64, "sha384": 96, "sha512": 128}
@@ -46,7 +48,7 @@ class Checksum:
 
     def check(self, file: Path, name: str) -> None:
         """Raise ValueError, calling the file `name`, when its content has another digest; OSError as reading does."""
-        with file.open("rb") as content:
+        with os.fdopen(open_regular(file), "rb") as content:
             found = hashlib.file_digest(content, self.algorithm).hexdigest()
         if not hmac.compare_digest(found, self.digits):
             raise ValueError(f"the {self.algorithm} of {name} is {found}, but the URL asks for {self.digits}")

@@ -20,8 +20,8 @@ from torchserve_py.settings.schemas.values import (
     is_inside,
     is_number,
     json_object,
-    read_bounded,
 )
+from ts.protocol.regular_files import read_regular
 
 MANIFEST_PATH = PurePosixPath("MAR-INF", "MANIFEST.json")
 MAX_MANIFEST_BYTES = 1 << 20
@@ -83,7 +83,7 @@ def parse(text: str | bytes) -> Manifest:
 def read(path: Path) -> Manifest:
     """Read the manifest file at `path`. Raises InvalidArchive, and OSError where it cannot be read."""
     try:
-        text = read_bounded(path, MAX_MANIFEST_BYTES)
+        text = read_regular(path, MAX_MANIFEST_BYTES)
     except ValueError as error:
         raise InvalidArchive(_NOT_PARSED, f"{MANIFEST_PATH}: {error}") from error
     return parse(text)

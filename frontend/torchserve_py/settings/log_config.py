@@ -1,9 +1,12 @@
 """The operator's logging configuration (`--log-config`): Python's `logging.config.dictConfig` as JSON or YAML."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torchserve_py.settings.schemas.values import json_object
+from ts.protocol.regular_files import read_regular
+
+_MAX_BYTES: Final = 1 << 20
 
 
 class LogConfigError(ValueError):
@@ -24,7 +27,7 @@ def read_log_config(path: Path) -> dict[str, Any]:
 
     is_json = path.suffix.lower() == ".json"
     try:
-        config = json_object(path.read_text(encoding="utf-8")) if is_json else dict(read_yaml_mapping(path).values)
+        config = json_object(read_regular(path, _MAX_BYTES)) if is_json else dict(read_yaml_mapping(path).values)
     except OSError as error:
         raise LogConfigError(f"it cannot be read: {error}") from None
     except ValueError as error:

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from torchserve_py.settings.model_spec import ModelSpec
+from ts.protocol.regular_files import read_regular
 
 _ENTRY = re.compile(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u(.{0,4})|(.?))", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _GLUED = re.compile(r"(?i:(?P<boolean>true|false))(?P<key>[A-Za-z_]+)[ \t]*[=:][ \t]*(?P<value>.*)", re.DOTALL)
 _BLANK = " \t\f"
+#: A snapshot has all models of a server in one line.
+_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,10 @@ class PropertiesError(ValueError):
 def read_properties(path: Path) -> list[Property]:
     """Read the file at ``path``: as UTF-8 or, if it is not valid UTF-8, as Latin-1, which Java's reader assumes.
 
-    Raises OSError: the file cannot be read; PropertiesError: a line is malformed.
+    Raises OSError: the file cannot be read, or is none; ValueError: it is too large; PropertiesError: a line is
+    malformed.
     """
-    content = path.read_bytes()
+    content = read_regular(path, _MAX_BYTES)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:

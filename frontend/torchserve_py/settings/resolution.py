@@ -113,6 +113,9 @@ class Resolution:
         except PropertiesError as error:
             self.errors.append(f"Invalid configuration: {named}:{error.line}: {error}")
             return
+        except ValueError as error:
+            self.errors.append(f"Invalid configuration: {named} cannot be read: {error}")
+            return
         for entry in self._unglued(entries):
             earlier = self._properties.get(entry.key)
             if earlier is not None:

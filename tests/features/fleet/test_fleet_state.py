@@ -1,11 +1,13 @@
 """The state of a fleet: what each change makes of it, and what a folder keeps."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import fakeredis
 import pytest
 
-from torchserve_py.features.fleet import state_in_redis
+from torchserve_py.features.fleet import fleet_state, state_folder, state_in_redis
 from torchserve_py.features.fleet.fleet_state import NOTHING, FleetState, FleetStateError, StateStore
 from torchserve_py.features.fleet.state_folder import StateFolder
 from torchserve_py.features.fleet.state_in_redis import StateInRedis
@@ -93,3 +95,73 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FleetStateError, match="cannot be written"):
         StateFolder(tmp_path / "file" / "below").add(FleetState(1, ()))
+
+
+def fleet_folder(tmp_path: Path) -> tuple[StateFolder, Path]:
+    folder = StateFolder(tmp_path)
+    assert folder.add(NOTHING.with_model(saved("1"), becomes_default=True))
+    return folder, tmp_path / "state-000000000002.json"
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda path: path.symlink_to("nowhere"), "it is a symbolic link, not a regular file"),
+        (os.mkfifo, "it is a FIFO, not a regular file"),
+        (lambda path: path.mkdir(), "it is a folder, not a regular file"),
+        (lambda path: (path.touch(), os.truncate(path, 600 << 20)), "the file is larger than"),
+        (lambda path: path.write_bytes(b'{"models": "\xff"}'), "the text is not in UTF-8: the byte 0xff in line 1"),
+        (lambda path: path.write_bytes(b"\xef\xbb\xbf{}"), ""),
+    ],
+    ids=["link", "FIFO", "folder", "600 MB", "encoding", "byte order mark"],
+)
+def test_a_file_that_others_have_put_there_is_named_and_keeps_nobody_waiting(
+    tmp_path: Path, make: Callable[[Path], object], problem: str
+) -> None:
+    folder, newest = fleet_folder(tmp_path)
+    make(newest)
+    assert folder.newest_number() == 2
+    if problem:
+        with pytest.raises(FleetStateError, match=f"cannot be read from {newest}: {problem}"):
+            folder.newest()
+        assert not folder.add(FleetState(2, ()))
+    else:
+        assert folder.newest() == FleetState(2, ())
+
+
+def test_a_folder_with_far_too_many_names_is_not_read_to_its_end(tmp_path: Path) -> None:
+    folder, _ = fleet_folder(tmp_path)
+    for number in range(10_000):
+        (tmp_path / f"other-{number}").touch()
+    with pytest.raises(FleetStateError, match="more than 10000 files, and is for the states of a fleet only"):
+        folder.newest()
+    with pytest.raises(FleetStateError, match="remove the others"):
+        folder.newest_number()
+
+
+def test_a_state_that_is_gone_each_time_is_not_looked_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = fleet_folder(tmp_path)
+    monkeypatch.setattr(folder, "newest_number", lambda: 7)
+    with pytest.raises(FleetStateError, match="its newest file is gone each time"):
+        folder.newest()
+
+
+def test_a_state_that_no_server_would_read_is_not_written(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = NOTHING.with_model(saved("1"), becomes_default=True)
+    assert store.add(first)
+    for module in (fleet_state, state_folder, state_in_redis):
+        monkeypatch.setattr(module, "MOST_BYTES", 100)
+    with pytest.raises(FleetStateError, match="bytes, at most 100 are read"):
+        store.add(first.with_model(saved("2"), becomes_default=True))
+    with pytest.raises(FleetStateError, match="100"):
+        store.newest()
+
+
+def test_a_state_counts_although_an_old_one_cannot_be_removed(tmp_path: Path) -> None:
+    folder, _ = fleet_folder(tmp_path)
+    (tmp_path / "state-000000000000.json").mkdir()
+    for number in range(2, 30):
+        assert folder.add(FleetState(number, ()))
+    assert folder.newest_number() == 29

@@ -1,6 +1,7 @@
 """Keys that a server is given: in settings, in a file, for an API or for models, until a moment."""
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -183,6 +184,18 @@ def test_a_wrong_file_is_told_without_its_keys(tmp_path: Path, entries: list[Any
 def test_a_missing_file_keeps_the_server_from_starting(tmp_path: Path) -> None:
     problem = problem_of(make_settings(tmp_path, keys_file=tmp_path / "keys.yaml"))
     assert problem == f"keys_file {tmp_path / 'keys.yaml'}: No such file or directory"
+
+
+def test_what_is_no_file_of_keys_is_named_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    fifo, marked = tmp_path / "fifo", tmp_path / "marked"
+    os.mkfifo(fifo)
+    assert problem_of(make_settings(tmp_path, keys_file=fifo)) == f"keys_file {fifo}: it is a FIFO, not a regular file"
+    marked.write_text("\ufeffkeys: [{key: secret}]")
+    (entry,) = read_keys(marked)
+    assert entry.text == "secret"
+    os.truncate(marked, 600 << 20)
+    with pytest.raises(KeysFileError, match="larger than"):
+        read_keys(marked)
 
 
 @pytest.mark.parametrize("text", ["a b", "name:", "sha256:abc", "name:sha256:abc", "ü", "name:key:more"])

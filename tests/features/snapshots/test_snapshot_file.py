@@ -174,6 +174,22 @@ def test_there_is_no_newest_snapshot_where_there_is_none(tmp_path):
     assert newest_snapshot(tmp_path) is None
 
 
+def test_only_regular_files_are_snapshots(home):
+    folder = home / "logs" / "config"
+    write(home, "20240101000000000-shutdown.cfg", "job_queue_size=2", age=10)
+    os.mkfifo(folder / "20250101000000000-shutdown.cfg")
+    (folder / "20250101000000001-shutdown.cfg").symlink_to("nowhere")
+    (folder / "20250101000000002-shutdown.cfg").mkdir()
+    assert newest_snapshot(home / "logs") == folder / "20240101000000000-shutdown.cfg"
+
+
+def test_a_snapshot_that_is_too_large_is_not_read(home):
+    write(home, "20240101000000000-shutdown.cfg", "")
+    os.truncate(home / "logs" / "config" / "20240101000000000-shutdown.cfg", 600 << 20)
+    (error,) = Resolution(parse_flags([]), {}, home).errors
+    assert "20240101000000000-shutdown.cfg cannot be read: the file is larger than" in error
+
+
 def test_a_missing_archive_is_an_error_with_torchserves_words(home):
     (home / "store" / "noop.mar").unlink()
     write(home, "20200429132324374-startup.cfg", TORCHSERVE)

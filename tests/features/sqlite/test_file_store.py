@@ -60,7 +60,7 @@ def test_a_file_that_is_something_else_is_refused(path: Path, tmp_path: Path) ->
     path.write_bytes(b"this is no database, whatever its name says" * 100)
     with pytest.raises(StoreError, match="damaged or no sequence store"):
         open_store(path)
-    with pytest.raises(StoreError, match="cannot be used: Is a directory"):
+    with pytest.raises(StoreError, match="cannot be used: it is a folder, not a regular file"):
         open_store(tmp_path)
 
 

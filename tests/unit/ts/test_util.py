@@ -30,6 +30,28 @@ def test_label_mappings_come_in_three_forms(tmp_path: Path, content: dict[str, A
     assert load_label_mapping(str(path)) == {"0": "cat", "1": "dog"}
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\xef\xbb\xbf" + b'{"0": "cat"}', None),
+        (b'{"0": "K\xe4tzchen"}', "not in UTF-8: the byte 0xe4 in line 1"),
+        (b'{"0": "cat"', "delimiter"),
+        (b" " * (65 << 20), "larger than"),
+    ],
+    ids=["byte order mark", "encoding", "cut", "large"],
+)
+def test_what_is_wrong_with_the_file_of_a_label_mapping_is_named(
+    tmp_path: Path, content: bytes, problem: str | None
+) -> None:
+    path = tmp_path / "index_to_name.json"
+    path.write_bytes(content)
+    if problem is None:
+        assert load_label_mapping(str(path)) == {"0": "cat"}
+    else:
+        with pytest.raises(ValueError, match=rf"index_to_name\.json: .*{problem}"):
+            load_label_mapping(str(path))
+
+
 def test_a_missing_label_mapping_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert load_label_mapping(str(tmp_path / "absent.json")) is None
     assert "absent.json" in caplog.text

@@ -15,6 +15,7 @@ from ts.features.async_calls import event_loop
 from ts.jobs.errors import LoadError
 from ts.protocol.log_records import FORMAT_VARIABLE, JSON, write_records
 from ts.protocol.messages import Load
+from ts.protocol.regular_files import read_regular_text
 
 if importlib.util.find_spec("mlserver") is None:
     raise LoadError(
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 MODEL_SETTINGS_FILE: Final = "model-settings.json"
 SETTINGS_FILE: Final = "settings.json"
+_MOST_BYTES: Final = 1 << 20
 
 
 def load(load: Load, connection: Connection, heartbeat: Heartbeat) -> event_loop.Loading:
@@ -96,7 +98,7 @@ def read_settings(folder: Path) -> Settings:
     path = folder / SETTINGS_FILE
     if not path.is_file():
         return Settings()
-    settings: Settings = _read(path, lambda: Settings(**json.loads(path.read_text())))
+    settings: Settings = _read(path, lambda: Settings(**json.loads(read_regular_text(path, _MOST_BYTES))))
     return settings
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from ts.features.sequence_steps.stores.store import StoreError
 from ts.features.sqlite.file_presence import Presence
+from ts.protocol.regular_files import check_regular
 
 #: How long to try for the file's lock, and how long to pause between two tries (seconds).
 _LOCK_LIMIT = 60.0
@@ -89,10 +90,7 @@ class SqliteFile:
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
                 with contextlib.suppress(FileExistsError):
                     os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            if Path(self.path).is_dir():
-                problem = "Is a directory"
-            elif not os.access(self.path, os.F_OK):
-                problem = "No such file or directory"
+            check_regular(self.path)
         except OSError as error:
             problem = error.strerror or str(error)
         if problem:

@@ -8,7 +8,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ts.protocol.regular_files import read_regular_text
+
 logger = logging.getLogger(__name__)
+
+#: Of the file with the environment, and of one with a secret.
+_MOST_BYTES = 1 << 20
 
 #: Applies an environment to the model; None if it has been removed.
 Apply = Callable[[dict[str, Any] | None], Awaitable[None]]
@@ -31,7 +36,7 @@ class Environment:
         """Return the file's content, or None. Raises ValueError: it is not JSON; OSError: it cannot be read."""
         try:
             self._seen = self.path.stat().st_mtime_ns
-            text = self.path.read_text(encoding="utf-8")
+            text = read_regular_text(self.path, _MOST_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             self._seen = None
             text = ""
@@ -100,7 +105,7 @@ class Secrets(Mapping[str, str]):
 
     def _find(self, name: str) -> str | None:
         try:
-            return (self._folder / name).read_text(encoding="utf-8")
+            return read_regular_text(self._folder / name, _MOST_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return os.environ.get(f"TRUSS_SECRET_{name}", self._base_secrets[name])
 

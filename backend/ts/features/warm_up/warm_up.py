@@ -19,6 +19,7 @@ from typing import Any, Final, TypedDict
 from ts.jobs.errors import Failure, LoadError
 from ts.jobs.row import Row
 from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow, Load
+from ts.protocol.regular_files import read_regular
 from ts.runtime.result_bodies import encode_body
 from ts.runtime.torchserve_handler import TorchServeHandler
 from ts.service import Service
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: Steps that a warm-up request may take with continuous batching.
 _MOST_STEPS: Final = 10_000
+#: Of a file with a request.
+_MOST_BYTES: Final = 1 << 30
 
 
 class Warmup(TypedDict):
@@ -131,8 +134,8 @@ def _receive_part(ret: Any, req_id_map: Mapping[int, str], message: str, code: i
 def _wire_row(request: Warmup, load: Load, job_id: str) -> InferRow:
     headers = ((load["header_keys"][0], job_id),) if load["sequences"] else ()
     if request["file"] is not None:
-        with open(os.path.join(load["model_dir"], request["file"]), "rb") as file:  # noqa: PTH118
-            return InferRow(job_id, headers, request["content_type"], file.read(), None, False)
+        content = read_regular(os.path.join(load["model_dir"], request["file"]), _MOST_BYTES)  # noqa: PTH118
+        return InferRow(job_id, headers, request["content_type"], content, None, False)
     module = load["protocols"].get(OPEN_INFERENCE_REST)
     if module is None:
         raise LoadError("inputs need the Open Inference Protocol, which this server does not have; give a file")

@@ -8,6 +8,7 @@ register a model can run code on the server anyway; the limits prevent that a br
 import gzip
 import io
 import lzma
+import os
 import re
 import shutil
 import stat
@@ -23,6 +24,7 @@ from typing import BinaryIO, Final, Self, cast
 from torchserve_py.archive.cancellation import check_cancelled
 from torchserve_py.archive.errors import UnreadableArchive, UnsafeArchive
 from torchserve_py.archive.manifest import MANIFEST_PATH
+from ts.protocol.regular_files import open_regular
 
 #: Of all files of an archive together: room for the weights of a large language model.
 MAX_BYTES = 512 << 30
@@ -188,7 +190,7 @@ def unpack_into(target: Target, archive: Path) -> None:
     """Give every file and folder of an archive to a target. Raises UnreadableArchive, UnsafeArchive and Cancelled."""
     try:
         target.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with archive.open("rb") as file:
+        with os.fdopen(open_regular(archive), "rb") as file:
             target.archive_bytes = file.seek(0, io.SEEK_END)
             start = _start_of(file)
             if start in _ZIP_STARTS:

@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ts.protocol.regular_files import read_regular_text
+
 if TYPE_CHECKING:
     import psutil
 
 _NAME = ".model_server.pid"
 #: How long another command may hold the lock (seconds); it needs it for as long as starting a process takes.
 _LOCK_LIMIT = 10.0
+_MOST_BYTES = 100
 
 
 def default_path() -> Path:
@@ -103,8 +106,8 @@ class PidFile:
 
     def _read(self) -> int | None:
         try:
-            text = self.path.read_text().strip()
-        except (FileNotFoundError, UnicodeDecodeError):
+            text = read_regular_text(self.path, _MOST_BYTES).strip()
+        except (FileNotFoundError, ValueError):
             return None
         return int(text) if text.isascii() and text.isdigit() else None
 
@@ -123,7 +126,7 @@ class PidFile:
 
 def _lock(path: Path) -> int | None:
     """Create and lock ``path``, and return its descriptor; None if another process holds or has just removed it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)  # anybody may write there
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), path.stat()):

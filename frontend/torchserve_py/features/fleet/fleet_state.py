@@ -14,6 +14,8 @@ from torchserve_py.settings.schemas.versions import SavedModel
 
 #: A model, and its version.
 ModelVersion = tuple[str, str]
+#: The most bytes of a state that are read: some ten thousand models.
+MOST_BYTES: Final = 16 << 20
 
 
 class FleetStateError(Exception):
@@ -59,8 +61,11 @@ class FleetState:
         return replace(self, number=self.number + 1, models=tuple(others))
 
     def text(self, created: int) -> str:
-        """Return the JSON; ``created`` is in milliseconds since 1970."""
-        return str(Snapshot(f"{self.number}", created, tuple(self.models)))
+        """Return the JSON; ``created`` is in milliseconds since 1970. Raises FleetStateError: it is too large."""
+        text = str(Snapshot(f"{self.number}", created, tuple(self.models)))
+        if (size := len(text.encode())) > MOST_BYTES:
+            raise FleetStateError(f"The state of the fleet has {size} bytes, at most {MOST_BYTES} are read.")
+        return text
 
 
 def _demoted(model: SavedModel) -> SavedModel:

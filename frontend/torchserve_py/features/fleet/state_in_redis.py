@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import redis
 
-from torchserve_py.features.fleet.fleet_state import NOTHING, FleetState, FleetStateError, read_state
+from torchserve_py.features.fleet.fleet_state import MOST_BYTES, NOTHING, FleetState, FleetStateError, read_state
 from ts.features.redis.redis_client import open_client
 from ts.features.sequence_steps.stores.store import StoreError
 
@@ -36,6 +36,9 @@ class StateInRedis:
         return int(self._call(lambda: self._redis.hget(_KEY, "number")) or 0)
 
     def newest(self) -> FleetState:
+        if (size := self._call(lambda: self._redis.hstrlen(_KEY, "state"))) > MOST_BYTES:
+            where = f"in Redis at {self._name}"
+            raise FleetStateError(f"The state of the fleet {where} has {size} bytes, at most {MOST_BYTES} are read.")
         number, text = self._call(lambda: self._redis.hmget(_KEY, "number", "state"))
         if number is None:
             return NOTHING

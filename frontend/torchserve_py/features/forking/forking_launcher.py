@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ from torchserve_py.workers.batch_tokens import BatchTokens
 from torchserve_py.workers.launch_command import Launch
 from torchserve_py.workers.local_launcher import LocalLauncher
 from torchserve_py.workers.process import WorkerProcess
+from ts.protocol.regular_files import open_regular
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ def shared_imports(model_dir: Path, handler: str) -> tuple[str, ...]:
     uses_torch = handler.partition(":")[0] in BUILT_IN_HANDLERS
     for _, file in zip(range(_MOST_FILES), model_dir.rglob("*.py"), strict=False):
         try:
-            with file.open("rb") as opened:
+            with os.fdopen(open_regular(file), "rb") as opened:
                 source = opened.read(_MOST_BYTES)
         except OSError as error:
             logger.debug("%s is not looked at: %s", file, error)

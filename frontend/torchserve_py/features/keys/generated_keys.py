@@ -17,8 +17,10 @@ from torchserve_py.atomic_file import write_atomically
 from torchserve_py.doors.failures import INVALID_KEY
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.keys.bearer import key_in, unauthorized
+from ts.protocol.regular_files import read_regular
 
 _KEY_BYTES: Final = 6
+_MOST_BYTES: Final = 100_000
 _REASON: Final = "failed. Token either incorrect, expired, or not provided correctly"
 _utc_now: Final = partial(datetime.now, UTC)
 
@@ -83,7 +85,7 @@ class GeneratedKeys:
 
 def read_key(kind: TokenType, path: Path) -> str:
     """Return a key from the key file. Raises OSError: the file cannot be read."""
-    return str(json.loads(path.read_bytes())[kind]["key"])
+    return str(json.loads(read_regular(path, _MOST_BYTES))[kind]["key"])
 
 
 def _matches(authorization: str | None, key: str) -> bool:

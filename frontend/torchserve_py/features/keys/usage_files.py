@@ -20,10 +20,12 @@ from typing import Any, Final
 from torchserve_py.atomic_file import write_atomically
 from torchserve_py.features.keys.key_account import KeyUsage
 from torchserve_py.settings.schemas.values import is_number
+from ts.protocol.regular_files import read_regular
 
 logger = logging.getLogger(__name__)
 
 _LOCK: Final = ".lock"
+_MOST_BYTES: Final = 64 << 20
 _COUNTS: Final = tuple(field.name for field in fields(KeyUsage))
 
 
@@ -51,7 +53,10 @@ def held_folder(folder: Path) -> Iterator[None]:
 
 
 class UsageOfDay:
-    """What was used on one day, in UTC; what the day's file says already counts. Raises OSError: it cannot be read."""
+    """What was used on one day, in UTC; what the day's file says already counts.
+
+    Raises OSError: it cannot be read; ValueError: it is too large.
+    """
 
     def __init__(self, folder: Path, day: date) -> None:
         self.day = day
@@ -84,7 +89,7 @@ class UsageOfDay:
         write_atomically(self._file, "".join(f"{line}\n" for line in lines))
 
     def _read(self) -> None:
-        for line in self._file.read_text("utf-8", "replace").splitlines():
+        for line in read_regular(self._file, _MOST_BYTES).decode("utf-8", "replace").splitlines():
             try:
                 entry = json.loads(line)
                 used = KeyUsage(**{name: _count(entry[name]) for name in _COUNTS})

@@ -146,7 +146,7 @@ class _Report:
         if self._folder is not None:
             try:
                 self._day = UsageOfDay(self._folder, today)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 logger.error("The usage of today cannot be read, and is not written: %s", error)
 
     def _write(self) -> None:

@@ -17,6 +17,7 @@ from torchserve_py.atomic_file import write_atomically
 from torchserve_py.background_tasks import in_background
 from torchserve_py.features.memory_budget.budgeted_model import BudgetedModel
 from torchserve_py.settings.table import Settings
+from ts.protocol.regular_files import read_regular
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ _NAME: Final = "measured.json"
 _LEAST_CHANGE: Final = 0.05
 #: How many versions are remembered, those measured last.
 _MOST_VERSIONS: Final = 1000
+_MOST_BYTES: Final = 16 << 20
 
 
 class Measured(BaseModel):
@@ -95,7 +97,7 @@ class MeasuredFile:
 
 def _read(path: Path) -> dict[str, Measured]:
     try:
-        return _Versions.model_validate_json(path.read_text("utf-8")).versions
+        return _Versions.model_validate_json(read_regular(path, _MOST_BYTES)).versions
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

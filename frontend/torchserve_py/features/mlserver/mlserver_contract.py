@@ -20,7 +20,8 @@ from torchserve_py.features.open_inference.declared_tensors import DATATYPE
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig
 from torchserve_py.plans.contracts import Configured
 from torchserve_py.settings.schemas.schema import Schema, read
-from torchserve_py.settings.schemas.values import AnyText, Expected, Listed, Nested, json_object, read_bounded
+from torchserve_py.settings.schemas.values import AnyText, Expected, Listed, Nested, json_object
+from ts.protocol.regular_files import read_regular
 
 SERVER_SETTINGS: Final = "settings.json"
 _SHARED_SETTINGS: Final = f"{SERVER_SETTINGS} of the model store"
@@ -217,7 +218,7 @@ def _environment(shared: ServerSettings, store: Path) -> dict[str, str]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = read_bounded(path, _MAX_BYTES)
+        text = read_regular(path, _MAX_BYTES)
         if text.count(b",") >= _MAX_VALUES:
             raise ValueError(f"it has more than {_MAX_VALUES} values")
         return json_object(text)

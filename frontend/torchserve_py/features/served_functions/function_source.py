@@ -7,10 +7,13 @@ from typing import Any, Final
 
 from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.archive.model_files import ModelSource
+from ts.protocol.regular_files import read_regular
 from ts.serve_decorator import METHOD, STATE, Options
 
 _DECORATOR: Final = "serve"
 _PACKAGE: Final = "ts"
+#: A file with more is no source that a person has written.
+_MOST_BYTES: Final = 16 << 20
 #: How long a request waits for others, unless the file says otherwise (milliseconds): the server's own default is for
 #: batches that are worth a longer wait.
 _DELAY: Final = 10
@@ -34,7 +37,10 @@ def read_source(file: Path) -> ModelSource | None:
     Raises InvalidArchive: the decorator is used in a way that cannot work; the message has the file and the line.
     OSError: the file cannot be read.
     """
-    text = file.read_bytes()
+    try:
+        text = read_regular(file, _MOST_BYTES)
+    except ValueError:
+        return None
     if _DECORATOR.encode() not in text:
         return None
     try:

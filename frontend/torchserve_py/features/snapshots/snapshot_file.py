@@ -5,6 +5,7 @@ the handler that a registration has named, and the start-up models that were not
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,9 +112,11 @@ def config_file(environ: Mapping[str, str], cwd: Path) -> ConfigFile | None:
 
 
 def oldest_first(folder: Path) -> list[Path]:
-    """Return the snapshots in a folder, oldest first. Raises OSError."""
-    found = [path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    """Return the snapshots in a folder, oldest first; only regular files are any. Raises OSError."""
+    with os.scandir(folder) as entries:
+        found = [each for each in entries if FILE_NAME.fullmatch(each.name) and each.is_file(follow_symlinks=False)]
+        found.sort(key=lambda each: (each.stat(follow_symlinks=False).st_mtime_ns, each.name))
+    return [Path(each.path) for each in found]
 
 
 def _is_there(location: str, model_store: Path) -> bool:

@@ -18,6 +18,7 @@ from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key, rea
 from torchserve_py.settings.schemas.values import Expected, Flag, Nested, Seconds, Text, Texts, integer, is_inside
 from torchserve_py.settings.schemas.yaml_mapping import YamlMapping
 from ts.features.truss.class_file import CLASS_ARGUMENTS
+from ts.protocol.regular_files import read_regular, read_regular_text
 
 _RESERVED_VARIABLES: Final = ("PORT", "HOSTNAME")
 #: Seconds for loading without ``startup_threshold_seconds``: in Truss the platform decides, and weights are large.
@@ -29,6 +30,7 @@ _RESPONSE_TIMEOUT: Final = 3600
 
 #: A class file is looked at up to that many bytes.
 _MAX_CLASS_FILE: Final = 1 << 20
+_MAX_PROJECT_FILE: Final = 1 << 20
 
 
 def _are_variables(value: Any) -> bool:
@@ -213,8 +215,7 @@ def _not_given(config: TrussConfig, model_dir: Path) -> Iterator[str]:
     path = Path(config.model_module_dir or "model") / (config.model_class_filename or "model.py")
     name = config.model_class_name or "Model"
     try:
-        with (model_dir / path).open("rb") as file:
-            tree = ast.parse(file.read(_MAX_CLASS_FILE))
+        tree = ast.parse(read_regular(model_dir / path, _MAX_CLASS_FILE))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return  # the worker says what is wrong with it
     if any(module in _TRUSS_MODULES for module in _imported(tree)):
@@ -296,7 +297,7 @@ def _completed(yaml: ModelConfig, config: TrussConfig, mapping: YamlMapping) -> 
 def _dependencies(listed: str, model_dir: Path) -> tuple[str, ...]:
     """The dependencies of a project, which a file of TOML lists."""
     try:
-        project = tomllib.loads((model_dir / listed).read_text(encoding="utf-8")).get("project", {})
+        project = tomllib.loads(read_regular_text(model_dir / listed, _MAX_PROJECT_FILE)).get("project", {})
         return tuple(str(each) for each in project.get("dependencies", []))
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InvalidModelConfig(listed, [f"the dependencies of its project cannot be read: {error}"]) from error

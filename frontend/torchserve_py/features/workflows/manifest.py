@@ -10,8 +10,9 @@ from pydantic import BeforeValidator, Field
 from torchserve_py.archive.manifest import MAX_MANIFEST_BYTES
 from torchserve_py.features.workflows.errors import InvalidWorkflow
 from torchserve_py.settings.schemas.schema import Schema, key, read
-from torchserve_py.settings.schemas.values import TEXT, Expected, Nested, is_inside, json_object, read_bounded
+from torchserve_py.settings.schemas.values import TEXT, Expected, Nested, is_inside, json_object
 from torchserve_py.version import __version__
+from ts.protocol.regular_files import read_regular
 
 MANIFEST_PATH = PurePosixPath("WAR-INF", "MANIFEST.json")
 _FILE = Expected("the path of a file in the archive", is_inside)
@@ -43,7 +44,7 @@ class _File(Schema):
 def read_manifest(folder: Path) -> WorkflowManifest:
     """Read the manifest of the archive that was unpacked into `folder`. Raises InvalidWorkflow."""
     try:
-        values, problems = read(_File, json_object(read_bounded(folder / MANIFEST_PATH, MAX_MANIFEST_BYTES)))
+        values, problems = read(_File, json_object(read_regular(folder / MANIFEST_PATH, MAX_MANIFEST_BYTES)))
     except FileNotFoundError as error:
         raise _invalid("there is none; was the archive made by torch-workflow-archiver?") from error
     except (OSError, ValueError) as error:

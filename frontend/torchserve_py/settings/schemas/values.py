@@ -134,15 +134,6 @@ def unexpected(words: str, reason: str = "") -> PydanticCustomError:
     return PydanticCustomError("unexpected", "{reason}it must be {words}", values)
 
 
-def read_bounded(path: Path, limit: int) -> bytes:
-    """Return the content of a file. Raises ValueError: it has more than ``limit`` bytes; OSError: it cannot be read."""
-    with path.open("rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise ValueError(f"the file is larger than {limit} bytes, the most that is read")
-    return content
-
-
 def json_object(text: str | bytes) -> dict[str, Any]:
     """Return the JSON object in a text. Raises ValueError."""
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from torchserve_py.settings.schemas.values import read_bounded
+from ts.protocol.regular_files import read_regular
 
 try:
     from yaml import CSafeLoader as SafeLoader
@@ -53,7 +53,7 @@ def read_yaml_mapping(path: Path, *, last_wins: bool = False) -> YamlMapping:
     Raises UnreadableYaml: the file holds no such mapping; OSError: it cannot be read.
     """
     try:
-        text = read_bounded(path, MAX_SIZE)
+        text = read_regular(path, MAX_SIZE)
     except ValueError as error:
         raise UnreadableYaml(str(error)) from error
     return parse_yaml_mapping(text, last_wins=last_wins)
