@@ -3,11 +3,13 @@
 --
 --   wrk -s load.lua URL -- BODY_FILE SEQUENCE_PREFIX [HEADER VALUE]...
 --
+-- In values of headers {n} stands for a number that no other request has, as 16 hexadecimal digits, and {step} for how
+-- many requests of its thread a request follows, itself included.
+--
 -- With a SEQUENCE_PREFIX that is not empty each thread posts as a sequence of its own: give every connection a thread
 -- (-t equal to -c), because wrk does not tell a script which connection a request is for.
 
 local threads = 0
-local NUMBER = "X-Request-Number: "
 local sent = 0
 
 function setup(thread)
@@ -16,7 +18,7 @@ function setup(thread)
 end
 
 function init(args)
-    local headers = {}
+    local headers = {["X-Request-Number"] = "{n}"}
     for i = 3, #args, 2 do
         headers[args[i]] = args[i + 1]
     end
@@ -24,16 +26,18 @@ function init(args)
         headers["ts_request_sequence_id"] = args[2] .. number
     end
     local file = assert(io.open(args[1], "rb"))
-    headers["X-Request-Number"] = "0"
-    local message = wrk.format("POST", nil, headers, file:read("*a"))
-    local at = message:find(NUMBER, 1, true) + #NUMBER
-    before, behind = message:sub(1, at - 1) .. (number or 0) .. "-", message:sub(at + 1)
+    body = file:read("*a")
     file:close()
+    local message = wrk.format("POST", nil, headers, body)
+    head = message:sub(1, #message - #body)
+    -- wrk calls request() once before the load to look at the first thread's request, and does not send it.
+    sent = number == 1 and -1 or 0
 end
 
 function request()
     sent = sent + 1
-    return before .. sent .. behind
+    local n, step = string.format("%04x%012x", number or 0, math.max(sent, 0)), tostring(math.max(sent, 0))
+    return head:gsub("{(%a+)}", {n = n, step = step}) .. body
 end
 
 function done(summary, latency, requests)

@@ -58,6 +58,7 @@ class HttpLoad:
     body: bytes
     headers: dict[str, str] = field(default_factory=dict)
     sequences: bool = False  # every connection is a sequence of its own
+    prefix: str = "sequence-"  # with which their ids begin
 
     def run(self, target: Target, seconds: int) -> LoadResult:
         """Run wrk for `seconds`. Raises LoadFailed unless every request was answered with status 200."""
@@ -71,7 +72,7 @@ class HttpLoad:
             body.write(self.body)
             body.flush()
             command = [wrk, f"-t{threads}", f"-c{self.connections}", f"-d{seconds}s", "--timeout", "10s"]
-            command += ["-s", str(SCRIPT), url, "--", body.name, "sequence-" if self.sequences else ""]
+            command += ["-s", str(SCRIPT), url, "--", body.name, self.prefix if self.sequences else ""]
             headers = self.headers | target.authorization
             command += [text for header in headers.items() for text in header]
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
