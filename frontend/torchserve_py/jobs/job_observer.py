@@ -48,8 +48,8 @@ class JobObserver(Protocol):
         """
         ...
 
-    def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob:
-        """Note that a request becomes a job of this version of a model."""
+    def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob | None:
+        """Note that a request becomes a job of this version of a model; return None not to follow the job."""
         ...
 
 

@@ -117,8 +117,11 @@ class Model:
         """Admit a request, or refuse it, and tell observers of its begin and end."""
         observed = [] if by_account is None else [by_account]
         for observer in self._observers:
-            observed.append(observer.begin(request, self.name, self.version))
-            request = replace(request, headers=observed[-1].headers)
+            if (begun := observer.begin(request, self.name, self.version)) is not None:
+                observed.append(begun)
+                request = replace(request, headers=begun.headers)
+        if not observed:
+            return self.dispatcher.submit(request, None, refusal)
 
         def end(record: JobRecord, last: Part | None) -> None:
             for each in observed:

@@ -34,6 +34,8 @@ class Written:
         named = None if sequence is None else SequenceRequest(sequence, True, False, (("id", sequence),))
         request = InferenceRequest(((b"Authorization", b"Bearer x"), (b"Accept", b"*/*")), body, sequence=named, **more)
         observed = self.follower.begin(request, "m", "1.0")
+        if observed is None:
+            return
         parts = [Part("j", i + 1 < len(answers), 200, "", [], each, None) for i, each in enumerate(answers)]
         for part in parts[:-1]:
             if observed.part is not None:
@@ -99,6 +101,7 @@ def test_what_the_server_tells_a_handler_of_a_step_is_written(tmp_path: Path) ->
     request = InferenceRequest((*told.items(), ("x-other", "1")), b"")
     journal = Written(tmp_path)
     observed = journal.follower.begin(request, "m", "1.0")
+    assert observed is not None
     observed.end(JobRecord(0, 1, 2, 3, True, "http", 200, False, "j", (), "", "", "w", 0, opens=False), None)
     (record,) = journal.records()
     assert record["headers"] == told

@@ -48,6 +48,8 @@ def test_a_request_is_traced_from_the_door_to_the_handler(tmp_path: Path) -> Non
         assert job["attributes"]["http.route"] == "/predictions/{model_name}"
         assert job["attributes"]["network.protocol.name"] == "http"
         traces.write_text("")
+        not_sampled = f"00-{TRACE}-{PARENT}-00"
+        assert server.predict("m", "x", headers={"traceparent": not_sampled}).text == f"{not_sampled} True"
         assert server.predict("m", "fail").status_code == 503
         eventually(lambda: len(spans_in(traces)) == 2, "the failure is traced")
         failed = spans_in(traces)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ts.context import Context, RequestProcessor
 from ts.features.tracing.model_errors import note_on
-from ts.features.tracing.span_export import HEADERS, provider_of
+from ts.features.tracing.span_export import HEADERS, drops_what_is_not_sampled, is_not_sampled, provider_of
 from ts.protocol.messages import InferRow
 from ts.protocol.request_names import REQUEST_NAME, name_among, usable_name
 from ts.service import EntryPoint
@@ -29,7 +29,9 @@ class HandlerSpans:
     def __init__(self, destination: str, model_name: str) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        self._tracer = provider_of(destination, "torchserve-py-worker").get_tracer("ts")
+        provider = provider_of(destination, "torchserve-py-worker")
+        self._tracer = provider.get_tracer("ts")
+        self._is_dropped = drops_what_is_not_sampled(provider)
         self._propagator = TraceContextTextMapPropagator()
         self._model_name = model_name
 
@@ -97,11 +99,12 @@ class HandlerSpans:
                 yield span
 
     def _of(self, processor: RequestProcessor) -> Any:
+        traceparent = processor.get_request_property(HEADERS[0])
+        if not traceparent or (self._is_dropped and is_not_sampled(traceparent)):
+            return None
         from opentelemetry.context import Context as TraceContext
 
         carrier = {name: value for name in HEADERS if (value := processor.get_request_property(name))}
-        if HEADERS[0] not in carrier:
-            return None
         return self._tracer.start_span("handler", self._propagator.extract(carrier, TraceContext()))
 
 

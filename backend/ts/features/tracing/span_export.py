@@ -4,7 +4,6 @@ A destination is ``otlp`` (the variables ``OTEL_EXPORTER_OTLP_…`` say which co
 in JSON per line.
 """
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,29 @@ if TYPE_CHECKING:
 OTLP: Final = "otlp"
 #: The request headers that carry a trace (W3C).
 HEADERS: Final = ("traceparent", "tracestate")
+_HEXADECIMAL: Final = frozenset("0123456789abcdef")
+
+
+#: Where the flags of a ``traceparent`` of the present version are, and the flag of a trace that is sampled.
+_FLAGS: Final = slice(53, 55)
+_SAMPLED: Final = 1
+#: What OpenTelemetry calls a sampler that follows a client that does not sample.
+_FOLLOWS: Final = "remoteParentNotSampled:AlwaysOffSampler"
+#: How long a span may wait for others before it is written to a file (milliseconds).
+_DELAY: Final = 200
+
+
+def is_not_sampled(traceparent: str) -> bool:
+    """Whether this is the header of a trace of which nobody keeps spans; an invalid header is not."""
+    flags = traceparent[_FLAGS]
+    if traceparent[:3] != "00-" or len(traceparent) != _FLAGS.stop or not set(flags) <= _HEXADECIMAL:
+        return False
+    return not int(flags, 16) & _SAMPLED
+
+
+def drops_what_is_not_sampled(provider: "TracerProvider") -> bool:
+    """Whether the sampler, which a variable of OpenTelemetry's may choose, makes no spans where the client has none."""
+    return _FOLLOWS in provider.sampler.get_description()
 
 
 def provider_of(destination: str, service: str) -> "TracerProvider":
@@ -46,9 +68,9 @@ def to_collector(**options: Any) -> "SpanProcessor":
 
 
 def to_file(path: str) -> "SpanProcessor":
-    """Return the processor that appends each span to a file, as a line of JSON."""
-    from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+    """Return the processor that appends each span to a file, as a line of JSON, from a thread."""
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 
     out = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 - it lives as long as the process
-    exporter = ConsoleSpanExporter(out=out, formatter=lambda span: json.dumps(json.loads(span.to_json())) + "\n")
-    return SimpleSpanProcessor(exporter)
+    exporter = ConsoleSpanExporter(out=out, formatter=lambda span: span.to_json(indent=None) + "\n")
+    return BatchSpanProcessor(exporter, schedule_delay_millis=_DELAY)

@@ -76,9 +76,8 @@ class Journals:
             raise InvalidModel(f"The journal of the model cannot be written in {folder}: {error.strerror}") from error
         return JobJournal(name, version, config, files, self._redact)
 
-    def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob:
+    def begin(self, request: InferenceRequest, model: str, version: str) -> None:
         """Follow no job: only `of_model` returns what does."""
-        return ObservedJob(request.headers, None, lambda record, last: None)
 
 
 def _imported(hook: str) -> Redact:
@@ -111,10 +110,10 @@ class JobJournal:
         """Return this."""
         return self
 
-    def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob:
+    def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob | None:
         """Follow a job if it is in the sample."""
         if request.via == "server" or request.only_ask or not self._is_sampled(request):
-            return ObservedJob(request.headers, None, _nothing)
+            return None
         kept = _KeptAnswer(self._limit)
         body, at = kept_body(request.body, self._limit), time.time()
 
@@ -134,10 +133,6 @@ class JobJournal:
             return random.random() < self._sample  # noqa: S311 - nothing is decided by it that must not be guessed
         digest = hashlib.blake2b(request.sequence.id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
         return int.from_bytes(digest, "big") < self._sample * _HASHES
-
-
-def _nothing(record: JobRecord, last: Part | None) -> None:
-    """Keep nothing of a job that is not in the sample."""
 
 
 class _KeptAnswer:

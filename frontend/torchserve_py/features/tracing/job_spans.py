@@ -20,11 +20,13 @@ from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
-from ts.features.tracing.span_export import HEADERS, OTLP, provider_of
+from ts.features.tracing.span_export import HEADERS, OTLP, drops_what_is_not_sampled, is_not_sampled, provider_of
 from ts.protocol.request_names import name_among
 
 _HTTP: Final = "http"
 _GRPC: Final = "grpc"
+_KEYS: Final = (HEADERS[0].encode(), HEADERS[0])
+_LENGTH: Final = len(HEADERS[0])
 #: OpenAI's paths, as handlers get them in ``url_path``, and what the conventions call each.
 _OPERATIONS: Final = {
     "v1/chat/completions": "chat",
@@ -50,14 +52,17 @@ class JobSpans:
 
         self.in_workers: tuple[str, str] | None = "ts.features.tracing.handler_spans", destination
         self._tracer = provider.get_tracer("torchserve_py")
+        self._is_dropped = drops_what_is_not_sampled(provider)
         self._propagator = TraceContextTextMapPropagator()
 
     def of_model(self, name: str, version: str, keys: PluginKeys) -> Self:
         """Return this: the jobs of all models have spans."""
         return self
 
-    def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob:
-        """Begin the span of a job."""
+    def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob | None:
+        """Begin the span of a job, unless its client says that its trace is not sampled."""
+        if self._is_dropped and is_not_sampled(_traceparent(request.headers)):
+            return None
         from opentelemetry.context import Context
         from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 
@@ -94,6 +99,14 @@ class JobSpans:
 
         sent = (*headers, *((name.encode(), value.encode()) for name, value in own.items()))
         return ObservedJob(sent, f"{span.get_span_context().trace_id:032x}", end)
+
+
+def _traceparent(pairs: Iterable[tuple[Any, Any]]) -> str:
+    """The header of that name as the client has sent it, empty if it has sent none."""
+    for name, value in pairs:
+        if len(name) == _LENGTH and name.lower() in _KEYS:
+            return _text(value)
+    return ""
 
 
 def _carrier(pairs: Iterable[tuple[Any, Any]]) -> dict[str, str]:
