@@ -97,6 +97,9 @@ class ArenaState:
 
     __slots__ = ("length", "on_host", "units")
 
+    #: See `ts.sequence.state_size`: the arena counts what is in the host's memory.
+    is_counted_elsewhere = True
+
     def __init__(self, length: int, units: tuple[_Unit, ...]) -> None:
         self.length = length
         #: Empty while it is only in the host's memory.

@@ -1,23 +1,28 @@
-"""A handler's state as bytes and back: msgpack, with numpy arrays and torch tensors in safetensors' format.
+"""A handler's state as bytes and back: msgpack, with the bytes of numpy arrays and torch tensors behind the tree.
 
 No pickle: decoding a state never runs code. Types that msgpack cannot distinguish (tuples, sets, ``bytearray`` …) are
 marked with extension types, so that decoding restores the original types. An encoded state is one msgpack array::
 
-    [tree, arrays, tensors]     arrays, tensors: b"" or a safetensors file; the tree refers to its entries by number
+    [tree, arrays, tensors]     arrays, tensors: b"" or a list of bytes; the tree refers to them by number
 
-numpy, torch and safetensors are imported only if a state holds their values.
+In what earlier releases have written, arrays and tensors are files of safetensors. numpy and torch are imported only if
+a state holds their values.
+
+Neither end calls itself in C code: what is nested too deep for Python is an error, and never the end of the process.
 """
 
 import importlib
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
-from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple
 
 import msgpack
+
+from ts.jobs.errors import device_failure
+from ts.sequence.state_error import StateError
 
 #: Turns an instance of a user's class into plain values.
 Encoder = Callable[[Any], Any]
@@ -39,11 +44,22 @@ class _Kind(IntEnum):
     CUSTOM = 9
     ARRAY = 10
     TENSOR = 11
+    SPECIAL_ARRAY = 12  # of a subclass
+    SPECIAL_TENSOR = 13  # not dense, quantized, or with gradients
 
 
 _SEQUENCES: Final[Mapping[type, int]] = {tuple: int(_Kind.TUPLE), set: int(_Kind.SET), frozenset: int(_Kind.FROZENSET)}
+_TYPES: Final[Mapping[int, type]] = {code: kind for kind, code in _SEQUENCES.items()}
 _SCALARS = frozenset((int, float, str, bool, bytes, type(None)))
-_MAX_DEPTH = 200
+#: How many containers may be in each other.
+MAX_DEPTH: Final = 100
+#: The depth up to which states are read: earlier releases have written as much.
+_MAX_READ_DEPTH: Final = 200
+#: What reading raises if the bytes are no state.
+_UNREADABLE: Final = (
+    *(ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, SyntaxError),
+    msgpack.UnpackException,
+)
 
 
 def _large_integer(value: Any) -> msgpack.ExtType:
@@ -51,68 +67,19 @@ def _large_integer(value: Any) -> msgpack.ExtType:
     return msgpack.ExtType(_Kind.INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
-_pack = msgpack.Packer(default=_large_integer).pack
+_pack_valid: Final = msgpack.Packer(default=_large_integer).pack
+_pack_any: Final = msgpack.Packer(default=_large_integer, unicode_errors="surrogatepass").pack
 
 
-class StateError(ValueError):
-    """A state that cannot be written as bytes, or bytes that cannot be read as a state."""
+def _pack(value: Any) -> bytes:
+    try:
+        return _pack_valid(value)  # type: ignore[no-any-return]
+    except UnicodeEncodeError:  # half a character, as JSON may have it
+        return _pack_any(value)  # type: ignore[no-any-return]
 
 
 def _name_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-class _Tensors:
-    """The arrays and tensors of one state, by number; safetensors has a file for each kind."""
-
-    def __init__(self, arrays: Mapping[str, Any] | None = None, tensors: Mapping[str, Any] | None = None) -> None:
-        self.arrays: dict[str, Any] = {} if arrays is None else dict(arrays)
-        self.tensors: dict[str, Any] = {} if tensors is None else dict(tensors)
-        self._storages: set[int] = set()
-
-    @classmethod
-    def read(cls, arrays: bytes, tensors: bytes) -> Self:
-        """Return what two files hold; an empty one stands for nothing."""
-        return cls(
-            _safetensors("numpy").load(arrays) if arrays else None,
-            _safetensors("torch").load(tensors) if tensors else None,
-        )
-
-    def files(self) -> tuple[bytes, bytes]:
-        """Return the two files."""
-        return (
-            _safetensors("numpy").save(self.arrays) if self.arrays else b"",
-            _safetensors("torch").save(self.tensors) if self.tensors else b"",
-        )
-
-    def add_array(self, array: Any, place: str) -> str:
-        """Take in a numpy array or scalar; return its number."""
-        import numpy
-
-        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-            raise StateError(f"{place} is an array of type {array.dtype}, which safetensors' format does not know")
-        little = numpy.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-        self.arrays[number := str(len(self.arrays))] = little.reshape(array.shape)
-        return number
-
-    def add_tensor(self, tensor: Any, place: str) -> str:
-        """Take in a torch tensor; return its number."""
-        import torch
-
-        from ts.jobs.device_copies import to_host
-
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex():
-            raise StateError(
-                f"{place} is a tensor of type {tensor.dtype} and layout {tensor.layout}, which safetensors' format does"
-                " not know"
-            )
-        flat = to_host(tensor).contiguous()
-        storage = flat.untyped_storage().data_ptr()
-        if storage in self._storages:
-            flat = flat.clone()  # safetensors refuses tensors that share memory
-        self._storages.add(storage)
-        self.tensors[number := str(len(self.tensors))] = flat
-        return number
 
 
 def _is_flat(value: Any) -> bool:
@@ -123,14 +90,30 @@ def _is_flat(value: Any) -> bool:
     return kind in _SCALARS or (kind is list and _SCALARS.issuperset(map(type, value)))
 
 
-def _safetensors(kind: str) -> Any:
-    try:
-        return importlib.import_module(f"safetensors.{kind}")
-    except ModuleNotFoundError as error:
-        raise StateError(
-            f"a state with {kind} values is stored in safetensors' format; {error.name} is missing for that: install"
-            " torchserve-py[safetensors]"
-        ) from error
+class _Written:
+    """The bytes of the arrays and tensors of a state, in order; and the classes in it that have encoders."""
+
+    __slots__ = ("arrays", "classes", "tensors")
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []
+        self.tensors: list[Any] = []
+        self.classes: set[type] = set()
+
+
+def _add(buffers: list[Any], raw: Any) -> int:
+    buffers.append(raw)
+    return len(buffers) - 1
+
+
+class _Marked(NamedTuple):
+    """A value of an extension type, before it is restored."""
+
+    code: int
+    content: bytes
+
+
+_UNRESTORED: Final = frozenset((list, dict, _Marked))
 
 
 class StateEncoding:
@@ -148,6 +131,8 @@ class StateEncoding:
         self._encoders = {cls: (_name_of(cls), encode) for cls, (encode, _) in (encoders or {}).items()}
         self._decoders = {_name_of(cls): decode for cls, (_, decode) in (encoders or {}).items()}
         self._gpu_id = gpu_id
+        #: The classes of which an instance was restored from what was written of it.
+        self._proven: set[type] = set()
 
     def encode(self, state: Any) -> bytes:
         """Return a state as bytes.
@@ -155,10 +140,24 @@ class StateEncoding:
         Raises StateError: the state holds a value that cannot be encoded; the message names its type and place.
         """
         if _is_flat(state):
-            return bytes(_pack((state, b"", b"")))
-        tensors = _Tensors()
-        tree = self._plain(state, tensors, "state", 0)
-        return bytes(_pack((tree, *tensors.files())))
+            return _pack((state, b"", b""))
+        written = _Written()
+        tree = self._plain(state, written, "state", 0)
+        encoded = _pack((tree, written.arrays or b"", written.tensors or b""))
+        if not self._proven >= written.classes:
+            self._prove(encoded, written.classes)
+        return encoded
+
+    def _prove(self, encoded: bytes, classes: set[type]) -> None:
+        """Make sure that a state with classes that are written for the first time can be read again."""
+        try:
+            self.decode(encoded)
+        except Exception as error:  # a decoder is the handler's code
+            if device_failure(error) is not None:
+                return
+            names = ", ".join(sorted(map(_name_of, classes - self._proven)))
+            raise StateError(f"what is stored of {names} cannot be read again: {error}") from error
+        self._proven |= classes
 
     def decode(self, data: bytes) -> Any:
         """Return the state that was encoded as ``data``.
@@ -166,23 +165,25 @@ class StateEncoding:
         Raises StateError: the bytes are no encoded state, or hold an instance of a class without a decoder.
         """
         try:
-            files = _parts(data, msgpack.ExtType)
-            files.skip()  # the tree, which needs the entries of the files behind it
-            tensors = _Tensors.read(files.unpack(), files.unpack())
+            marked: list[_Marked] = []
+            tree, arrays, tensors = _unpacked(data, marked)
+            if not marked:
+                return tree
+            stored = _Stored(arrays, tensors, self._decoders, self._gpu_id)
             with self._handlers_stream(tensors):
-                return _parts(data, partial(self._restored, tensors)).unpack()
+                return stored.restored(tree, 0)
         except StateError:
             raise
-        except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
+        except _UNREADABLE as error:
             raise StateError(f"stored bytes are no state: {error or type(error).__name__}") from error
 
-    def _handlers_stream(self, tensors: _Tensors) -> AbstractContextManager[None]:
+    def _handlers_stream(self, tensors: Any) -> AbstractContextManager[None]:
         """Return a context in which tensors are restored on the GPU stream that the handler computes on.
 
         CUDA's memory belongs to the stream on which it was allocated: torch gives it to other tensors once it is free,
         although kernels of another stream may still use it.
         """
-        if self._gpu_id is None or not tensors.tensors:
+        if self._gpu_id is None or not tensors:
             return nullcontext()
         import torch
 
@@ -190,90 +191,185 @@ class StateEncoding:
 
         return computing_on(stream_in_use(torch.device("cuda", self._gpu_id)))
 
-    def _plain(self, value: Any, tensors: _Tensors, place: str, depth: int) -> Any:
+    def _plain(self, value: Any, written: _Written, place: str, depth: int) -> Any:
         """Return the form of ``value`` that msgpack can write; C code checks containers that hold only scalars."""
         kind = type(value)
         if kind in _SCALARS:
             return value
-        if depth > _MAX_DEPTH:
-            raise StateError(f"the state is nested more than {_MAX_DEPTH} deep, or contains itself: {place[:80]}…")
+        if depth >= MAX_DEPTH:
+            raise StateError(f"the state is nested more than {MAX_DEPTH} deep, or contains itself: {place[:80]}…")
         if kind is list:
-            return self._plain_items(value, tensors, place, depth)
+            return self._plain_items(value, written, place, depth)
         if kind is dict and _SCALARS.issuperset(map(type, value)):
             if _SCALARS.issuperset(map(type, value.values())):
                 return value
-            return {key: self._plain(item, tensors, f"{place}[{key!r}]", depth + 1) for key, item in value.items()}
+            return {key: self._plain(item, written, f"{place}[{key!r}]", depth + 1) for key, item in value.items()}
         if kind in _SEQUENCES:
-            return msgpack.ExtType(_SEQUENCES[kind], _pack(self._plain_items(list(value), tensors, place, depth)))
+            return msgpack.ExtType(_SEQUENCES[kind], _pack(self._plain_items(list(value), written, place, depth)))
         if kind is bytearray:
             return msgpack.ExtType(_Kind.BYTEARRAY, bytes(value))
-        code, content = self._marked(value, kind, tensors, place, depth)
+        code, content = self._marked(value, kind, written, place, depth)
         return msgpack.ExtType(code, _pack(content))
 
-    def _plain_items(self, items: list[Any], tensors: _Tensors, place: str, depth: int) -> list[Any]:
+    def _plain_items(self, items: list[Any], written: _Written, place: str, depth: int) -> list[Any]:
         if _SCALARS.issuperset(map(type, items)):
             return items
-        return [self._plain(item, tensors, f"{place}[{index}]", depth + 1) for index, item in enumerate(items)]
+        return [self._plain(item, written, f"{place}[{index}]", depth + 1) for index, item in enumerate(items)]
 
-    def _marked(self, value: Any, kind: type, tensors: _Tensors, place: str, depth: int) -> tuple[int, Any]:
+    def _marked(self, value: Any, kind: type, written: _Written, place: str, depth: int) -> tuple[int, Any]:
         """Return the extension type, and its content, of a value that msgpack cannot distinguish or does not know."""
         # Keys that are no scalars, msgpack could write, but not read all of them.
         if kind is dict or kind is OrderedDict:
             pairs = [item for pair in value.items() for item in pair]
-            return _Kind.PAIRS, [kind is OrderedDict, self._plain_items(pairs, tensors, place, depth)]
+            return _Kind.PAIRS, [kind is OrderedDict, self._plain_items(pairs, written, place, depth)]
         if kind in self._encoders:
+            written.classes.add(kind)
             name, encode = self._encoders[kind]
-            return _Kind.CUSTOM, [name, self._plain(encode(value), tensors, f"{place} ({kind.__name__})", depth + 1)]
+            return _Kind.CUSTOM, [name, self._plain(encode(value), written, f"{place} ({kind.__name__})", depth + 1)]
         if kind is complex:
             return _Kind.COMPLEX, [value.real, value.imag]
         if kind is deque:
-            return _Kind.DEQUE, [value.maxlen, self._plain_items(list(value), tensors, place, depth)]
+            return _Kind.DEQUE, [value.maxlen, self._plain_items(list(value), written, place, depth)]
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
-            return _Kind.TENSOR, [tensors.add_tensor(value, place), value.device.type]
+            return self._marked_tensor(value, written, place, depth)
         if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
-            return _Kind.ARRAY, [tensors.add_array(value, place), isinstance(value, numpy.generic)]
+            return self._marked_array(value, written, place, depth)
         raise StateError(
             f"{place} is a {kind.__module__}.{kind.__qualname__}, which cannot be stored: keep plain values, numpy"
             " arrays and torch tensors, or pass encoders={the class: (encode, decode)} to SequenceCache"
         )
 
-    def _restored(self, tensors: _Tensors, code: int, data: bytes) -> Any:
-        """Return the value of an extension type."""
-        if code == _Kind.BYTEARRAY:
-            return bytearray(data)
-        if code == _Kind.INTEGER:
-            return int.from_bytes(data, "big", signed=True)
-        content = msgpack.unpackb(data, strict_map_key=False, ext_hook=partial(self._restored, tensors))
-        for kind, own in _SEQUENCES.items():
-            if code == own:
-                return kind(content)
-        first, second = content
+    def _marked_array(self, value: Any, written: _Written, place: str, depth: int) -> tuple[int, Any]:
+        import numpy
+
+        from ts.sequence.array_bytes import is_plain, parts_of, special_parts
+
+        if not is_plain(value):
+            special = special_parts(value, place)
+            return _Kind.SPECIAL_ARRAY, self._plain_items(special, written, place, depth)
+        raw, name, shape = parts_of(value, place)
+        return _Kind.ARRAY, [_add(written.arrays, raw), isinstance(value, numpy.generic), name, shape]
+
+    def _marked_tensor(self, value: Any, written: _Written, place: str, depth: int) -> tuple[int, Any]:
+        from ts.sequence.tensor_bytes import is_plain, parts_of, special_parts
+
+        if not is_plain(value):
+            special = special_parts(value, place)
+            return _Kind.SPECIAL_TENSOR, self._plain_items(special, written, place, depth)
+        raw, device, name, shape = parts_of(value)
+        return _Kind.TENSOR, [_add(written.tensors, raw), device, name, shape]
+
+
+class _Stored:
+    """An encoded state while it is restored.
+
+    Args:
+        arrays, tensors: The second and third part of the state.
+    """
+
+    def __init__(self, arrays: Any, tensors: Any, decoders: Mapping[str, Decoder], gpu_id: int | None) -> None:
+        self._arrays = _safetensors("numpy").load(arrays) if arrays and type(arrays) is bytes else arrays
+        self._tensors = _safetensors("torch").load(tensors) if tensors and type(tensors) is bytes else tensors
+        self._decoders = decoders
+        self._gpu_id = gpu_id
+
+    def restored(self, value: Any, depth: int) -> Any:
+        """Return what msgpack has read, with all that is marked in it restored."""
+        if depth > _MAX_READ_DEPTH:
+            raise StateError(f"the stored state is nested more than {_MAX_READ_DEPTH} deep")
+        kind = type(value)
+        if kind is _Marked:
+            return self._of_kind(value.code, value.content, depth)
+        if kind is list:
+            return self._items(value, depth)
+        if kind is dict:
+            for key, item in value.items():
+                if type(item) in _UNRESTORED:
+                    value[key] = self.restored(item, depth + 1)
+        return value
+
+    def _items(self, items: list[Any], depth: int) -> list[Any]:
+        for index, item in enumerate(items):
+            if type(item) in _UNRESTORED:
+                items[index] = self.restored(item, depth + 1)
+        return items
+
+    def _of_kind(self, code: int, content: bytes, depth: int) -> Any:
+        value = _unpacked(content, [])
         match code:
+            case _Kind.TUPLE | _Kind.SET | _Kind.FROZENSET:
+                return _TYPES[code](self._items(value, depth))
             case _Kind.COMPLEX:
-                return complex(first, second)
+                return complex(*value)
             case _Kind.DEQUE:
-                return deque(second, first)
+                return deque(self._items(value[1], depth), value[0])
             case _Kind.PAIRS:
-                pairs = zip(second[::2], second[1::2], strict=True)
-                return OrderedDict(pairs) if first else dict(pairs)
-            case _Kind.CUSTOM if first in self._decoders:
-                return self._decoders[first](second)
+                items = self._items(value[1], depth)
+                pairs = zip(items[::2], items[1::2], strict=True)
+                return OrderedDict(pairs) if value[0] else dict(pairs)
             case _Kind.CUSTOM:
-                known = ", ".join(self._decoders) or "none"
-                raise StateError(f"the state holds a {first}, for which there is no decoder here; there are: {known}")
+                name, plain = value
+                return self._custom(name, plain, depth)
             case _Kind.ARRAY:
-                return tensors.arrays[first][()] if second else tensors.arrays[first]
+                return self._array(*value)
             case _Kind.TENSOR:
-                on_device = second != "cpu" and self._gpu_id is not None
-                return tensors.tensors[first].to(f"{second}:{self._gpu_id}") if on_device else tensors.tensors[first]
+                return self._tensor(*value)
+            case _Kind.SPECIAL_ARRAY:
+                from ts.sequence.array_bytes import special_of as special_array
+
+                return special_array(*self._items(value, depth))
+            case _Kind.SPECIAL_TENSOR:
+                from ts.sequence.tensor_bytes import special_of as special_tensor
+
+                return special_tensor(*self._items(value, depth))
         raise StateError(f"stored bytes hold a value of unknown kind {code}")
 
+    def _custom(self, name: str, value: Any, depth: int) -> Any:
+        if name not in self._decoders:
+            known = ", ".join(self._decoders) or "none"
+            raise StateError(f"the state holds a {name}, for which there is no decoder here; there are: {known}")
+        return self._decoders[name](self.restored(value, depth + 1))
 
-def _parts(data: bytes, ext_hook: Callable[[int, bytes], Any]) -> Any:
-    """Return an unpacker of the three parts of an encoded state."""
-    parts = msgpack.Unpacker(max_buffer_size=len(data), strict_map_key=False, ext_hook=ext_hook)
-    parts.feed(data)
-    if parts.read_array_header() != 3:
-        raise ValueError("they have another number of parts")
-    return parts
+    def _array(self, place: Any, is_scalar: bool, name: str | None = None, shape: Sequence[int] = ()) -> Any:
+        """Return an array; it has no type of its own here if an earlier release has written it."""
+        array = self._arrays[place]
+        if name is not None:
+            from ts.sequence.array_bytes import ArrayParts, array_of
+
+            array = array_of(ArrayParts(array, name, shape))
+        return array[()] if is_scalar else array
+
+    def _tensor(self, place: Any, device: str, name: str | None = None, shape: Sequence[int] = ()) -> Any:
+        """Return a tensor; it has no type of its own here if an earlier release has written it."""
+        tensor = self._tensors[place]
+        if name is not None:
+            from ts.sequence.tensor_bytes import TensorParts, tensor_of
+
+            return tensor_of(TensorParts(tensor, device, name, shape), self._gpu_id)
+        return tensor if device == "cpu" or self._gpu_id is None else tensor.to(f"{device}:{self._gpu_id}")
+
+
+def _unpacked(data: bytes, marked: list[_Marked]) -> Any:
+    """Return what msgpack reads; add to ``marked`` what is yet to be restored."""
+
+    def mark(code: int, content: bytes) -> Any:
+        if code == _Kind.BYTEARRAY:
+            return bytearray(content)
+        if code == _Kind.INTEGER:  # which may be a key
+            return int.from_bytes(content, "big", signed=True)
+        value = _Marked(code, content)
+        marked.append(value)
+        return value
+
+    return msgpack.unpackb(data, strict_map_key=False, ext_hook=mark, unicode_errors="surrogatepass")
+
+
+def _safetensors(kind: str) -> Any:
+    try:
+        return importlib.import_module(f"safetensors.{kind}")
+    except ModuleNotFoundError as error:
+        raise StateError(
+            f"an earlier release has stored the {kind} values of this state in safetensors' format; {error.name} is"
+            " missing for that: install torchserve-py[safetensors]"
+        ) from error

@@ -22,8 +22,8 @@ from ts.features.sequence_steps.time_limit import limited_to
 from ts.jobs.errors import LoadError, users_traceback
 from ts.metrics.metric_type_enum import MetricTypes
 from ts.protocol.messages import NOT_MIGRATED
-from ts.sequence.encoding import StateError
 from ts.sequence.sequence_cache import SequenceCache
+from ts.sequence.state_error import StateError
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,9 @@ from ts.features.sequence_steps.state_log import LogEntry, since_latest_state
 from ts.jobs.device_loss import device_is_full
 from ts.jobs.errors import device_failure
 from ts.metrics.metric_type_enum import MetricTypes
-from ts.sequence.encoding import StateEncoding, StateError
+from ts.sequence.encoding import StateEncoding
 from ts.sequence.sequence_cache import SequenceCache
+from ts.sequence.state_error import StateError
 
 #: Called with what a decoder or ``rebuild`` has raised; returns whether there is room now on a device that was full.
 MakeRoom = Callable[[Exception], bool]

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from ts.features.sequence_steps.record import NO_STATE, checkpoint_of
 from ts.features.sequence_steps.state_log import LogEntry, gap, whole_entry
 from ts.features.sequence_steps.stores.store import Lease, StoreSettings
-from ts.sequence.encoding import StateError
 from ts.sequence.sequence_cache import SequenceCache
+from ts.sequence.state_error import StateError
 
 logger = logging.getLogger(__name__)
 
