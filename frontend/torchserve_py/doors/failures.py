@@ -110,7 +110,12 @@ def unsupported(message: str) -> DoorError:
 
 
 def unreadable_request(status: int, message: str) -> Failure:
-    """Return the failure for a client that was too slow (408), or whose bytes are not HTTP within the limits (400)."""
+    """Return the failure for a client that sent no request.
+
+    It was too slow (408), its bytes are not HTTP within the limits (400), or its connection is above the limit (503).
+    """
+    if status == 503:
+        return too_many_connections(message)
     if status == 408:
         return Failure(status, "RequestTimeoutException", message)
     return Failure(status, "BadRequestException", f"Invalid HTTP message. {message}".rstrip())
@@ -204,6 +209,11 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
     Cause.sequence_queue_full: _NO_WORKER,
     Cause.sequence_capacity: _NO_WORKER,
     Cause.draining: (503, UNAVAILABLE, "The server is shutting down and accepts no new work."),
+    Cause.interrupted: (
+        500,
+        INTERNAL,
+        "The server was stopped while it ran the request, which may have had its effect or not.",
+    ),
     Cause.unregistered: (503, UNAVAILABLE, 'Model "{model}" was unregistered before it answered.'),
     Cause.sequence_expired: (410, "SequenceExpiredException", f"{_SUBJECT} has expired. {_START_AGAIN}"),
     Cause.sequence_lost: (410, "SequenceLostException", f"The state of {_NAMED} was lost. {_START_AGAIN}"),

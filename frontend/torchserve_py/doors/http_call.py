@@ -13,7 +13,13 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpExchange, failure_answer
-from torchserve_py.doors.failures import EXPECTED_ERRORS, method_not_allowed, not_found, unreadable_request
+from torchserve_py.doors.failures import (
+    EXPECTED_ERRORS,
+    DoorError,
+    method_not_allowed,
+    not_found,
+    unreadable_request,
+)
 from torchserve_py.doors.responses import ALREADY_SENT, Answer, allows_other_origins
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Match, Reply, Route, Router
 from torchserve_py.doors.token_authorization import Guard
@@ -22,6 +28,7 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.http_connection import HttpConnection
 from torchserve_py.transport.http1.parser import Head
 from torchserve_py.transport.http1.request import OVER, STREAMING, WAITING, Request
+from torchserve_py.transport.refusal_counts import Refusal
 from ts.protocol.messages import STATUS_CANCELLED
 from ts.protocol.request_names import REQUEST_NAME, trace_of, usable_name
 
@@ -49,6 +56,7 @@ class Application:
         self.is_logged = context.settings.access_log
         self.max_body = context.settings.max_request_size
         self.requests = context.metrics.http_requests
+        self.refusals = context.refusals
 
     def call(self, head: Head, connection: HttpConnection) -> HttpCall:
         """Return the request with this head."""
@@ -65,6 +73,8 @@ class Application:
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
         """Return the response to bytes that never became a request."""
+        if status != 503:  # a connection above the limit is counted when it comes
+            self.refusals.note(Refusal.too_slow if status == 408 else Refusal.malformed, peer, message)
         if self.is_logged:
             access_log.note(peer, "UNKNOWN", "/", "HTTP/1.0", status, 0.0)
         return self.responses.whole_failure(unreadable_request(status, message))
@@ -112,7 +122,11 @@ class HttpCall(Request):
                 reply: Reply = Answer(200)
             else:
                 if application.guard is not None:
-                    application.guard.check(self)
+                    try:
+                        application.guard.check(self)
+                    except DoorError as error:
+                        application.refusals.note(Refusal.foreign_page, self.connection.peer, error)
+                        raise
                 reply = self._reply()
         except Exception as error:
             self.raised(error)

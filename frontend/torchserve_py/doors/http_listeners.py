@@ -3,22 +3,25 @@
 A listener has one `Router`; doors with the same address share a listener, as in SageMaker's layout.
 """
 
+from __future__ import annotations
+
 import asyncio
 import importlib
 import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from torchserve_py.doors.binding import bind, http_addresses
 from torchserve_py.doors.description_door import DescriptionDoor
-from torchserve_py.doors.failures import too_many_connections
+from torchserve_py.doors.failures import DoorError, too_many_connections
 from torchserve_py.doors.http_call import Application
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.responses import Answer, json_answer
-from torchserve_py.doors.routing import ANY_PATH, DoorContext, PathValues, Route
+from torchserve_py.doors.routing import ANY_PATH, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.token_authorization import Authorization, Guard
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.plugin_api import DoorOffer
@@ -30,6 +33,7 @@ from torchserve_py.transport.acceptor import Acceptor
 from torchserve_py.transport.admission import Place
 from torchserve_py.transport.http1.http_connection import HttpConnection, Limits
 from torchserve_py.transport.http1.http_server import HttpServer
+from torchserve_py.transport.http1.probe_connection import ProbeConnection, reason_of
 from torchserve_py.transport.http1.request import Request
 
 logger = logging.getLogger(__name__)
@@ -50,6 +54,11 @@ class Doors:
         self._offers = (*offers, _PREDICTIONS)
         self._servers: list[HttpServer] = []
         self._acceptors: list[Acceptor] = []
+        context.on_leave.append(self._leave)
+
+    def _leave(self) -> None:
+        for server in self._servers:
+            server.leave()
 
     async def open(self) -> None:
         """Listen. Raises ListenError, OSError: see `start_doors`."""
@@ -71,22 +80,27 @@ class Doors:
         context, settings = self.context, self.context.settings
         module = module_of("guard") if context.tokens is None else ""
         checks: Guard | None = importlib.import_module(module).guard(settings, address) if module else None
-        admission, budget = context.limits(for_operators="inference_address" not in names)
+        listener = names[0].removesuffix("_address")
+        admission, budget = context.limits(listener, for_operators="inference_address" not in names)
         limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
 
-        def connecting(routes: Sequence[Route]) -> Callable[[Place], HttpConnection]:
+        def serving(routes: Sequence[Route]) -> HttpServer:
             server = HttpServer(Application(context, routes, checks), limits, budget)
             self._servers.append(server)
+            return server
+
+        def connecting(routes: Sequence[Route]) -> Callable[[Place], HttpConnection]:
+            server = serving(routes)
             return lambda place: HttpConnection(server, place)
 
         routes = [route for offer in self._offers if offer.listener in names for route in offer.make(context).routes()]
         connect = connecting([*routes, *DescriptionDoor(context, routes).routes()])
         plain = None if encryption is None else connecting(_PLAIN)
+        probes = serving([*map(_once, (route for route in routes if route.is_probe)), *_FULL])
 
-        def refuse(why: str) -> bytes:
-            return context.responses.whole_failure(too_many_connections(why))
-
-        return lambda listening: Acceptor(listening, admission, connect, refuse, encryption, plain)
+        return lambda listening: Acceptor(
+            listening, admission, connect, lambda place: ProbeConnection(probes, place), encryption, plain
+        )
 
     async def close(self) -> None:
         """Stop listening, let answers that are being written finish for a few seconds, close every connection."""
@@ -121,6 +135,25 @@ async def start_doors(
         await doors.close()
         raise
     return doors
+
+
+def _once(route: Route) -> Route:
+    """Return a route of a probe for connections above the limit, each of which has one request."""
+
+    def answer(request: Request, values: PathValues) -> Reply | None:
+        request.keep_alive = False
+        return route.handler(request, values)
+
+    return replace(route, handler=answer)
+
+
+def _refuse_full(request: Request, values: PathValues) -> Answer:
+    """Refuse a request on a connection above the limit that is no probe."""
+    request.keep_alive = False
+    raise DoorError(too_many_connections(reason_of(request)))
+
+
+_FULL: Final = [Route(path, _refuse_full, token=None, is_quiet=True) for path in ("/", ANY_PATH)]
 
 
 def _refuse_plain(request: Request, values: PathValues) -> Answer:

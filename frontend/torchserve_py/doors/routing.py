@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
+from torchserve_py.doors.connection_counts import ConnectionCounts
 from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpDialect, HttpExchange
 from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.openapi import Operation
@@ -26,6 +27,7 @@ from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.settings.table import Settings
 from torchserve_py.transport.admission import Admission, ConnectionBudget
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.transport.refusal_counts import Refusals
 from torchserve_py.transport.request_budget import ROOM_OF_OPERATORS, RequestBudget
 
 #: The methods of paths that TorchServe serves with any method; models cannot answer TRACE and CONNECT.
@@ -68,6 +70,8 @@ class Route:
         refuse: Answers a request that is refused before it is a job, in another way than the dialect would; or returns
             None: the dialect answers.
         is_quiet: Whether the access log has only refusals (status 4xx): for probes, and pages that ask again and again.
+        is_probe: Whether the route is answered, without a body and without waiting, although the listener has all its
+            connections: whoever asks may end the server if it does not answer.
     """
 
     path: str
@@ -79,6 +83,7 @@ class Route:
     applies: Callable[[Request, PathValues], bool] | None = None
     refuse: Callable[[Request, Failure], Coroutine[Any, Any, Reply] | None] | None = None
     is_quiet: bool = False
+    is_probe: bool = False
 
 
 T = TypeVar("T")
@@ -139,6 +144,9 @@ class DoorContext:
         #: Called once accepted work has had its time, before connections are closed.
         self.on_close: list[Callable[[], None]] = []
         self._connections = ConnectionBudget.of_process()
+        self._counts = ConnectionCounts(metrics)
+        #: What is refused before it is a request.
+        self.refusals = Refusals(self._counts.refused)
         self._budget, self._operators_budget = RequestBudget(), RequestBudget(ROOM_OF_OPERATORS)
 
     def shared(self, make: Callable[[DoorContext], T]) -> T:
@@ -166,12 +174,14 @@ class DoorContext:
         parts = self.serving.submit(model, inference)
         return HttpExchange(dialect, model, model.name, inference.sequence, parts, version, request, self.responses)
 
-    def limits(self, *, for_operators: bool) -> tuple[Admission, RequestBudget]:
-        """Return the limit of a listener's connections, and of what requests hold; all listeners share both."""
-        settings = self.settings
-        admission = Admission(
-            self._connections, settings.max_connections, settings.max_connections_per_client, is_reserved=for_operators
-        )
+    def limits(self, listener: str, *, for_operators: bool) -> tuple[Admission, RequestBudget]:
+        """Return the limit of a listener's connections, and of what requests hold; all listeners share both.
+
+        ``listener`` is its name in metrics.
+        """
+        most, of_client = self.settings.max_connections, self.settings.max_connections_per_client
+        admission = Admission(self._connections, most, of_client, is_reserved=for_operators, refusals=self.refusals)
+        self._counts.show(listener, admission)
         return admission, self._operators_budget if for_operators else self._budget
 
     def start_leaving(self) -> None:

@@ -10,6 +10,7 @@ class Cause(StrEnum):
 
     no_worker = "no_worker"
     draining = "draining"
+    interrupted = "interrupted"
     queue_full = "queue_full"
     overloaded = "overloaded"
     not_loaded = "not_loaded"

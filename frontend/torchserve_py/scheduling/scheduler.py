@@ -430,8 +430,14 @@ class Scheduler:
                 self._withdraw(job, self._final_cause(job, Cause.no_worker), now)
 
     def _final_cause(self, job: Job, cause: Cause) -> Cause:
-        """The cause that the client hears: whether a worker has applied a step of a stored sequence is unknown."""
-        return Cause.outcome_unknown if self._durable and job.sends and not job.unbatched else cause
+        """The cause that the client hears.
+
+        Whether a worker has applied a step of a stored sequence is unknown. And what a worker has begun was not
+        refused: the client must not simply send it again.
+        """
+        if self._durable and job.sends and not job.unbatched:
+            return Cause.outcome_unknown
+        return Cause.interrupted if cause is Cause.draining and job.sends else cause
 
     @property
     def _end_reason(self) -> CloseReason:

@@ -9,7 +9,8 @@ from asyncio import BaseProtocol
 from collections.abc import Callable
 from typing import Final
 
-from torchserve_py.transport.admission import Admission, Place
+from torchserve_py.transport.admission import Admission, NoPlace, Place
+from torchserve_py.transport.refusal_counts import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 Factory = Callable[[Place], BaseProtocol]
 
 _HANDSHAKE_SECONDS: Final = 30.0
+#: The same for a connection above the limit, which may only ask for a probe.
+_PROBE_HANDSHAKE_SECONDS: Final = 5.0
 #: How long accepting pauses when the process has run out of file descriptors (seconds).
 _REST_SECONDS: Final = 0.5
 _ACCEPT_AT_ONCE: Final = 64
@@ -28,8 +31,9 @@ _DEFER_SECONDS: Final = 5
 class Acceptor:
     """Accepts connections until it is closed.
 
-    ``make`` makes the protocol of a connection; with TLS, ``plain`` that of a connection without. ``refuse`` makes the
-    answer to a client beyond the limit, unless there is TLS. A handshake beyond ``most_handshakes`` ends the oldest.
+    ``make`` makes the protocol of a connection; with TLS, ``plain`` that of a connection without. ``probe`` makes that
+    of a connection beyond the limit; without it such a connection is closed. A handshake beyond ``most_handshakes``
+    ends the oldest.
     """
 
     def __init__(
@@ -37,7 +41,7 @@ class Acceptor:
         listening: socket.socket,
         admission: Admission,
         make: Factory,
-        refuse: Callable[[str], bytes] | None = None,
+        probe: Factory | None = None,
         context: ssl.SSLContext | None = None,
         plain: Factory | None = None,
         most_handshakes: int | None = None,
@@ -45,7 +49,7 @@ class Acceptor:
         self._listening = listening
         self._admission = admission
         self._make = make
-        self._refuse = refuse
+        self._probe = probe
         self._context = context
         self._plain = plain
         self._most_handshakes = most_handshakes
@@ -78,7 +82,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in _NO_ROOM:
                     raise
-                logger.error("No more connections can be accepted for now: %s", error)
+                self._admission.refusals.note(Refusal.accept_failed, None, error)
                 self._loop.remove_reader(self._listening)
                 self._rest = self._loop.call_later(_REST_SECONDS, self._resume)
                 return
@@ -87,24 +91,21 @@ class Acceptor:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # or dead clients would stay for ever
             place = self._admission.enter(peer)
-            if isinstance(place, str):
-                self._turn_away(connection, place)
-                continue
+            if isinstance(place, NoPlace):
+                self._admission.refusals.note(place.reason, peer)
+                if self._probe is None:
+                    connection.close()
+                    continue
+                place = self._admission.enter_for_probe(place)
             if self._most_handshakes is not None and len(self._connecting) >= self._most_handshakes:
                 oldest = next(iter(self._connecting))
                 del self._connecting[oldest]
                 oldest.cancel()
             task = self._loop.create_task(self._connect(connection, place))
             self._connecting[task] = None
+            if place.refused:
+                place.give_up = task.cancel
             task.add_done_callback(lambda done: self._connecting.pop(done, None))
-
-    def _turn_away(self, connection: socket.socket, reason: str) -> None:
-        try:
-            if self._refuse is not None and self._context is None:
-                connection.send(self._refuse(reason))
-        except OSError as error:  # the client has disconnected already
-            logger.debug("A refused client left: %s", error)
-        connection.close()
 
     def _resume(self) -> None:
         self._rest = None
@@ -113,18 +114,28 @@ class Acceptor:
     async def _connect(self, connection: socket.socket, place: Place) -> None:
         """Give a connection its protocol, after the handshake."""
         make, context = self._make, self._context
+        if place.refused and self._probe is not None:
+            make = self._probe
         if context is not None and self._plain is not None and not _may_speak_tls(connection):
             make, context = self._plain, None
-        limit = None if context is None else _HANDSHAKE_SECONDS
+            self._admission.refusals.note(Refusal.tls_missing, _peer_of(connection))
+            if place.refused:
+                connection.close()
+                place.leave()
+                return
+        limit = None if context is None else _PROBE_HANDSHAKE_SECONDS if place.refused else _HANDSHAKE_SECONDS
         try:
             await self._loop.connect_accepted_socket(
                 lambda: make(place), connection, ssl=context, ssl_handshake_timeout=limit
             )
         except BaseException as error:
+            peer = _peer_of(connection)
             connection.close()
             place.leave()
             if not isinstance(error, OSError):  # these include time-outs and TLS errors of clients
                 raise
+            if context is not None:
+                self._admission.refusals.note(Refusal.tls_failed, peer, error)
             logger.debug("A connection did not come about: %s", error)
 
 
@@ -155,6 +166,13 @@ async def listening_sockets(host: str, port: int, backlog: int) -> list[socket.s
             listening.close()
         raise
     return sockets
+
+
+def _peer_of(connection: socket.socket) -> object:
+    try:
+        return connection.getpeername()
+    except OSError:  # the client has left
+        return ("a client that has left",)
 
 
 def _may_speak_tls(connection: socket.socket) -> bool:

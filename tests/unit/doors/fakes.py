@@ -38,6 +38,8 @@ class FakeMetrics:
         self.followers: list[Any] = []
         self.handlers = HandlerMetrics()
         self.http_requests: Counter[tuple[str, str, int]] = Counter()
+        #: Families that were added.
+        self.added: list[Any] = []
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -48,7 +50,8 @@ class FakeMetrics:
         self.answers.append((at, status))
 
     def add(self, family: U) -> U:
-        """Show the family nowhere."""
+        """Remember the family."""
+        self.added.append(family)
         return family
 
     def expose(self, names: set[str] | None) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 from tests.unit.doors.conftest import OpenDoors, Start
@@ -64,4 +65,77 @@ async def test_management_has_room_when_strangers_have_taken_all_that_is_shared(
     assert (await serving.request("GET", "/models", door="management")).status == 200
     assert (await serving.request("GET", "/metrics", door="metrics")).status == 200
     for connection in [*held, refused]:
+        await connection.close()
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready", "/ping", "/v2/health/live", "/v2/health/ready"])
+async def test_probes_are_answered_although_all_connections_are_taken(start: Start, path: str) -> None:
+    serving = await start(max_connections=1)
+    held = await answered(serving)
+    for _ in range(20):
+        probe = await serving.raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head = await probe.head()
+        assert head.startswith("http/1.1 200 ")
+        assert "connection: close\r\n" in head
+        await probe.rest()
+        await probe.close()
+    await held.close()
+
+
+async def test_connections_above_the_limit_get_nothing_but_probes(start: Start) -> None:
+    serving = await start(max_connections=1)
+    held = await answered(serving)
+    for head in (b"POST /predictions/m HTTP/1.1\r\nHost: localhost\r\ncontent-length: 3\r\n\r\nabc", b"GET / HT"):
+        refused = await serving.raw(head)
+        assert "ts-error-cause: too_many_connections\r\n" in await refused.head()
+        await refused.rest()
+        await refused.close()
+    await held.close()
+
+
+async def test_a_flood_that_asks_for_nothing_does_not_keep_probes_out(start: Start) -> None:
+    serving = await start(max_connections=1)
+    held = await answered(serving)
+    idle = [await serving.raw(b"") for _ in range(40)]
+    begun = time.monotonic()
+    probe = await serving.raw(REQUEST)
+    assert (await probe.head()).startswith("http/1.1 200 ")
+    assert time.monotonic() - begun < 0.9
+    heads = [await each.head() for each in idle]
+    assert all(head.startswith("http/1.1 503 ") for head in heads)
+    for each in (held, probe, *idle):
+        await each.close()
+
+
+async def test_connections_and_what_is_refused_are_metrics(start: Start) -> None:
+    serving = await start(max_connections=1)
+    held = await answered(serving)
+    refused = await serving.raw(b"")
+    await refused.head()
+    garbage = await serving.raw(b"\x16\x03\x01 no http\r\n\r\n", door="management")
+    await garbage.head()
+    shown = {
+        (family.name, each.text): sample.value
+        for family in serving.metrics.added
+        for each in family.series
+        for sample in each.instrument.samples()
+    }
+    assert shown["ts_connections", 'listener="inference",'] == 1
+    assert shown["ts_connections_limit", 'listener="inference",'] == 1
+    assert shown["ts_refusals_total", 'reason="listener_full",'] == 1
+    assert shown["ts_refusals_total", 'reason="malformed",'] == 1
+    for each in (held, refused, garbage):
+        await each.close()
+
+
+async def test_every_answer_of_a_server_that_leaves_closes_its_connection(start: Start) -> None:
+    serving = await start()
+    idle = await answered(serving)
+    serving.doors.context.start_leaving()
+    idle.writer.write(REQUEST)
+    new = await serving.raw(REQUEST)
+    for connection in (idle, new):
+        assert "connection: close\r\n" in await connection.head()
+        await connection.rest()
+        assert connection.reader.at_eof()
         await connection.close()

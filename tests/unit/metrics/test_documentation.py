@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.metrics.exposition import documented, server_metrics
 
+from torchserve_py.doors.connection_counts import ConnectionCounts
 from torchserve_py.features.bookmarks.bookmark_counts import BookmarkCounts
 from torchserve_py.features.fleet.fleet_member import FleetMember, show_member
 from torchserve_py.features.journal.journal_care import journal_families
@@ -26,6 +27,7 @@ def test_every_family_is_documented_with_its_type() -> None:
     metrics = server_metrics()
     metrics.model("noop", "1.0")
     BudgetMetrics(metrics)
+    ConnectionCounts(metrics)
     nobody: Any = None
     show_member(metrics, FleetMember(nobody, nobody))
     shadows = Shadows(nobody)

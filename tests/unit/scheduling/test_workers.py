@@ -201,6 +201,15 @@ def test_a_server_that_goes_away_ends_sequences_as_drained():
     assert play.close(Cause.draining) == ["a: draining", "- end s: drained"]
 
 
+def test_what_a_worker_runs_when_the_server_stops_is_interrupted_and_what_waits_is_refused():
+    play = Play(Policy())
+    play.submit("a")
+    play.submit("b")
+    told = [effect for effect in play.close(Cause.draining) if "cancel" not in effect]
+    assert told == ["a: interrupted", "b: draining"]
+    assert play.submit("c") == ["c: draining"]
+
+
 def test_closing_releases_workers_that_retire():
     play = Play(Policy())
     play.submit("a")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchserve_py.transport.admission import Admission, ConnectionBudget, Place, client_at, client_of
+from torchserve_py.transport.admission import PROBES, Admission, ConnectionBudget, NoPlace, Place, client_at, client_of
 
 
 def admitted(admission: Admission, client: str | None = None) -> Place:
@@ -12,9 +12,9 @@ def admitted(admission: Admission, client: str | None = None) -> Place:
 
 
 def refused(admission: Admission, client: str | None = None) -> str:
-    reason = admission.enter(None if client is None else (client, 1))
-    assert isinstance(reason, str)
-    return reason
+    refused = admission.enter(None if client is None else (client, 1))
+    assert isinstance(refused, NoPlace)
+    return refused.message
 
 
 def test_clients_are_counted_one_by_one() -> None:
@@ -39,7 +39,7 @@ def test_who_was_refused_makes_no_room_by_leaving() -> None:
     assert refused(admission, "10.0.0.1")
     assert refused(admission, "10.0.0.2")
     first.leave()
-    assert not isinstance(admission.enter(("10.0.0.2", 1)), str)
+    assert isinstance(admission.enter(("10.0.0.2", 1)), Place)
     second.leave()
 
 
@@ -77,3 +77,24 @@ def test_all_listeners_share_what_the_process_has_and_operators_have_a_reserve()
 def test_a_quarter_of_the_file_descriptors_is_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (1000, 1000))
     assert ConnectionBudget.of_process().total == 750
+
+
+def test_a_full_listener_has_a_few_places_for_probes_and_the_oldest_makes_room() -> None:
+    admission = Admission(ConnectionBudget(100), 1)
+    held = admitted(admission)
+    refused = admission.enter(None)
+    assert isinstance(refused, NoPlace)
+    places = [admission.enter_for_probe(refused) for _ in range(PROBES)]
+    given_up = list[Place]()
+    for each in places:
+        each.give_up = lambda each=each: given_up.append(each)
+    places[1].leave()
+    admission.enter_for_probe(refused)
+    assert given_up == []
+    last = admission.enter_for_probe(refused)
+    assert given_up == [places[0]]
+    places[0].leave()
+    last.leave()
+    assert (admission.open, last.refused) == (1, "The server holds 1 connections, which is its limit.")
+    held.leave()
+    assert isinstance(admission.enter(None), Place)

@@ -93,7 +93,8 @@ class GrpcDoors:
                 names.append(service.full_name)
                 methods |= methods_of(service, table, self.context, _tensor_limit(settings))
         state = HealthService(self.context, names)
-        methods |= state.methods(_SMALL)
+        probes = state.methods(_SMALL)
+        methods |= probes
         definitions = [health_pb2, reflection_pb2, *(definition for definition, _ in services)]
         methods[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = Method(
             CommentedReflection(names, _pool_of(definitions)).answer,
@@ -108,7 +109,9 @@ class GrpcDoors:
             _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_ms")),
             _seconds(getattr(settings, f"grpc_{kind}_max_connection_age_grace_ms")),
         )
-        server = GrpcServer(methods, limits, *self.context.limits(for_operators=kind == "management"))
+        limited = self.context.limits(f"grpc_{kind}", for_operators=kind == "management")
+        server = GrpcServer(methods, limits, *limited, probes)
+        self.context.on_leave.append(server.leave)
         await self._listen(kind, server, context)
         self._servers.append((server, state))
 

@@ -37,7 +37,7 @@ class V1ModelsDoor(Door):
         self._created = int(time.time())
 
     def routes(self) -> Iterator[Route]:
-        yield Route("/", self._alive, READING, token=None, operations=(_ALIVE,))
+        yield Route("/", self._alive, READING, token=None, operations=(_ALIVE,), is_probe=True)
         yield Route("/v1/models", self._list, READING, operations=(_LIST,))
         yield Route("/v1/models/{model_name}", self._show, READING, operations=(_SHOW,))
 

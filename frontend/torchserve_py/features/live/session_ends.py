@@ -38,7 +38,7 @@ class SessionOver(Exception):
 
 def check_server_stays(failure: Failure | None) -> None:
     """Raise SessionOver if a step has failed because the server or the model goes."""
-    if failure is not None and failure.cause in (Cause.draining, Cause.unregistered):
+    if failure is not None and failure.cause in (Cause.draining, Cause.interrupted, Cause.unregistered):
         raise SessionOver(GOING[0], failure.message)
 
 

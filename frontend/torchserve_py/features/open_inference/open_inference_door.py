@@ -120,7 +120,8 @@ class OpenInferenceDoor(Door):
         ):
             token = TokenType.management if "/repository/" in path else TokenType.inference
             methods = ("POST",) if token is TokenType.management else READING
-            yield Route(path, serve, methods, token, operations=(documents.SERVER[path],))
+            is_probe = path.startswith("/v2/health/")
+            yield Route(path, serve, methods, token, operations=(documents.SERVER[path],), is_probe=is_probe)
         yield Route("/v2/repository/{repository}/index", self._index, ("POST",), TokenType.management)
 
     def _model_rows(self) -> Iterator[Route]:

@@ -27,11 +27,11 @@ class ProbesDoor(Door):
     """Answers probes."""
 
     def routes(self) -> Iterator[Route]:
-        yield Route("/ping", self._ping, operations=(_PING,))
-        yield Route("/live", self._live, token=None, operations=(_LIVE,))
-        yield Route("/ready", self._ready, token=None, operations=(_READY,))
+        yield Route("/ping", self._ping, operations=(_PING,), is_probe=True)
+        yield Route("/live", self._live, token=None, operations=(_LIVE,), is_probe=True)
+        yield Route("/ready", self._ready, token=None, operations=(_READY,), is_probe=True)
         if self.settings.health_route:
-            yield Route(self.settings.health_route, self._ready, READING, token=None)
+            yield Route(self.settings.health_route, self._ready, READING, token=None, is_probe=True)
 
     def _ping(self, request: Request, values: PathValues) -> Answer:
         healthy = self.serving.healthy()

@@ -1,9 +1,8 @@
 """Snapshots of a running server: when one is written, what is in it, and how many are kept.
 
 A snapshot is written after the start, after a change of the models, and before the server ends. It has all models, so
-that many changes one after the other must not write one each: all that change within a second share the next. The event
-loop only collects the values; a thread writes the file. A disk that hangs keeps neither the server's end nor the process
-waiting.
+changes one after the other must not write one each: those within a second share the next. The event loop only collects
+the values; a thread writes the file. A disk that hangs keeps neither the server's end nor the process waiting.
 """
 
 import asyncio

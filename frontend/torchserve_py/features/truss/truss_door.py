@@ -92,8 +92,9 @@ class TrussDoor(Door):
                 yield Route(f"{base}{path}", refuse, ("POST",), dialect=TRUSS_DIALECT, applies=is_meant)
         stream = partial(self._serve, Endpoint.websocket)
         yield Route(BIDIRECTIONAL_STREAM, stream, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone)
-        yield Route("/ping", self._ping, _GET, dialect=TRUSS_DIALECT, applies=self._serve_alone, is_quiet=True)
-        yield Route("/", self._live, _GET, None, TRUSS_DIALECT, applies=self._is_root, is_quiet=True)
+        probe = partial(Route, dialect=TRUSS_DIALECT, is_quiet=True, is_probe=True)
+        yield probe("/ping", self._ping, _GET, applies=self._serve_alone)
+        yield probe("/", self._live, _GET, None, applies=self._is_root)
         settings = self.settings
         if not (settings.enable_metrics_api and settings.metrics_address.shares_listener(settings.inference_address)):
             has_one = partial(self._is_meant, Endpoint.metrics)  # otherwise the path shows the server's metrics

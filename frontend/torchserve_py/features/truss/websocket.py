@@ -134,6 +134,6 @@ class WebSocketDialect(TrussDialect):
 
 def _farewell(cause: Cause) -> tuple[int, bytes]:
     """Return the close code and reason for the client of a job that ended without an answer."""
-    if cause in (Cause.draining, Cause.unregistered):
+    if cause in (Cause.draining, Cause.interrupted, Cause.unregistered):
         return _SERVICE_RESTART, b"The server is shutting down, or the model was unregistered."
     return _INTERNAL_ERROR, MODEL_FAILED.encode()

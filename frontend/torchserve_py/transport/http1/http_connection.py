@@ -146,7 +146,7 @@ class HttpConnection(ClientTransport):
 
     def __init__(self, server: Listener, place: Place | None = None) -> None:
         super().__init__()
-        self._place = place
+        self.place = place
         self.loop = server.loop
         self.peer: Any = None
         self.is_secure = False
@@ -208,8 +208,8 @@ class HttpConnection(ClientTransport):
         self._parser.close()
         self._held.clear()
         self._server.closed(self)
-        if self._place is not None:
-            self._place.leave()
+        if self.place is not None:
+            self.place.leave()
         self.pace.on_disconnect()
         self._count_no_unread()
         upgraded, self._upgraded = self._upgraded, None
@@ -488,6 +488,12 @@ class HttpConnection(ClientTransport):
         held, self._held = bytes(self._held), bytearray()
         self.set_reading(True)
         receiver.data_received(held)
+
+    def close_after_requests(self) -> None:
+        """Close the connection after the last request whose head has arrived; without one, after the next."""
+        last = self._queue[-1] if self._queue else self._current
+        if isinstance(last, Request) and self._upgraded is None:
+            last.keep_alive = False
 
     def go_away(self) -> None:
         """Close the connection as soon as the request that is being answered is finished."""

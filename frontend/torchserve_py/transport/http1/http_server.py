@@ -4,20 +4,45 @@ import asyncio
 
 from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http1.http_connection import Application, HttpConnection, Limits
+from torchserve_py.transport.http1.parser import Head
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.request_budget import RequestBudget
+
+
+class LastRequests:
+    """Answers as another application does, and lets each connection end after the answer to its next request."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self.refusal = application.refusal
+
+    def call(self, head: Head, connection: HttpConnection) -> Request:
+        """Return the request with this head."""
+        request = self._application.call(head, connection)
+        if not head.upgrades:
+            request.keep_alive = False
+        return request
 
 
 class HttpServer:
     """Knows and closes the connections of a listener; without ``budget`` it has one of its own."""
 
     def __init__(self, application: Application, limits: Limits, budget: RequestBudget | None = None) -> None:
-        self.application = application
+        self.application: Application = application
         self.limits = limits
         self.budget = budget or RequestBudget()
         self.decompressor = Decompressor()
         self.loop = asyncio.get_running_loop()
         self.connections: set[HttpConnection] = set()
         self._all_closed: asyncio.Future[None] | None = None
+
+    def leave(self) -> None:
+        """Have clients go elsewhere: from now on every answer says that its connection is closed."""
+        if isinstance(self.application, LastRequests):
+            return
+        self.application = LastRequests(self.application)
+        for connection in tuple(self.connections):
+            connection.close_after_requests()
 
     async def close(self, grace: float) -> None:
         """Close each connection once its request is answered; after ``grace`` seconds give up what is left."""

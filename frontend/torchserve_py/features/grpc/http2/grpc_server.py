@@ -11,11 +11,16 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from torchserve_py.features.grpc.http2.call import Limits, Method
+from grpc import StatusCode
+
+from torchserve_py.features.grpc.http2.call import Denied, Limits, Method
+from torchserve_py.features.grpc.http2.frames import ConnectionFailed
 from torchserve_py.features.grpc.http2.http2_connection import Http2Connection
+from torchserve_py.features.grpc.http2.request_head import Metadata
 from torchserve_py.transport.acceptor import Acceptor, listening_sockets
-from torchserve_py.transport.admission import Admission, ConnectionBudget
+from torchserve_py.transport.admission import Admission, ConnectionBudget, Place
 from torchserve_py.transport.decompression import Decompressor
+from torchserve_py.transport.refusal_counts import Refusal
 from torchserve_py.transport.request_budget import RequestBudget
 
 logger = logging.getLogger(__name__)
@@ -25,12 +30,20 @@ _BACKLOG: Final = 1024
 _CANCEL_LIMIT: Final = 5.0
 #: The jitter of a connection's age, so that clients do not all reconnect at once.
 _AGE_JITTER: Final = 0.1
+#: For connections above the limit: calls, and seconds that a stalled call, a connection and its last calls are kept.
+_OF_PROBES: Final = Limits(4, 5.0, 2.0, 1.0)
+
+
+def _refuse_full(metadata: Metadata, peer: str) -> Denied:
+    """Refuse a call on a connection above the limit."""
+    return Denied(StatusCode.UNAVAILABLE, "The server has all the connections that it may have.")
 
 
 class GrpcServer:
     """Serves methods, by path (``/package.Service/Method``).
 
     Without ``admission`` the limit of the process limits connections; without ``budget`` the server has one of its own.
+    A connection above the limit may call ``probes``, the methods that say whether the server lives, for a moment.
     """
 
     def __init__(
@@ -39,6 +52,7 @@ class GrpcServer:
         limits: Limits,
         admission: Admission | None = None,
         budget: RequestBudget | None = None,
+        probes: Mapping[str, Method] | None = None,
     ) -> None:
         self.methods = methods
         self.limits = limits
@@ -48,6 +62,11 @@ class GrpcServer:
         #: The open connections, each with the timer of its age, if that is limited.
         self._connections: dict[Http2Connection, asyncio.TimerHandle | None] = {}
         self._admission = admission or Admission(ConnectionBudget.of_process(), sys.maxsize)
+        #: What connections above the limit belong to.
+        self._full: GrpcServer | None = None
+        if probes is not None:
+            refused = {path: each._replace(admit=_refuse_full) for path, each in methods.items()}
+            self._full = GrpcServer(refused | dict(probes), _OF_PROBES, self._admission, self.budget)
         self._acceptors: list[Acceptor] = []
         self._all_closed: asyncio.Future[None] | None = None
 
@@ -60,9 +79,25 @@ class GrpcServer:
             context.set_alpn_protocols(["h2"])
         sockets = await listening_sockets(host, port, _BACKLOG)
         connect = partial(Http2Connection, self)
-        self._acceptors = [Acceptor(listening, self._admission, connect, context=context) for listening in sockets]
+        probe = None if self._full is None else self._full.connect_for_probe
+        self._acceptors = [Acceptor(each, self._admission, connect, probe, context) for each in sockets]
         number: int = sockets[0].getsockname()[1]
         return number
+
+    def connect_for_probe(self, place: Place) -> Http2Connection:
+        """Return the protocol of a connection that makes room for others when it must."""
+        connection = Http2Connection(self, place)
+        place.give_up = connection.abort
+        return connection
+
+    def failed(self, peer: str, error: ConnectionFailed) -> None:
+        """Note that a client has violated the protocol."""
+        self._admission.refusals.note(Refusal.malformed, (peer,), f"{error.code.name}: {error}")
+
+    def leave(self) -> None:
+        """Have clients go elsewhere: open connections take no more calls. New ones are served."""
+        for connection in tuple(self._connections):
+            connection.finish()
 
     async def stop(self, grace: float) -> None:
         """Accept nothing more; end the calls that are left after ``grace`` seconds.
@@ -74,6 +109,8 @@ class GrpcServer:
         if self._connections:
             await self._end_connections(grace)
         self.decompressor.close()
+        if self._full is not None:
+            await self._full.stop(grace)
 
     async def _end_connections(self, grace: float) -> None:
         self._all_closed = asyncio.get_running_loop().create_future()

@@ -74,6 +74,7 @@ class Listener(Protocol):
     unread: UnreadOfAll
     decompressor: Decompressor
 
+    def failed(self, peer: str, error: ConnectionFailed) -> None: ...
     def opened(self, connection: Http2Connection) -> None: ...
     def closed(self, connection: Http2Connection) -> None: ...
 
@@ -257,7 +258,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _fail(self, error: ConnectionFailed) -> None:
         """End the connection with a GOAWAY that names the client's violation of the protocol."""
-        logger.debug("The gRPC connection of %s ends: %s: %s", self.peer, error.code.name, error)
+        self.server.failed(self.peer, error)
         if self._transport is not None:
             goaway = frames.goaway(self._last_id, error.code, str(error))
             self._transport.write(b"".join((*self.sender.out, goaway)))
