@@ -13,6 +13,7 @@ from torchserve_py import shell_completion
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.plugins import module_of, plugins, reports
 from torchserve_py.server_process import SERVER, become, hold_end_signals
+from torchserve_py.terminal import tell
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except FeatureUnavailable as error:
-        print(error, file=sys.stderr)
+        tell(error, to_stderr=True)
         return _UNAVAILABLE
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -48,11 +49,11 @@ def _run(argv: Sequence[str]) -> int:
         commands = _commands()
         if argv[0] in commands:
             return int(importlib.import_module(commands[argv[0]]).main(argv[1:]))
-        print(_no_command(argv[0], commands), file=sys.stderr)
+        tell(_no_command(argv[0], commands), to_stderr=True)
         return _WRONG_USAGE
     code = _obey(argv)
     if code and not argv:
-        print("torchserve-py serve PATH serves a model as it is; torchserve-py --help tells the flags", file=sys.stderr)
+        tell("torchserve-py serve PATH serves a model as it is; torchserve-py --help tells the flags", to_stderr=True)
     return code
 
 
@@ -63,7 +64,7 @@ def _obey(argv: Sequence[str]) -> int:
 
     flags = parse_flags(argv)
     if flags.version:
-        print(f"TorchServe Version is {TORCHSERVE_VERSION}\ntorchserve-py {__version__}")
+        tell(f"TorchServe Version is {TORCHSERVE_VERSION}\ntorchserve-py {__version__}")
         return 0
     for flag, offer in reports().items():
         if flags.given(flag):
@@ -71,13 +72,13 @@ def _obey(argv: Sequence[str]) -> int:
     if module := module_of("server_launcher"):
         return int(importlib.import_module(module).run(argv))
     if flags.stop:
-        print("Nothing in this installation stops servers; send the server SIGTERM.")
+        tell("Nothing in this installation stops servers; send the server SIGTERM.")
         return _UNAVAILABLE
     hold_end_signals()
     errors = Resolution(flags, os.environ, Path.cwd()).errors
     if not errors:
         become(SERVER, argv)
-    print("\n".join(errors))
+    tell("\n".join(errors))
     return 1
 
 

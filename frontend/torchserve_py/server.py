@@ -45,6 +45,7 @@ from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.log_config import LogConfigError
 from torchserve_py.settings.resolution import Resolution, SettingsError
 from torchserve_py.settings.table import Settings
+from torchserve_py.terminal import tell
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.launch_command import worker_package_root
@@ -206,7 +207,7 @@ def _import_doors() -> tuple[ModuleType, list[DoorOffer], list[ListenerOffer], l
 async def _say_started(server: Server) -> None:
     """Tell launchers that the server has started."""
     # They wait for exactly this line; written at once with its end, so that no line of the log gets into it.
-    await asyncio.to_thread(print, f"{STARTED_LINE}\n", end="", flush=True)
+    await asyncio.to_thread(print, f"{STARTED_LINE}\n", end="")
     await asyncio.Event().wait()
 
 
@@ -320,7 +321,7 @@ def _configure_and_run() -> int:
         settings = resolution.settings()
         configure_logging(settings)
     except (SettingsError, LogConfigError, OSError) as error:
-        print(error, flush=True)  # logging is not configured yet
+        tell(error)  # logging is not configured yet
         return 1
     versions = (__version__, TORCHSERVE_VERSION, platform.python_version(), os.getpid())
     logger.info("torchserve-py %s, compatible with TorchServe %s, runs on Python %s as process %d", *versions)

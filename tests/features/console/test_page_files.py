@@ -1,6 +1,9 @@
 """Rules for the files of the page: short, no foreign host, no markup from texts, no code that the policy forbids."""
 
+import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,3 +34,14 @@ def test_every_file_that_a_module_imports_is_served() -> None:
 
 def test_the_library_comes_with_its_licence() -> None:
     assert "MIT" in (PAGE / "vendor" / "LICENSE.uPlot").read_text()
+
+
+def test_control_characters_of_stored_texts_are_shown_as_escapes() -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs Node.js")
+    text = json.dumps("a\x1b[2J\u202eb\u2066\x9bc\td\ne")
+    script = f"import({json.dumps((PAGE / 'dom.js').as_uri())}).then((dom) => console.log(dom.visible({text})))"
+    command = [node, "--experimental-default-type=module", "--eval", script]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert said == "a\\u001b[2J\\u202eb\\u2066\\u009bc\td\ne\n"

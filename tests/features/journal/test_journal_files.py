@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from torchserve_py.features.journal import read_journal
 from torchserve_py.features.journal.journal_files import JournalFiles
 from torchserve_py.features.journal.journal_record import JournalRecord
 from torchserve_py.features.journal.read_journal import JournalReader, JournalUnreadable
@@ -123,3 +124,90 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         JournalFiles(tmp_path / "file" / "m", WEEK, 1, None)
+
+
+def sealed(folder: Path, numbers: range) -> tuple[Path, bytes, list[bytes]]:
+    """Return an encrypted file, its first line, and its other lines."""
+    JournalFiles(folder, WEEK, 1 << 30, KEY).write([line(number) for number in numbers])
+    (file,) = folder.glob("*.jsonl")
+    first, *lines = file.read_bytes().splitlines(keepends=True)
+    return file, first, lines
+
+
+@pytest.mark.parametrize(
+    ("order", "read", "damaged", "missing"),
+    [
+        ([0, 1, 2, 3], [0, 1, 2, 3], 0, 0),
+        ([0, 3], [0, 3], 0, 2),
+        ([1, 2, 3], [1, 2, 3], 0, 1),
+        ([0, 1, 1, 2, 3], [0, 1, 2, 3], 1, 0),
+        ([0, 2, 1, 3], [0, 2, 3], 1, 1),
+        ([3, 0, 1, 2], [3], 3, 3),
+        ([0, None, 2, 3], [0, 2, 3], 1, 0),
+        ([0, None, 3], [0, 3], 1, 1),
+        ([0, 1, None, 2, 3], [0, 1, 2, 3], 1, 0),
+        ([None, 1, 2, 3], [1, 2, 3], 1, 0),
+    ],
+)
+def test_sealed_lines_that_are_missing_double_or_moved_are_noticed(
+    order: list[int | None], read: list[int], damaged: int, missing: int, tmp_path: Path
+) -> None:
+    file, first, lines = sealed(tmp_path, range(4))
+    file.write_bytes(first + b"".join(b'{"n": 1}\n' if each is None else lines[each] for each in order))
+    reader = JournalReader([file], KEY)
+    assert [reader.read(place)["step"] for place in reader.places] == read
+    assert (reader.damaged, reader.missing) == (damaged, missing)
+    assert order[0] == 3 or reader.places[-1].lost == damaged + missing
+
+
+@pytest.mark.parametrize("number", [1.5, "1", None, -1, 2**100, True, [1]])
+def test_a_sealed_line_with_another_number_is_damaged(number: Any, tmp_path: Path) -> None:
+    file, first, lines = sealed(tmp_path, range(3))
+    changed = {**json.loads(lines[1]), "n": number}
+    if number is not True:  # which is 1
+        file.write_bytes(first + lines[0] + json.dumps(changed).encode() + b"\n" + lines[2])
+    reader = JournalReader([file], KEY)
+    assert (len(reader.places), reader.damaged) == ((3, 0) if number is True else (2, 1))
+
+
+def test_with_a_key_only_sealed_lines_count_and_once(tmp_path: Path) -> None:
+    file, first, lines = sealed(tmp_path, range(3))
+    copied = tmp_path / "z.jsonl"
+    copied.write_bytes(first + lines[0])
+    with pytest.raises(JournalUnreadable, match=r"z\.jsonl is a copy of "):
+        JournalReader([tmp_path], KEY)
+    copied.write_bytes(line(1))
+    with pytest.raises(JournalUnreadable, match=r"z\.jsonl is not encrypted; replay it without --key-file"):
+        JournalReader([tmp_path], KEY)
+    copied.unlink()
+    assert len(JournalReader([tmp_path, file], KEY).places) == 3, "a file that is named twice is read once"
+
+
+def test_a_later_format_in_one_line_is_damage(tmp_path: Path) -> None:
+    later = json.dumps({**record(2), "format": 9}).encode() + b"\n"
+    (tmp_path / "a.jsonl").write_bytes(line(1) + later + line(3))
+    reader = JournalReader([tmp_path], None)
+    assert (len(reader.places), reader.damaged) == (2, 1)
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00", "9999-12-31T23:59:59+00:00", "now", ""])
+def test_a_time_that_cannot_be_is_damage(time: str, tmp_path: Path) -> None:
+    changed = json.dumps({**record(2), "time": time}).encode() + b"\n"
+    (tmp_path / "a.jsonl").write_bytes(line(1) + changed + line(3))
+    reader = JournalReader([tmp_path], None)
+    assert len(reader.places) + reader.damaged == 3
+    assert [place.lost for place in reader.places][-1] == reader.damaged
+
+
+def test_a_line_that_is_longer_than_any_record_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_journal, "_LONGEST_LINE", 2000)
+    (tmp_path / "a.jsonl").write_bytes(line(1) + b"x" * 9000 + b"\n" + line(2) + b"y" * 9000)
+    reader = JournalReader([tmp_path], None)
+    assert [reader.read(place)["step"] for place in reader.places] == [1, 2]
+    assert (reader.damaged, reader.incomplete) == (1, 1)
+
+
+def test_a_fifo_is_no_file_of_a_journal(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(JournalUnreadable, match="it is a FIFO, not a regular file"):
+        JournalReader([tmp_path], None)

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 from tests.features.replay.recorded import recorded, step
+from tests.unit.doors.conftest import Start
 
-from torchserve_py.features.replay.replay_requests import NotReplayable, ReplayRequest, request_of
+from torchserve_py.doors import routing
+from torchserve_py.doors.path_templates import read_template
+from torchserve_py.features.replay.recorded_paths import OWN_SEGMENTS, NotReplayable
+from torchserve_py.features.replay.replay_requests import ReplayRequest, request_of
 from ts.features.forms.form_bodies import parse_form
 from ts.features.open_inference.protos.infer_pb2 import InferParameter, ModelInferRequest
 
@@ -59,11 +63,19 @@ def test_a_stream_asks_for_bare_messages_and_metadata_have_only_what_grpc_takes(
     assert request.headers == {"x-tenant": "a", "x-stream-envelope": "mlserver"}
 
 
-@pytest.mark.parametrize("protocol", ["openai_responses", "truss", "custom"])
-def test_a_header_names_the_version_where_the_path_cannot(protocol: str) -> None:
-    record = step(1, "s", protocol=protocol, method="GET", path="/v1/responses/resp_1?limit=2", route="/v1/responses")
+@pytest.mark.parametrize(
+    ("protocol", "method", "path"),
+    [
+        ("openai_responses", "GET", "/v1/responses/resp_1?limit=2"),
+        ("truss", "POST", "/v1/models/m:predict"),
+        ("truss", "POST", "/production/sync/v1/chat/completions?a=%20b"),
+        ("custom", "DELETE", "/items/a%2Fb?limit=2"),
+    ],
+)
+def test_a_header_names_the_version_where_the_path_cannot(protocol: str, method: str, path: str) -> None:
+    record = step(1, "s", protocol=protocol, method=method, path=path, route="/{path:path}")
     request = request_of(record, "2.0", "replay-1")
-    assert (request.method, request.path) == ("GET", "/v1/responses/resp_1?limit=2")
+    assert (request.method, request.path) == (method, path)
     assert request.headers["x-model-version"] == "2.0"
     assert ("ts_request_sequence_id" in request.headers) == (protocol != "openai_responses")
     assert "x-model-version" not in request_of(record, None, "replay-1").headers
@@ -114,3 +126,117 @@ def test_what_cannot_be_sent_again_says_why(changes: dict[str, Any], said: str) 
     with pytest.raises(NotReplayable) as refused:
         request_of(recorded(**changes), "2.0", None)
     assert said in str(refused.value)
+
+
+_LEAVES = "its path leads out of its route"
+_NOT_OF_ROUTE = "its method and path are none of its protocol"
+_OTHER_MODEL = "its body calls the model by another name"
+_OTHER_SEQUENCE = "its headers name another sequence"
+
+
+@pytest.mark.parametrize(
+    ("changes", "version", "reason"),
+    [
+        # What a client wrote behind a prediction's path.
+        ({"method": "DELETE", "headers": {"url_path": "../../../models/other"}}, "2.0", _LEAVES),
+        ({"headers": {"url_path": "a/%2e%2E/b"}}, "2.0", _LEAVES),
+        ({"headers": {"url_path": "a/%252e%252e/b"}}, "2.0", _LEAVES),
+        ({"headers": {"url_path": "a/..\\b"}}, "2.0", _LEAVES),
+        ({"model": ".."}, None, _LEAVES),
+        ({"model": "m/../../models/other"}, None, _LEAVES),
+        ({"headers": {"url_path": "v1/models/other"}}, None, "its path names a version; name one with --model"),
+        # What a line says of its path, whoever wrote it.
+        ({"protocol": "custom", "method": "DELETE", "path": "/models/other"}, None, _NOT_OF_ROUTE),
+        ({"protocol": "custom", "method": "PUT", "path": "/%6dodels/other"}, None, _NOT_OF_ROUTE),
+        ({"protocol": "custom", "method": "PUT", "path": "/models%2Fother"}, None, _NOT_OF_ROUTE),
+        ({"protocol": "custom", "path": "/drain"}, None, _NOT_OF_ROUTE),
+        ({"protocol": "custom", "path": "/mine/..%2fmodels"}, None, _LEAVES),
+        ({"protocol": "custom", "path": "@127.0.0.1:1/x"}, None, _LEAVES),
+        ({"protocol": "custom", "path": ".evil.example/"}, None, _LEAVES),
+        ({"protocol": "custom", "path": "http://evil.example/"}, None, _LEAVES),
+        ({"protocol": "custom", "path": "//evil.example/x"}, None, _NOT_OF_ROUTE),
+        ({"protocol": "custom", "method": "GET / HTTP/1.1\r\nHost: evil", "path": "/mine"}, None, _NOT_OF_ROUTE),
+        ({"protocol": "truss", "method": "DELETE", "path": "/v1/models/m:predict"}, None, _NOT_OF_ROUTE),
+        ({"protocol": "truss", "path": "/models"}, None, _NOT_OF_ROUTE),
+        ({"protocol": "truss", "path": "/v1/models/other:predict"}, None, _NOT_OF_ROUTE),
+        ({"protocol": "openai_responses", "method": "PUT", "path": "/v1/responses"}, None, _NOT_OF_ROUTE),
+        ({"protocol": "openai_responses", "path": "/v1/responses/../../models"}, None, _LEAVES),
+        ({"protocol": "open_inference_rest", "headers": {":endpoint": "load"}}, None, _NOT_OF_ROUTE),
+        ({"method": "CONNECT"}, None, _NOT_OF_ROUTE),
+        # Another model, or another client's sequence.
+        ({"headers": {"url_path": "v1/completions"}, "body": '{"model": "other"}'}, None, _OTHER_MODEL),
+        (
+            {"protocol": "openai_responses", "path": "/v1/responses", "body": '{"model": "other"}'},
+            "2.0",
+            _OTHER_MODEL,
+        ),
+        ({"sequence": "s", "sequence_headers": {"id": "theirs", "x": "s"}}, "2.0", _OTHER_SEQUENCE),
+        ({"sequence": "s", "sequence_headers": {"authorization": "s"}}, "2.0", _OTHER_SEQUENCE),
+        ({"headers": {"x-a": "1\r\nx-b: 2"}}, None, "one of its headers is none"),
+        ({"headers": {"x a": "1"}}, None, "one of its headers is none"),
+        ({"protocol": "openpi", "body": "x"}, None, "it is of no episode"),
+        ({"body": [{"name": 5}], "body_form": "parameters"}, None, "its body cannot be read"),
+        (
+            {"body": [{"name": "a", "value": 5, "form": "text"}], "body_form": "parameters"},
+            None,
+            "its body cannot be read",
+        ),
+    ],
+)
+def test_what_leads_elsewhere_is_not_sent(changes: dict[str, Any], version: str | None, reason: str) -> None:
+    with pytest.raises(NotReplayable) as refused:
+        request_of(recorded(**changes), version, "replay-1" if "sequence" in changes else None)
+    assert str(refused.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"headers": {"url_path": "a b/c?d#e"}}, "/predictions/m/2.0/a%20b/c%3Fd%23e"),
+        ({"headers": {"url_path": "v1/models/other"}}, "/predictions/m/2.0/v1/models/other"),
+        ({"route": "/{model_name}/predict", "path": "@evil/predict?a=1 2#&b=\u202e%20"}, None),
+        ({"route": "/{model_name}/predict", "path": "/m/predict?a=1 2#&b=%20"}, "/m/2.0/predict?a=1%202%23&b=%20"),
+        ({"protocol": "custom", "path": "/mine/@evil:80/%41?x=\n"}, "/mine/@evil:80/A?x=%0A"),
+    ],
+)
+def test_a_path_is_quoted_segment_by_segment(changes: dict[str, Any], path: str | None) -> None:
+    if path is None:
+        with pytest.raises(NotReplayable):
+            request_of(recorded(**changes), "2.0", None)
+    else:
+        assert request_of(recorded(**changes), "2.0", None).path == path
+
+
+def test_headers_for_others_are_not_sent() -> None:
+    names = ("Host", "Authorization", "cookie", "x-forwarded-for", "x-model-version", "ts_request_sequence_id", "te")
+    headers = {**dict.fromkeys(names, "evil"), "x-tenant": "a"}
+    assert request_of(recorded(headers=headers), None, None).headers == {"x-tenant": "a"}
+
+
+def test_a_call_is_for_the_recorded_model_whatever_its_message_says() -> None:
+    record = recorded(**call(), model="other")
+    assert message_in(request_of(record, "2.0", None)).model_name == "other"
+    record = recorded(**call(InferParameter(string_param="theirs")))
+    with pytest.raises(NotReplayable, match="its parameters name a sequence, and its record names none"):
+        request_of(record, "2.0", None)
+
+
+def test_an_open_inference_request_names_no_sequence_that_its_record_does_not() -> None:
+    body = json.dumps({"parameters": {"sequence_id": "theirs", "sequence_start": True}, "inputs": []})
+    sent = request_of(recorded(protocol="open_inference_rest", body=body), "2.0", None)
+    assert json.loads(sent.body) == {"parameters": {}, "inputs": []}
+
+
+async def test_no_path_of_the_servers_own_can_be_a_models(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    firsts: set[str | None] = set()
+    made = routing.Router.__init__
+
+    def watched(self: Any, routes: Any) -> None:
+        routes = list(routes)
+        firsts.update(read_template(each.path).first for each in routes)
+        made(self, routes)
+
+    monkeypatch.setattr(routing.Router, "__init__", watched)
+    await start(disable_token_authorization=True)
+    assert firsts - {None} - OWN_SEGMENTS == set()
+    assert len(firsts) > 10

@@ -11,6 +11,7 @@ from torchserve_py.archive.built_in_handlers import BUILT_IN_HANDLERS
 from torchserve_py.archive.manifest import RUNTIMES
 from torchserve_py.features.archiver.errors import PackError
 from torchserve_py.features.archiver.pack import SUFFIXES, PackOptions, pack
+from torchserve_py.terminal import tell
 
 _FORMATS = """\
 default:    <model-name>.mar, a compressed ZIP
@@ -72,9 +73,9 @@ def run(pack_archive: Callable[[], Path], content: str) -> int:
     try:
         archive = pack_archive()
     except (PackError, OSError, ValueError) as error:
-        print(f"ERROR - {error}", file=sys.stderr)
+        tell(f"ERROR - {error}", to_stderr=True)
         return 1
-    print(f"Successfully exported {content} to file {archive}")
+    tell(f"Successfully exported {content} to file {archive}")
     return 0
 
 

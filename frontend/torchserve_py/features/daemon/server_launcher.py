@@ -23,6 +23,7 @@ from torchserve_py.features.daemon.pid_file import PidFile, default_path
 from torchserve_py.server_process import SERVER, become, command_of, environment, hold_end_signals
 from torchserve_py.settings.flags import Flags, parse_flags
 from torchserve_py.settings.resolution import Resolution
+from torchserve_py.terminal import tell
 
 if TYPE_CHECKING:
     import psutil
@@ -52,7 +53,7 @@ class Launcher:
 
     def _running(self) -> psutil.Process | None:
         if self._pid_file.remove_orphan():
-            print("Removing orphan pid file.")
+            tell("Removing orphan pid file.")
         return self._pid_file.server()
 
     # Start
@@ -65,7 +66,7 @@ class Launcher:
             return self._tell_of(running)
         resolution = Resolution(flags, os.environ, Path.cwd())
         if resolution.errors:
-            print("\n".join(resolution.errors))
+            tell("\n".join(resolution.errors))
             return 1
         sys.stdout.flush()
         try:
@@ -77,11 +78,11 @@ class Launcher:
                     self._pid_file.write(os.getpid())
                     become(self.module, self.argv)  # releases the lock; its file is removed with the pid file
                 if problems := _problems_of_opening(resolution):  # with the lock: two starts that try get in their way
-                    print("\n".join(problems))
+                    tell("\n".join(problems))
                     return 1
                 self._launch()
         except OSError as error:
-            print(f"The pid file {self.pid_path} cannot be written: {error.strerror}. The server is not started.")
+            tell(f"The pid file {self.pid_path} cannot be written: {error.strerror}. The server is not started.")
             return 1
         return 0
 
@@ -105,7 +106,7 @@ class Launcher:
     def _stop(self) -> int:
         server = self._running()
         if server is None:
-            print("TorchServe is not currently running.")
+            tell("TorchServe is not currently running.")
             return 0
         import psutil  # loaded already, to look at the process
 
@@ -117,25 +118,25 @@ class Launcher:
             server.terminate()
         except psutil.NoSuchProcess:
             self._pid_file.remove(server.pid)
-            print("TorchServe already stopped.")
+            tell("TorchServe already stopped.")
             return 0
         except psutil.AccessDenied:
-            print(f"TorchServe is process {server.pid} of user {server.username()}; only that user can stop it.")
+            tell(f"TorchServe is process {server.pid} of user {server.username()}; only that user can stop it.")
             return 1
         if not _wait_until_gone(server, limit):
-            print("Stopping TorchServe took too long.")
-            print(f"Process {server.pid} still runs after {limit} s; kill -9 {server.pid} ends it at once.")
+            tell("Stopping TorchServe took too long.")
+            tell(f"Process {server.pid} still runs after {limit} s; kill -9 {server.pid} ends it at once.")
             return 1
         for key_file in key_files:
             key_file.unlink(missing_ok=True)
         self._pid_file.remove(server.pid)
-        print("TorchServe has stopped.")
+        tell("TorchServe has stopped.")
         return 0
 
     def _tell_of(self, running: psutil.Process) -> int:
-        print("TorchServe is already running, please use torchserve --stop to stop TorchServe.")
+        tell("TorchServe is already running, please use torchserve --stop to stop TorchServe.")
         since = datetime.fromtimestamp(running.create_time())
-        print(
+        tell(
             f"It is process {running.pid}, running since {since:%Y-%m-%d %H:%M:%S}. One server runs per temporary"
             f" directory, here {self._pid_file.path.parent}: a second one needs another, in the variable TMPDIR."
         )
@@ -175,7 +176,7 @@ def _wait_until_gone(server: psutil.Process, limit: float) -> bool:
             return True
         if not told and waited > _TELL_OF_WAITING_AFTER:
             awaited = "finish accepted requests and open sequences"
-            print(f"Waiting for process {server.pid} to {awaited}, at most {limit:g} s.", flush=True)
+            tell(f"Waiting for process {server.pid} to {awaited}, at most {limit:g} s.")
             told = True
     return False
 

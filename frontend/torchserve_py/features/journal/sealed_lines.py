@@ -1,13 +1,15 @@
 """Lines of a journal that is encrypted: each is sealed with AES-256-GCM.
 
-The first line of a file has a salt. The file's own key is derived from it and the operator's key (HKDF, SHA-256).
-The nonce of a line is its number in the file, so a line that was changed, moved or taken out is noticed.
+The first line of a file has a salt, which is new for each file. The file's own key is derived from it and the
+operator's key (HKDF, SHA-256), so a line of one file cannot be opened as one of another. The nonce of a line is its
+number in the file. A line that was changed cannot be opened, and whoever reads the numbers in order (`LineOrder`)
+notices lines that were taken out, doubled, or moved. What is cut off at the end of a file, and files that are removed,
+cannot be noticed.
 """
 
 import base64
 import binascii
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,10 +81,55 @@ def _nonce(number: int) -> bytes:
     return number.to_bytes(_NONCE_BYTES, "big")
 
 
-def opener(first_line: bytes, key: bytes | None, file: Path) -> Callable[[bytes], bytes] | None:
+class SealedFile:
+    """Opens the lines of one file. Raises KeyUnusable."""
+
+    def __init__(self, key: bytes, salt: bytes) -> None:
+        from cryptography.exceptions import InvalidTag
+
+        self.salt: Final = salt
+        self._cipher = _cipher(key, salt)
+        self._broken = (InvalidTag, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+
+    def open(self, line: bytes) -> tuple[int, bytes]:
+        """Return the number of a line in its file, and its text. Raises SealBroken."""
+        try:
+            sealed = orjson.loads(line)
+            number: int = sealed[_NUMBER]
+            return number, self._cipher.decrypt(_nonce(number), base64.b64decode(sealed[_SEALED]), None)
+        except self._broken as error:
+            raise SealBroken("it was sealed with another key, or changed") from error
+
+
+class LineOrder:
+    """Follows the numbers of the lines of a file: each must be the next one."""
+
+    def __init__(self) -> None:
+        self._due = 0
+        self._unreadable = 0
+
+    def unreadable(self) -> None:
+        """Note a line whose number is unknown: it may be one of those that are due."""
+        self._unreadable += 1
+
+    def next(self, number: int | None) -> int:
+        """Note a line with this number; return how many lines before it are missing.
+
+        None is the number of a line that was not sealed. Raises SealBroken: a later line, or this one, came before.
+        """
+        if number is None:
+            return 0
+        if number < self._due:
+            raise SealBroken("it is there twice, or was moved")
+        missing = max(0, number - self._due - self._unreadable)
+        self._due, self._unreadable = number + 1, 0
+        return missing
+
+
+def sealed_file(first_line: bytes, key: bytes | None, file: Path) -> SealedFile | None:
     """Return what opens the lines of a file with this first line; None if the file is not encrypted.
 
-    What it returns raises `SealBroken`. Raises KeyUnusable: the file is encrypted, and there is no key.
+    Raises KeyUnusable: the file is encrypted, and there is no key.
     """
     try:
         head = orjson.loads(first_line)
@@ -93,16 +140,4 @@ def opener(first_line: bytes, key: bytes | None, file: Path) -> Callable[[bytes]
         return None
     if key is None:
         raise KeyUnusable(f"{file} is encrypted; name the file of its key with --key-file")
-    from cryptography.exceptions import InvalidTag
-
-    cipher = _cipher(key, salt)
-
-    def open_line(line: bytes) -> bytes:
-        try:
-            sealed = orjson.loads(line)
-            opened: bytes = cipher.decrypt(_nonce(sealed[_NUMBER]), base64.b64decode(sealed[_SEALED]), None)
-        except (InvalidTag, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise SealBroken("it was sealed with another key, or changed") from error
-        return opened
-
-    return open_line
+    return SealedFile(key, salt)

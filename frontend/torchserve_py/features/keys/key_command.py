@@ -1,12 +1,12 @@
 """`torchserve-py key [inference|management]`: prints a key that the server in this folder has made."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from torchserve_py.doors.token_authorization import KEY_FILE, TokenType
 from torchserve_py.features.keys.generated_keys import read_key
+from torchserve_py.terminal import tell
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,8 +29,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     scope = TokenType(parser().parse_args(argv).scope)
     try:
-        print(read_key(scope, Path(KEY_FILE)))
+        tell(read_key(scope, Path(KEY_FILE)))
     except OSError as error:
-        print(f"{Path(KEY_FILE).absolute()}: {error.strerror}; no server with such keys runs here", file=sys.stderr)
+        tell(f"{Path(KEY_FILE).absolute()}: {error.strerror}; no server with such keys runs here", to_stderr=True)
         return 1
     return 0

@@ -21,6 +21,7 @@ from typing import Any, Final, TextIO
 from torchserve_py.features.log_files.formatters import Formatted
 from torchserve_py.features.log_files.log_thread import log_thread, wait_until_written
 from torchserve_py.logs.line_logs import Batch
+from torchserve_py.terminal import tell
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class QuietErrors(logging.Handler):
             super().handleError(record)  # a defect in the server: with its traceback
             return
         try:
-            print(f"Log lines cannot be written to {self.target}: {error}; lost so far: {self._lost}", file=sys.stderr)
+            tell(f"Log lines cannot be written to {self.target}: {error}; lost so far: {self._lost}", to_stderr=True)
         except OSError:
             return  # standard error is on the same full disk
 

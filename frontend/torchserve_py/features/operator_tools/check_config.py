@@ -17,6 +17,7 @@ from torchserve_py.settings.flags import Flags
 from torchserve_py.settings.model_spec import is_url
 from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.table import DEFAULT_ORIGIN, Settings
+from torchserve_py.terminal import tell
 
 #: The modules of `ts.torch_handler.request_envelope` that have an envelope.
 _ENVELOPES = ("body", "json", "kserve", "kservev2")
@@ -25,7 +26,7 @@ _ENVELOPES = ("body", "json", "kserve", "kservev2")
 def print_report(flags: Flags) -> int:
     """Print the findings; return the exit status, 1 if the server or a model would not start."""
     lines, passed = check(Resolution(flags, os.environ, Path.cwd()))
-    print("\n".join(lines))
+    tell("\n".join(lines))
     return 0 if passed else 1
 
 

@@ -10,11 +10,12 @@ from torchserve_py.settings.flags import Flags
 from torchserve_py.settings.schemas.model_config import ModelConfigFile
 from torchserve_py.settings.schemas.schema import Schema
 from torchserve_py.settings.server_settings import server_settings
+from torchserve_py.terminal import tell
 
 
 def print_report(flags: Flags) -> int:
     """Print the schema of the file that the flag names; return the exit status."""
-    print(schema_text(flags.given("--schema")))
+    tell(schema_text(flags.given("--schema")))
     return 0
 
 

@@ -12,6 +12,7 @@ from torchserve_py.settings.properties import written
 from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.schemas.schema import Schema, expected
 from torchserve_py.settings.server_settings import server_settings, sources
+from torchserve_py.terminal import tell
 
 _WIDEST_COLUMN = 48
 
@@ -19,7 +20,7 @@ _WIDEST_COLUMN = 48
 def print_report(flags: Flags) -> int:
     """Print every setting; return the exit status, 1 if the server would not start."""
     resolution = Resolution(flags, os.environ, Path.cwd())
-    print("\n".join(report(resolution)))
+    tell("\n".join(report(resolution)))
     return int(bool(resolution.errors))
 
 

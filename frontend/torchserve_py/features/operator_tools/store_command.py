@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from torchserve_py.plugins import stores
+from torchserve_py.terminal import tell, visible
 from ts.features.sequence_steps.record import Damaged, unpack_head
 from ts.features.sequence_steps.stores.earlier_step import NoStateThere
 from ts.features.sequence_steps.stores.maintenance import Examined, Maintenance, StoredSequence
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         with contextlib.closing(_opened(given.store, create=given.act == "import")) as store:
             return _ACTS[given.act](store, given)
     except (StoreError, Damaged, OSError) as error:
-        _tell(f"torchserve-py store {given.act}: {error}")
+        tell(f"torchserve-py store {given.act}: {error}", to_stderr=True)
         return _FAILED
 
 
@@ -93,32 +94,28 @@ def _opened(place: str, *, create: bool) -> Maintenance:
     raise StoreError(f"{place!r} is no path or URL of a store")
 
 
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
 def _check(store: Maintenance, _: argparse.Namespace) -> int:
     is_open = is_over = damaged = 0
     for model, sequence_id, problems, sequence in store.examine():
         for problem in problems:
-            print(f"{model} {sequence_id!r}: {problem}")
+            tell(f"{visible(model)} {sequence_id!r}: {visible(problem)}")
         damaged += bool(problems)
         if sequence is not None:
             is_open += not sequence.closed
             is_over += bool(sequence.closed)
     others = store.other_problems()
     for problem in others:
-        print(problem)
-    print(f"sequences: {is_open} open, {is_over} over; damaged: {damaged}; other problems: {len(others)}")
+        tell(visible(problem))
+    tell(f"sequences: {is_open} open, {is_over} over; damaged: {damaged}; other problems: {len(others)}")
     return _DAMAGE if damaged or others else 0
 
 
 def _repair(store: Maintenance, _: argparse.Namespace) -> int:
     count = 0
     for model, sequence_id, what in store.repair():
-        print(f"{model} {sequence_id!r}: {what}")
+        tell(f"{visible(model)} {sequence_id!r}: {visible(what)}")
         count += 1
-    print(f"repaired: {count}")
+    tell(f"repaired: {count}")
     return 0
 
 
@@ -131,7 +128,7 @@ def _export(store: Maintenance, given: argparse.Namespace) -> int:
             if given.model not in {None, model}:
                 continue
             for problem in problems:
-                _tell(f"{model} {sequence_id!r}: {problem}")
+                tell(f"{visible(model)} {sequence_id!r}: {visible(problem)}", to_stderr=True)
             if sequence is None:
                 unreadable += 1
             else:
@@ -139,7 +136,7 @@ def _export(store: Maintenance, given: argparse.Namespace) -> int:
 
     with _new_file(given.file) as out:
         count = write_sequences(readable(), out)
-    _tell(f"exported: {count}; not exported, since they cannot be read: {unreadable}")
+    tell(f"exported: {count}; not exported, since they cannot be read: {unreadable}", to_stderr=True)
     return _DAMAGE if unreadable else 0
 
 
@@ -168,7 +165,7 @@ def _fork(store: Maintenance, given: argparse.Namespace) -> int:
     if not store.write(made, replace=False):
         raise StoreError(f"{given.model} {given.new_id!r} is in the store; choose an id that was not used before")
     head = unpack_head(made.head)
-    print(f"forked: {given.new_id!r} goes on after step {head.last}; its token is {head.token}")
+    tell(f"forked: {given.new_id!r} goes on after step {head.last}; its token is {visible(head.token)}")
     return 0
 
 
@@ -196,14 +193,17 @@ def _import(store: Maintenance, given: argparse.Namespace) -> int:
         file = sys.stdin.buffer if given.file == _STREAM else stack.enter_context(Path(given.file).open("rb"))
         for sequence in read_sequences(file):
             if isinstance(sequence, Damaged):
-                _tell(str(sequence))
+                tell(visible(sequence), to_stderr=True)
                 refused += 1
             elif store.write(sequence, replace=given.replace):
                 imported += 1
             else:
-                _tell(f"{sequence.model} {sequence.sequence_id!r} is in the store; --replace overwrites it")
+                tell(
+                    f"{visible(sequence.model)} {sequence.sequence_id!r} is in the store; --replace overwrites it",
+                    to_stderr=True,
+                )
                 refused += 1
-    print(f"imported: {imported}; not imported: {refused}")
+    tell(f"imported: {imported}; not imported: {refused}")
     return _DAMAGE if refused else 0
 
 

@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Final
 
+from torchserve_py.terminal import tell
+
 _COMMANDS: Final = ("torchserve-py", "torchserve", "torch-model-archiver", "torch-workflow-archiver")
 _USAGE: Final = """\
 bash:  torchserve-py completion bash > ~/.local/share/bash-completion/completions/torchserve-py
@@ -29,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
 
     shell = parser().parse_args(argv).shell
     if shell == "fish":  # which has one function for each command
-        print("\n".join(shellcode([command], shell=shell) for command in _COMMANDS))
+        tell("\n".join(shellcode([command], shell=shell) for command in _COMMANDS))
     else:
-        print(shellcode(_COMMANDS, shell=shell))
+        tell(shellcode(_COMMANDS, shell=shell))
     return 0

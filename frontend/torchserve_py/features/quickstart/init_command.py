@@ -2,11 +2,12 @@
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
+
+from torchserve_py.terminal import tell
 
 _STARTER: Final = "starter"
 
@@ -25,23 +26,23 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     folder = Path(parser().parse_args(argv).folder)
     if folder.suffix == ".py":
-        print(f"{folder} is the name of a file; a folder is written: {folder.with_suffix('')}", file=sys.stderr)
+        tell(f"{folder} is the name of a file; a folder is written: {folder.with_suffix('')}", to_stderr=True)
         return 1
     starter = sorted(
         (each for each in (files(__package__) / _STARTER).iterdir() if each.is_file()), key=lambda f: f.name
     )
     taken = [each.name for each in starter if (folder / each.name).exists()]
     if taken:
-        print(f"{folder} has {', '.join(taken)} already; nothing is written. Name another folder.", file=sys.stderr)
+        tell(f"{folder} has {', '.join(taken)} already; nothing is written. Name another folder.", to_stderr=True)
         return 1
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for each in starter:
             (folder / each.name).write_bytes(each.read_bytes())
     except OSError as error:
-        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        tell(f"{error.filename}: {error.strerror}", to_stderr=True)
         return 1
-    print(f"Written to {folder.absolute()}: {', '.join(each.name for each in starter)}")
+    tell(f"Written to {folder.absolute()}: {', '.join(each.name for each in starter)}")
     typed = shlex.quote(str(folder))
-    print(f"\n  torchserve-py serve {typed} --watch\n  python -m pytest {typed}")
+    tell(f"\n  torchserve-py serve {typed} --watch\n  python -m pytest {typed}")
     return 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchserve_py.server_process import become, hold_end_signals
+from torchserve_py.terminal import tell
 
 logger = logging.getLogger(__name__)
 
@@ -81,16 +82,16 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
         paths = [ServedPath.of(path, store) for path in arguments.paths]
         settings, warnings = _settings(arguments, store, tuple(path.spec for path in paths))
     except (NoModel, SettingsError, OSError) as error:
-        print(error, file=sys.stderr)
+        tell(error, to_stderr=True)
         return 1
     try:
         configure_logging(settings)
     except LogConfigError as error:
-        print(error, file=sys.stderr)
+        tell(error, to_stderr=True)
         return 1
     except OSError as error:
         where = "serve from a folder that you may write to, or set LOG_LOCATION and METRICS_LOCATION"
-        print(f"No logs can be written: {error.filename}: {error.strerror}; {where}", file=sys.stderr)
+        tell(f"No logs can be written: {error.filename}: {error.strerror}; {where}", to_stderr=True)
         return 1
     if settings.log_config is None:
         show_less(settings.log_format)

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from torchserve_py.features.ray.model_archives import ModelArchives
 from torchserve_py.features.ray.ray_demand import NodeDemand
+from torchserve_py.terminal import tell
 from torchserve_py.workers.connection import Connection
 from ts.features.ray.ray_host import WorkerHost
 from ts.process.parent_death import die_with_parent
@@ -68,7 +69,7 @@ class Driver:
         """Return whether the head of the cluster answers. End this process if its own node has died."""
         nodes = await self._nodes()
         if nodes and not any(node["Alive"] for node in nodes if node["NodeID"] == self._node):
-            print("The node of this machine has left the Ray cluster", file=sys.stderr, flush=True)
+            tell("The node of this machine has left the Ray cluster", to_stderr=True)
             os._exit(1)
         return nodes is not None
 

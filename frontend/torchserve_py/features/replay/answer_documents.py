@@ -103,7 +103,7 @@ def _with_tensors(message: bytes, length: str) -> Any:
             if (size := (each.get("parameters") or {}).pop(_BINARY_SIZE, None)) is not None:
                 each["data"] = tensor_elements(each["datatype"], message[at : at + size])
                 at += size
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return message
     return response
 

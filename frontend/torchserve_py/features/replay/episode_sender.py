@@ -8,6 +8,7 @@ import contextlib
 from typing import Final
 
 import aiohttp
+from yarl import URL
 
 from torchserve_py.features.journal.journal_record import JournalRecord
 from torchserve_py.features.replay.http_sender import LONGEST_ANSWER
@@ -59,7 +60,7 @@ class EpisodeSender:
                 await socket.close()
 
     async def _open(self, request: ReplayRequest, sequence_id: str) -> aiohttp.ClientWebSocketResponse:
-        url = self._server + request.path
+        url = URL(self._server + request.path, encoded=True)
         socket = await self._http.ws_connect(url, headers=request.headers, max_msg_size=LONGEST_ANSWER)
         self._sockets[sequence_id] = socket
         await socket.receive(self._http.timeout.total)  # what the policy tells of itself

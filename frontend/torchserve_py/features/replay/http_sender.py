@@ -3,6 +3,7 @@
 from typing import Final
 
 import aiohttp
+from yarl import URL
 
 from torchserve_py.features.journal.journal_record import JournalRecord
 from torchserve_py.features.replay.recorded_outcomes import BROKEN_OFF, broke_off
@@ -34,7 +35,7 @@ class HttpSender:
         try:
             async with self._http.request(
                 request.method,
-                self._server + request.path,
+                URL(self._server + request.path, encoded=True),  # as it is: nothing in it is a step up or a host
                 headers=request.headers,
                 data=request.body,
                 allow_redirects=False,

@@ -4,6 +4,6 @@ from torchserve_py.plugin_api import Plugin
 
 PLUGIN = Plugin(
     name="replay",
-    needs=("grpc", "journal", "open_inference"),
+    needs=("grpc", "journal", "open_inference", "truss"),
     commands={"replay": "torchserve_py.features.replay.replay_command"},
 )

@@ -6,13 +6,15 @@ its time.
 """
 
 import asyncio
+import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
+from yarl import URL
 
 from torchserve_py.features.journal.answer_comparison import Comparison
 from torchserve_py.features.journal.journal_record import JournalRecord
@@ -27,8 +29,9 @@ from torchserve_py.features.replay.episode_sender import EpisodeSender
 from torchserve_py.features.replay.grpc_sender import GrpcSender
 from torchserve_py.features.replay.http_sender import HttpSender
 from torchserve_py.features.replay.recorded_outcomes import BROKEN_OFF, as_answered, ends_with_error
+from torchserve_py.features.replay.recorded_paths import RESPONSES, NotReplayable
 from torchserve_py.features.replay.replay_report import Difference, ReplayReport
-from torchserve_py.features.replay.replay_requests import RESPONSES, NotReplayable, ReplayRequest, request_of
+from torchserve_py.features.replay.replay_requests import ReplayRequest, request_of
 from torchserve_py.features.replay.senders import USER_AGENT, NoAnswer, NotConnected, Sender, SentAnswer
 from torchserve_py.features.replay.sequence_names import SequenceNames
 from torchserve_py.scheduling.effects import Cause
@@ -66,6 +69,8 @@ _KEY_REFUSED: Final = frozenset((401, 403))
 _REFUSED: Final = _KEY_REFUSED | {400, 404}
 _MOST_TOLD: Final = 300
 _AFTER_A_GAP: Final = "a step before it in its sequence was not replayed"
+_NOT_ITS_OWN: Final = "it names a response or a conversation that the replay has not made"
+_TOO_DEEP: Final = "the values are nested too deeply to be compared"
 _AFTER_NO_ANSWER: Final = "a step before it in its sequence has no answer now"
 
 
@@ -99,6 +104,21 @@ class Refused(Exception):
 
 class ServerGone(Exception):
     """A server cannot be reached, or not any more; the message says why."""
+
+
+def _segment(name: str) -> str:
+    """Return a name as one segment of a path, whatever it is."""
+    return quote(name, safe="").replace(".", "%2E") if set(name) == {"."} else quote(name, safe="")
+
+
+def _continued(body: bytes) -> Iterator[str]:
+    """Yield what the body of a call says that it continues: ids of OpenAI's, in whatever form."""
+    try:
+        members = json.loads(body)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(members, dict):
+        yield from (json.dumps(members.get(name)) for name in ("previous_response_id", "conversation"))
 
 
 class _Followed:
@@ -147,7 +167,10 @@ class Replay:
         #: What was found so far.
         self.report = ReplayReport()
         self.report.incomplete, self.report.damaged = journal.incomplete, journal.damaged
+        self.report.missing = journal.missing
         self._senders: dict[str, Sender] = {}
+        #: Models of the journal that the server does not have, or does not show to this key, and what it says of them.
+        self._refused: dict[str, str] = {}
 
     async def run(self) -> ReplayReport:
         """Send all requests, and return what was found.
@@ -176,16 +199,18 @@ class Replay:
 
     async def _check_server(self, http: aiohttp.ClientSession) -> None:
         """Check that the server has the models, and takes the key: otherwise each request would fail for itself."""
-        server = self._plan.server
+        server, wanted = self._plan.server, self._plan.models or dict.fromkeys(self._journal.models)
         try:
-            for name, version in (self._plan.models or dict.fromkeys(self._journal.models)).items():
+            for name, version in wanted.items():
                 of_version = "" if version is None else f"/versions/{quote(version, safe='')}"
-                url = f"{server}/v2/models/{quote(name, safe='')}{of_version}"
-                async with http.get(url) as answer:
+                url = f"{server}/v2/models/{_segment(name)}{of_version}"
+                async with http.get(URL(url, encoded=True), allow_redirects=False) as answer:
                     if answer.status in _REFUSED:
                         about_key = f" (the key is what {KEY_VARIABLE} has)" if answer.status in _KEY_REFUSED else ""
-                        told = (await answer.text())[:_MOST_TOLD]
-                        raise Refused(f"{url} answers {answer.status}{about_key}: {told}")
+                        told = (await answer.content.read(_MOST_TOLD)).decode("utf-8", "replace")
+                        self._refused[name] = f"{url} answers {answer.status}{about_key}: {told}"
+            if self._refused and (self._plan.models or len(self._refused) == len(wanted)):
+                raise Refused(next(iter(self._refused.values())))
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ServerGone(f"{server} cannot be reached: {error}") from error
 
@@ -217,6 +242,8 @@ class Replay:
             followed = self._followed(record)
             self._check_whole(record, place, followed)
             fresh_id = None if followed is None else followed.names.fresh_id
+            if record["model"] in self._refused:
+                raise NotReplayable("the server has no such model, or refuses it to this key")
             request = request_of(record, self._plan.models.get(record["model"]), fresh_id)
         except NotReplayable as reason:
             self.report.not_replayed[str(reason)] += 1
@@ -292,6 +319,9 @@ class Replay:
     async def _send(self, record: JournalRecord, request: ReplayRequest, followed: _Followed | None) -> None:
         record, names = as_answered(record), SequenceNames("", "") if followed is None else followed.names
         if record["protocol"] == RESPONSES:
+            if names.strangers(f"{request.path} {' '.join(_continued(request.body))}"):
+                self.report.not_replayed[_NOT_ITS_OWN] += 1
+                return
             body = names.in_request(request.body.decode("utf-8", "surrogateescape"))
             path, encoded = names.in_request(request.path), body.encode("utf-8", "surrogateescape")
             request = request._replace(path=path, body=encoded)
@@ -355,7 +385,10 @@ class Replay:
         except NotComparable as reason:
             self.report.not_compared[str(reason)] += 1
             return ()
-        replayed = [names.in_answer(each) for each in replayed_documents(record, sent.messages, sent.headers)]
+        try:
+            replayed = [names.in_answer(each) for each in replayed_documents(record, sent.messages, sent.headers)]
+        except RecursionError:
+            return (_TOO_DEEP,)
         what = self._plan.comparison.of_documents(recorded, replayed, _OWN_MEMBERS.get(kind, ()))
         if not what:
             self.report.same()

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,6 +17,7 @@ from torchserve_py.features.journal.sealed_lines import KeyUnusable, key_in
 from torchserve_py.features.replay.grpc_sender import PLAIN, TLS
 from torchserve_py.features.replay.replay import KEY_VARIABLE, Refused, Replay, ReplayPlan, ServerGone
 from torchserve_py.features.replay.replay_report import ReplayReport
+from torchserve_py.terminal import tell, visible
 
 _DIFFERS: Final = 1
 _FAILED: Final = 2
@@ -150,7 +150,7 @@ def main(argv: Sequence[str]) -> int:
         finally:
             journal.close()
     except (JournalUnreadable, KeyUnusable, Refused) as error:
-        print(f"torchserve-py replay: {error}", file=sys.stderr)
+        tell(f"torchserve-py replay: {visible(error)}", to_stderr=True)
         return _FAILED
 
 
@@ -179,8 +179,8 @@ def _stopped(replay: Replay) -> str:
 def _told(report: ReplayReport, stopped: str, *, as_json: bool) -> int:
     """Print what was found; return the exit status."""
     if report.replayed or not stopped:
-        print(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2).decode() if as_json else report.as_text())
+        tell(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2).decode() if as_json else report.as_text())
     if stopped:
-        print(f"torchserve-py replay: {stopped}", file=sys.stderr)
+        tell(f"torchserve-py replay: {visible(stopped)}", to_stderr=True)
         return _FAILED
     return _DIFFERS if report.differing else 0

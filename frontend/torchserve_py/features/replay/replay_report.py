@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from torchserve_py.terminal import visible
+
 #: How many answers that differ are kept with what differs; all are counted.
 MOST_KEPT: Final = 1000
 _MOST_SHOWN: Final = 20
@@ -38,8 +40,8 @@ class ReplayReport:
         #: Requests that were sent, but whose answers could not be compared, and those that were not sent; by reason.
         self.not_compared: Counter[str] = Counter()
         self.not_replayed: Counter[str] = Counter()
-        #: Lines of the journal that are no records.
-        self.incomplete = self.damaged = 0
+        #: Lines of the journal that are no records, and those that are missing in encrypted files.
+        self.incomplete = self.damaged = self.missing = 0
         self._recorded, self._replayed, self._late = array("d"), array("d"), array("d")
 
     def took(self, recorded: float, replayed: float) -> None:
@@ -79,6 +81,7 @@ class ReplayReport:
             "not_replayed": dict(self.not_replayed),
             "incomplete_lines": self.incomplete,
             "damaged_lines": self.damaged,
+            "missing_lines": self.missing,
             "seconds": {
                 name: {f"p{share}": _percentile(times, share) for share in _PERCENTILES}
                 for name, times in (("recorded", self._recorded), ("replayed", self._replayed), ("late", self._late))
@@ -94,15 +97,17 @@ class ReplayReport:
         first = [each for each in self.differences if not each.follows]
         shown = first[:_MOST_SHOWN]
         for each in shown:
-            of_sequence = f" of sequence {each.sequence}" if each.sequence else ""
-            lines.append(f"  {each.time} request {each.request_id}{of_sequence} {each.path}")
-            lines += [f"    {what}" for what in each.what]
+            of_sequence = f" of sequence {visible(each.sequence)}" if each.sequence else ""
+            lines.append(f"  {visible(each.time)} request {visible(each.request_id)}{of_sequence} {visible(each.path)}")
+            lines += [f"    {visible(what)}" for what in each.what]
         if (more := self.differing - len(shown)) > 0:
             lines.append(f"  and {more} more; --json has up to {MOST_KEPT}")
         for title, counts in (("sent but not compared", self.not_compared), ("not replayed", self.not_replayed)):
-            lines += [f"{title}: {count}: {reason}" for reason, count in counts.most_common()]
+            lines += [f"{title}: {count}: {visible(reason)}" for reason, count in counts.most_common()]
         if self.incomplete or self.damaged:
             lines.append(f"lines that are no records: {self.incomplete} incomplete, {self.damaged} damaged")
+        if self.missing:
+            lines.append(f"lines that are missing in encrypted files: {self.missing}")
         if seconds := found["seconds"]:
             lines.append("milliseconds      p50       p99")
             for name, shares in seconds.items():

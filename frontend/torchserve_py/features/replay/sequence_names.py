@@ -40,6 +40,10 @@ class SequenceNames:
         """Return a part of a recorded request with the ids that stand for those in it."""
         return _MADE_IDS.sub(lambda found: self._fresh.get(found[0], found[0]), text) if self._fresh else text
 
+    def strangers(self, text: str) -> bool:
+        """Return whether a recorded text names a response or a conversation that no answer of the replay has named."""
+        return any(each[0] not in self._fresh for each in _MADE_IDS.finditer(text) if each[1] != "msg")
+
     def in_answer(self, value: Any) -> Any:
         """Return a value of a replayed answer with the recorded names for those in it."""
         if isinstance(value, dict):

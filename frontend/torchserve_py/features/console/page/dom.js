@@ -1,5 +1,13 @@
 // Makes and updates elements. Text becomes text nodes only: names of models and ids of sequences may hold anything.
 
+/** Control characters other than tabs and line breaks, and what turns the direction of a text around. */
+const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
+
+/** Return a text in which escapes stand for such characters. */
+export function visible(text) {
+  return String(text).replace(UNSEEN, (found) => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
 /** Return a new element; `props` are properties or attributes, `on…` are listeners, children may be null. */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
@@ -10,13 +18,14 @@ export function h(tag, props = {}, ...children) {
     else if (name in element && name !== "list" && name !== "form") element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
+  const present = children.flat(2).filter((child) => child !== null && child !== undefined && child !== false);
+  element.append(...present.map((child) => (child instanceof Node ? child : visible(child))));
   return element;
 }
 
 /** Replace the text of an element, if it has changed. */
 export function setText(element, text) {
-  const value = String(text);
+  const value = visible(text);
   if (element.textContent !== value) element.textContent = value;
 }
 

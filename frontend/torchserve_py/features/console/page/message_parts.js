@@ -1,6 +1,6 @@
 // The parts of a chat's message, as OpenAI's API has them: text, images and audio, from files and shown again.
 
-import { h } from "./dom.js";
+import { h, visible } from "./dom.js";
 
 /** Names of formats where they are not the second half of the media type. */
 const FORMATS = { mpeg: "mp3", "x-wav": "wav", wave: "wav", "vnd.wave": "wav", "x-flac": "flac", "x-m4a": "m4a" };
@@ -18,10 +18,10 @@ export async function partOf(file) {
 /** Return the element that shows a part: text, an image or a player; what is of no known type as JSON. */
 export function shownPart(part, name) {
   const sound = part.input_audio ?? part.audio;
-  if (typeof part.text === "string") return document.createTextNode(part.text);
+  if (typeof part.text === "string") return document.createTextNode(visible(part.text));
   if (part.type === "image_url") return shownImage(part.image_url?.url ?? "", name);
   if (sound?.data) return media("audio", new Blob([decoded(sound.data)], { type: soundType(sound.format) }), name ?? "Audio");
-  return document.createTextNode(JSON.stringify(part));
+  return document.createTextNode(visible(JSON.stringify(part)));
 }
 
 /** Return a player of audio that has come in pieces of base64. */
@@ -38,7 +38,7 @@ function shownImage(url, name = "Image") {
   const [, type, data] = /^data:(image\/[^;,]+);base64,(.*)$/s.exec(url) ?? [];
   if (data !== undefined) return media("img", new Blob([decoded(data)], { type }), name);
   // The page loads nothing from elsewhere; whoever wants to see it follows the link.
-  return /^https?:/.test(url) ? h("a", { href: url, rel: "noreferrer", target: "_blank" }, url) : document.createTextNode(url);
+  return /^https?:/.test(url) ? h("a", { href: url, rel: "noreferrer", target: "_blank" }, url) : document.createTextNode(visible(url));
 }
 
 function media(tag, blob, label) {
