@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from tests.features.sequence_steps.test_hostile_imports import FIRST_LINE, file_of, head_of, piece_of, sound_piece
 from tests.features.sqlite.file_stores import change, open_store, run
 from tests.ports import free_ports
 from tests.unit.doors.conftest import OpenDoors, Start
@@ -117,3 +118,36 @@ async def test_where_the_listener_is_shared_a_handshake_opens_a_live_session(sta
     }
     opened, shown = [await doors.request("GET", "/sequences/m/1.0", headers=each) for each in (handshake, {})]
     assert (opened.status, shown.status) == (101, 501)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"head": head_of(incarnation=float("inf"))}, "the head is unreadable: incarnation is a float"),
+        ({"head": head_of(token="t\r\nx-evil: 1")}, "its token cannot be 't\\\\r\\\\nx-evil: 1'"),
+        ({"head": head_of(token="t" * 1_000_000)}, "(1000000 characters)"),
+        ({"time_left": float("nan")}, "nan seconds cannot be left"),
+        ({"answers": 5}, "a sequence is unreadable"),
+        ({"id": None}, "id has NoneType instead of str"),
+    ],
+)
+async def test_what_is_wrong_with_an_import_is_named_and_nothing_is_stored(
+    doors: OpenDoors, path: Path, change: dict[str, object], told: str
+) -> None:
+    run(open_store(path), "other", b"1")
+    status, text = await ask(doors, "PUT", "m/s/import", data=file_of(sound_piece(**change)))
+    assert (status, told in text) == (400, True), text
+    assert (await ask(doors, "GET", "m/s"))[0] == 404
+
+
+async def test_an_import_that_is_cut_off_or_claims_too_much_is_refused(doors: OpenDoors, path: Path) -> None:
+    run(open_store(path), "other", b"1")
+    whole = file_of(sound_piece())
+    for file, told in (
+        (whole[:-5], "the file ends too early"),
+        (whole[:100], "the file ends too early: a piece of it has"),
+        (FIRST_LINE + piece_of(b"abc", size=2**39), "a piece of it claims to have 549755813888 bytes"),
+        (whole + b"x", "goes on after its end"),
+    ):
+        status, text = await ask(doors, "PUT", "m/s/import", data=file)
+        assert (status, told in text) == (400, True), text

@@ -1,5 +1,6 @@
 """The command `torchserve-py store` with files: what is found, what a repair leaves, and what is moved."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -298,3 +299,23 @@ def test_all_of_it_works_while_a_server_uses_the_file(path: Path, tmp_path: Path
         assert main(["store", "export", str(path), str(tmp_path / f"export{number}")]) == 0
         assert main(["store", "repair", str(path)]) == 0
     assert store.commit([step(lease, b"last")]) == [True]
+
+
+def test_what_is_no_file_is_no_store_and_keeps_nobody_waiting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for place, kind in ((tmp_path / "fifo", "a FIFO"), (tmp_path, "a folder"), (Path("/dev/zero"), "a device")):
+        for act in ("check", "repair"):
+            assert main(["store", act, str(place)]) == 2
+            told = capsys.readouterr().err
+            assert f"the file {place} of the sequence store cannot be used: it is {kind}, not a regular file" in told
+
+
+def test_what_is_stored_is_shown_without_control_characters(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(open_store(path), "s\u202e\n", b"1")
+    change(path, "UPDATE sequences SET head = x'00', model = CAST('m\x1b]0;x\x07' AS BLOB)")
+    status, lines = check(path, capsys)
+    assert status == 1
+    assert lines[0].startswith(r"m\u001b]0;x\u0007 's\u202e\n': ")
+    assert all(line.isprintable() for line in lines)

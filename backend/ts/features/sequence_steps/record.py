@@ -239,6 +239,9 @@ class Head(NamedTuple):
     log_from: int
 
 
+_KINDS_OF_HEAD: Final = (int, str, str, str, int, bool, int, int, int)
+
+
 def checkpoint_of(state: bytes | None, last: int) -> Checkpoint:
     """Return what a store has of a state that was written whole at the step ``last``."""
     return NO_STATE if state is None else tuple.__new__(Checkpoint, (last, zlib.crc32(state), 0))
@@ -270,11 +273,10 @@ def pack_logged_head(record: SequenceRecord, checkpoint: Checkpoint) -> bytes:
 def unpack_head(sealed: Buffer) -> Head:
     """Return the head that `pack_head` has sealed. Raises Damaged: it is something else."""
     try:
-        incarnation, token, version, state_version, last, forgotten_ids, *rest = msgpack.unpackb(unseal(sealed))
-        head = Head(
-            *(int(incarnation), str(token), str(version), str(state_version), int(last), bool(forgotten_ids)),
-            *map(int, rest),
-        )
+        head = Head(*msgpack.unpackb(unseal(sealed), max_array_len=len(_KINDS_OF_HEAD), max_map_len=0))
+        for name, value, kind in zip(Head._fields, head, _KINDS_OF_HEAD, strict=True):
+            if type(value) is not kind:
+                raise TypeError(f"{name} is a {type(value).__name__}, it must be a {kind.__name__}")
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise Damaged(f"the head is unreadable: {error or type(error).__name__}") from error
     return head

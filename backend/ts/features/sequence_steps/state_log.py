@@ -112,7 +112,7 @@ def unpack_entry(sealed: Any, incarnation: int, owner: int = 0) -> LogEntry:
             return LogEntry(int(number), bytes(entries))
     except Damaged as damage:
         raise Damaged(f"an entry of its log cannot be read: {damage}") from damage
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
         raise Damaged(f"an entry of its log is unreadable: {error or type(error).__name__}") from error
     raise Damaged("an entry of its log belongs to another sequence")
 

@@ -129,9 +129,11 @@ class JournalReader:
         file = self._files[place.file]
         file.seek(place.offset)
         try:
-            return self._record(self._opened(file.readline(_LONGEST_LINE), place.file)[1])
+            line: bytes = self._opened(file.readline(_LONGEST_LINE), place.file)[1]
+            record: JournalRecord = self._record(line)
         except (ValueError, OSError) as error:
             raise JournalUnreadable(f"{self._names[place.file]} has changed while it was read") from error
+        return record
 
     def _add(self, path: Path, key: bytes | None) -> None:
         file, number = os.fdopen(open_regular(path), "rb"), len(self._files)

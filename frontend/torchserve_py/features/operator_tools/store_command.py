@@ -180,7 +180,7 @@ def _new_file(name: str) -> Iterator[BinaryIO]:
     if path.exists():
         raise FileExistsError(f"{name} exists; name a file that does not")
     try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as out:
             yield out
         part.rename(path)
     finally:

@@ -1,6 +1,7 @@
 """Whether the pieces of a sequence that comes from elsewhere fit together: a store takes it as it is. Pure."""
 
 import math
+import re
 from typing import Final
 
 from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, check_state, unpack_head
@@ -13,6 +14,12 @@ from ts.features.sequence_steps.stores.store import REASONS_OF_END
 _MOST: Final = 2**62
 #: The longest time for which a sequence may be idle, or be remembered (seconds): a hundred years.
 _LONGEST: Final = 3.2e9
+#: What clients can send, as `torchserve_py.doors.sequences` takes it: so long may ids be, and so tokens look. Sequences
+#: that began before there were tokens have none.
+MOST_TEXT: Final = 1000
+_TOKEN: Final = re.compile(r"[ -~]{0,200}")
+_UNUSABLE: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_MOST_SHOWN: Final = 50
 
 
 def check_sound(sequence: StoredSequence) -> None:
@@ -20,8 +27,17 @@ def check_sound(sequence: StoredSequence) -> None:
     head = unpack_head(sequence.head)
     if not (0 < head.incarnation < _MOST and 0 < head.last < _MOST):
         raise Damaged(f"step {head.last} of sequence {head.incarnation} with its id cannot be")
+    texts = (("model", sequence.model), ("id", sequence.sequence_id), ("version", head.version))
+    for what, text in (
+        *(*texts, ("version of its state", head.state_version)),
+        *(("request id", each.step.request_id) for each in sequence.answers),
+    ):
+        if len(text) > MOST_TEXT or _UNUSABLE.search(text):
+            raise Damaged(f"its {what} cannot be {_shown(text)}")
+    if not _TOKEN.fullmatch(head.token):
+        raise Damaged(f"its token cannot be {_shown(head.token)}")
     if sequence.closed not in REASONS_OF_END:
-        raise Damaged(f"{sequence.closed!r} is no reason for its end")
+        raise Damaged(f"{_shown(sequence.closed)} is no reason for its end")
     if not (math.isfinite(sequence.time_left) and abs(sequence.time_left) <= _LONGEST):
         raise Damaged(f"{sequence.time_left} seconds cannot be left of its time")
     ids, tokens = sequence.ids, sequence.tokens
@@ -51,3 +67,8 @@ def check_sound(sequence: StoredSequence) -> None:
         raise Damaged("its log has earlier states, but not the present one")
     if head.log_from and not head.checkpoint < head.log_from:
         raise Damaged("its log begins before its state")
+
+
+def _shown(text: str) -> str:
+    """Return a text for a message, which is not longer because the text is."""
+    return repr(text) if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]!r}… ({len(text)} characters)"
