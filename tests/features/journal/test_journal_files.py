@@ -3,12 +3,13 @@
 import json
 import os
 import time
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torchserve_py.features.journal import read_journal
+from torchserve_py.features.journal import journal_files, read_journal
 from torchserve_py.features.journal.journal_files import JournalFiles
 from torchserve_py.features.journal.journal_record import JournalRecord
 from torchserve_py.features.journal.read_journal import JournalReader, JournalUnreadable
@@ -64,27 +65,57 @@ def test_old_files_go(tmp_path: Path) -> None:
     assert steps(tmp_path) == [2]
 
 
-def test_nothing_is_written_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = JournalFiles(tmp_path, WEEK, 1 << 30, None)
+class Disk:
+    """A disk that refuses, after it has taken a part."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, truncates: bool = True) -> None:
+        self.is_full = True
+        self.takes = 10
+        disk = self
+
+        class File(FileIO):
+            def write(self, content: Any) -> int:
+                if not disk.is_full:
+                    return super().write(content)
+                if disk.takes:
+                    taken, disk.takes = disk.takes, 0
+                    return super().write(bytes(content)[:taken])
+                disk.takes = 10
+                raise OSError(28, "No space left on device")
+
+            def truncate(self, size: int | None = None) -> int:
+                if not truncates:
+                    raise OSError(5, "Input/output error")
+                return super().truncate(size)
+
+        monkeypatch.setattr(journal_files, "FileIO", File)
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize("truncates", [True, False])
+def test_a_disk_that_refuses_gets_no_file_for_each_attempt(
+    key: bytes | None, truncates: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch, truncates=truncates)
+    files = JournalFiles(tmp_path, WEEK, 1 << 30, key)
+    for number in range(50):
+        with pytest.raises(OSError, match="No space"):
+            files.write([line(number)])
+    assert [*tmp_path.iterdir()] == []
+    disk.is_full = False
     files.write([line(1)])
-    (file,) = tmp_path.glob("*.jsonl")
-
-    class Full:
-        def write(self, content: memoryview) -> int:
-            with file.open("ab") as out:
-                if file.stat().st_size > len(line(1)):
-                    raise OSError(28, "No space left on device")
-                return out.write(content[:10])
-
-        def truncate(self, size: int) -> None:
-            os.truncate(file, size)
-
-    monkeypatch.setattr(files, "_out", Full())
-    with pytest.raises(OSError, match="No space"):
-        files.write([line(2)])
-    assert file.read_bytes() == line(1)
+    files.write([line(2)])
+    disk.is_full = True
+    for number in range(50):
+        with pytest.raises(OSError, match="No space"):
+            files.write([line(number)])
+    if truncates:
+        assert steps(tmp_path, key) == [1, 2]
+        assert all(each.endswith(b"\n") for each in (file.read_bytes() for file in tmp_path.iterdir()))
+    disk.is_full = False
     files.write([line(3)])
-    assert steps(tmp_path) == [1, 3]
+    assert steps(tmp_path, key) == [1, 2, 3]
+    assert len([*tmp_path.iterdir()]) == (1 if key is None and truncates else 2)
 
 
 @pytest.mark.parametrize(("field", "value"), [("headers", None), ("model", 5), ("status", "200"), ("sequence", 1)])

@@ -1,7 +1,7 @@
 """The files of one journal: one for each hour and server, or more if they grow large, and the oldest are removed.
 
 A file is written by one server from its beginning; after a restart there is another one. Records are whole lines, and
-what could be written only in part is cut off again.
+what could be written only in part is cut off again. A disk that refuses leaves no file without a record.
 """
 
 import os
@@ -43,6 +43,7 @@ class JournalFiles:
         self._file: Path | None = None
         self._out: FileIO | None = None
         self._size = 0
+        self._head = 0  # bytes before the first record
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Write lines to the file of this hour. Raises OSError: none of them is written."""
@@ -76,14 +77,15 @@ class JournalFiles:
             with suppress(FileExistsError):
                 self._out = FileIO(file, "x", opener=_only_for_the_server)
                 break
-        self._hour, self._file, self._size = hour, file, 0
+        self._hour, self._file, self._size, self._head = hour, file, 0, 0
         self._sealer = None if self._key is None else Sealer(self._key)
         if self._sealer is not None:
             self._append(self._sealer.first_line)
+            self._head = self._size
         self.tidy()
 
     def _append(self, content: bytes) -> None:
-        """Write all of it, or nothing; then the file is given up. Raises OSError."""
+        """Write all of it, or nothing. Raises OSError: nothing was written."""
         out, left = self._out, memoryview(content)
         if out is None:
             raise OSError(f"no name for another file is free in {self.folder}")
@@ -91,15 +93,32 @@ class JournalFiles:
             while left:
                 left = left[out.write(left) or 0 :]
         except OSError:
-            with suppress(OSError):
-                out.truncate(self._size)
-            self._out = None  # the numbers of sealed lines would not be those in the file
+            if not self._cut_off(out):
+                self._give_up()
             raise
         self._size += len(content)
 
+    def _cut_off(self, out: FileIO) -> bool:
+        """Cut off what was written in part; return whether the file can go on.
+
+        One with sealed lines cannot: their numbers would not be those in the file, or be used twice for one key.
+        """
+        try:
+            out.truncate(self._size)
+        except OSError:
+            return False
+        return self._sealer is None and self._size > 0
+
+    def _give_up(self) -> None:
+        """Begin another file with the next record; one without a record goes, so that a full disk has not thousands."""
+        self._out = None
+        if self._file is not None and self._size <= self._head:
+            with suppress(OSError):
+                self._file.unlink()
+
 
 def _only_for_the_server(file: str, flags: int) -> int:
-    return os.open(file, flags, _ONLY_FOR_THE_SERVER)
+    return os.open(file, flags | os.O_APPEND, _ONLY_FOR_THE_SERVER)
 
 
 def _numbers(files: Iterable[Path]) -> Iterable[int]:
