@@ -5,6 +5,7 @@ has inputs to start from beside each; what fuzzing has found is in the folder `f
 """
 
 import asyncio
+import contextlib
 import gzip
 import io
 import json
@@ -18,6 +19,9 @@ from unittest import mock
 
 from tests.features.grpc.http2 import conformance as calls
 from tests.features.grpc.http2.in_memory import InMemory
+from tests.features.replay.recorded import step
+from tests.features.replay.test_hostile_journals import PROTOCOLS, check_stays
+from tests.features.sequence_steps.test_portable import SOUND, written
 from tests.unit.transport.http1.parsed_twice import parse, parse_alike
 
 from torchserve_py.archive.errors import ArchiveError
@@ -30,8 +34,14 @@ from torchserve_py.features.grpc.http2.abuse_allowance import AbuseAllowance
 from torchserve_py.features.grpc.http2.frame_reader import FrameReader
 from torchserve_py.features.grpc.http2.grpc_messages import BadMessage, MessageLimit, MessageReader
 from torchserve_py.features.grpc.http2.header_decoder import HeaderDecoder
+from torchserve_py.features.journal.read_journal import JournalReader, JournalUnreadable
+from torchserve_py.features.journal.sealed_lines import Sealer
 from torchserve_py.features.metrics_config.metrics_file import read_metrics_config
 from torchserve_py.features.mlserver import mlserver_contract as mlserver
+from torchserve_py.features.replay.answer_documents import NotComparable, recorded_documents
+from torchserve_py.features.replay.recorded_outcomes import as_answered
+from torchserve_py.features.replay.recorded_paths import NotReplayable
+from torchserve_py.features.replay.replay_requests import request_of
 from torchserve_py.features.snapshots.snapshot_file import parse_snapshot
 from torchserve_py.features.truss import truss_contract as truss
 from torchserve_py.features.workflows.errors import WorkflowError
@@ -48,6 +58,8 @@ from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest
 from ts.features.open_inference.receive import receive
 from ts.features.open_inference.tensors import numpy_of
 from ts.features.open_inference.types import InferenceResponse
+from ts.features.sequence_steps.record import Damaged
+from ts.features.sequence_steps.stores.portable import pack_sequence, read_sequences
 from ts.jobs.errors import Failure
 from ts.protocol.frames import FrameBuffer, FrameError, encode
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, InferRow
@@ -334,8 +346,48 @@ _REQUEST = (
 _PACKED = gzip.compress(bytes(300), 1, mtime=0)
 _BOMB = b"\1\0\0\0" + bytes((len(_PACKED),)) + _PACKED
 
+
 #: Name to the target and what to start from.
+def sequence_import(data: bytes) -> None:
+    """A file with stored sequences: each is sound, or what is wrong with it is named."""
+    try:
+        found = list(read_sequences(io.BytesIO(data)))
+    except Damaged as damage:
+        found = [damage]
+    for each in found:
+        if isinstance(each, Damaged):
+            assert str(each)
+        else:
+            pack_sequence(each)
+
+
+def journal(data: bytes) -> None:
+    """A file of a journal: each line is a record or is counted, and of a record a request is made or refused."""
+    try:
+        reader = JournalReader([_file("journal/j.jsonl", data)], bytes(32) if data.startswith(b'{"salt"') else None)
+    except JournalUnreadable:
+        return
+    for place in reader.places:
+        record = reader.read(place)
+        with contextlib.suppress(NotReplayable):
+            check_stays(request_of(record, None, None if record["sequence"] is None else "replay-1"), record["model"])
+        with contextlib.suppress(NotComparable):
+            recorded_documents(as_answered(record))
+    reader.close()
+
+
 TARGETS: dict[str, tuple[Target, list[bytes]]] = {
+    "sequence_import": (sequence_import, [written(SOUND)]),
+    "journal": (
+        journal,
+        [
+            *(
+                json.dumps(step(1, "s", protocol=each, path="/a/b?c", answer="1")).encode() + b"\n"
+                for each in PROTOCOLS
+            ),
+            Sealer(bytes(32)).first_line + b'{"n": 0, "sealed": "AAAA"}\n',
+        ],
+    ),
     "frames": (frames, [b"\x05" + b"".join(map(bytes, encode(["pong", 7, {"a": [b"b", None, 1.5]}])))]),
     "http2_frames": (http2_frames, [b"\xff" + http2.header(3, http2.HEADERS, 5, 1) + b"\x83\x86\x84"]),
     "http2_connection": (

@@ -77,7 +77,7 @@ def read_state(text: str, number: int, where: str) -> FleetState:
     try:
         return FleetState(number, parse_snapshot(text).models)
     except ValueError as error:
-        raise FleetStateError(f"{where} is no state of a fleet: {error}; repair it, or remove it") from None
+        raise FleetStateError(f"{where} is no state of a fleet: {error}; repair it, or remove it.") from None
 
 
 #: What a fleet serves before a server has said so.

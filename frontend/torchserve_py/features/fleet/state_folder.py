@@ -80,7 +80,7 @@ class StateFolder:
 
     @staticmethod
     def _unreadable(path: Path, why: str) -> str:
-        return f"The state of the fleet cannot be read from {path}: {why}"
+        return f"The state of the fleet cannot be read from {path}: {why}."
 
     def _numbers(self) -> list[int]:
         try:
