@@ -9,6 +9,7 @@ import os
 import random
 import tracemalloc
 import zlib
+from types import SimpleNamespace
 from typing import Any, BinaryIO, Final, cast
 
 import msgpack
@@ -17,6 +18,7 @@ from tests.features.sequence_steps.test_portable import SOUND
 
 from torchserve_py.doors.sequences import MAX_ID_LENGTH, MAX_TOKEN_LENGTH
 from ts.features.sequence_steps.record import Damaged, Head, digest_of, seal, unpack_head
+from ts.features.sequence_steps.step import Step, answer_of
 from ts.features.sequence_steps.stores import soundness
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
 from ts.features.sequence_steps.stores.portable import pack_sequence, read_sequences
@@ -218,3 +220,30 @@ def test_ten_thousand_hostile_imports_are_refused_or_sound() -> None:
                 soundness.check_sound(each)
                 pack_sequence(each)
     assert refused > IMPORTS // 2
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        *(
+            b"",
+            b"answer",
+            packed([200, "", [], b""]),
+            packed(["200", "", [], b"", None]),
+            packed([200, None, [], b"", None]),
+        ),
+        *(
+            packed([200, "", {}, b"", None]),
+            packed([200, "", [["a"]], b"", None]),
+            packed([200, "", [["a", 1]], b"", None]),
+        ),
+        *(packed([200, "", [1], b"", None]), packed([200, "", [], "text", None]), packed([200, "", [], b"", 5])),
+        packed([200, "", [], b"", None])[:2] + b"\xdd\x00\x0f\x00\x00" * 500,
+    ],
+)
+def test_an_imported_answer_that_is_none_does_not_leave_the_worker(kept: bytes) -> None:
+    asking = cast(Step, SimpleNamespace(row=SimpleNamespace(job_id="j"), end_header="end"))
+    with pytest.raises((ValueError, TypeError, AttributeError, msgpack.UnpackException)):
+        answer_of(asking, kept, "t")
+    sound = packed([200, "OK", [["a", "b"]], b"body", None])
+    assert answer_of(asking, sound, "t").body == b"body"

@@ -88,6 +88,10 @@ class StepRefusal(NamedTuple):
     migration: str = ""
 
 
+#: The most headers of a kept answer that is read.
+_MOST_HEADERS: Final = 10_000
+
+
 class KeptFields(NamedTuple):
     """An answer as it is kept; the fields are those of a `ts.protocol.messages.ResultRow`."""
 
@@ -222,7 +226,18 @@ def answer_of(step: Step, kept: bytes, token: str) -> ResultRow:
 
     Raises ValueError, TypeError, AttributeError or msgpack.UnpackException: the bytes are no answer.
     """
-    return repeated_answer(step, KeptFields(*msgpack.unpackb(kept)), token)
+    fields = KeptFields(*msgpack.unpackb(kept, max_array_len=_MOST_HEADERS, max_map_len=0))
+    _check(fields)
+    return repeated_answer(step, fields, token)
+
+
+def _check(kept: KeptFields) -> None:
+    """Raise TypeError if a field has another type: it may come from elsewhere, and the server trusts its workers."""
+    status, reason, headers, body, error = kept
+    if (type(status), type(reason), type(headers), type(body)) != (int, str, list, bytes):
+        raise TypeError("its status, its reason, its headers or its body is of another type")
+    if not isinstance(error, str | None) or not all([type(each) for each in pair] == [str, str] for pair in headers):
+        raise TypeError("its error or one of its headers is of another type")
 
 
 def repeated_answer(step: Step, kept: KeptFields, token: str) -> ResultRow:
