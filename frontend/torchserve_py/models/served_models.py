@@ -32,7 +32,8 @@ class Versions:
     def __init__(self, first: Model, changed: Callable[[], None]) -> None:
         self.models = {first.version: first}  # in the order of registration
         self._changed = changed
-        self.default = first
+        self._default = first
+        changed()
         self.is_chosen = False  # whether an operator has chosen the default version explicitly
         #: Those that are being unregistered and still run their open sequences, each with what tells that it is gone.
         self.leaving: dict[Model, asyncio.Future[bool]] = {}
