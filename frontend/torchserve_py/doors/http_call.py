@@ -20,13 +20,14 @@ from torchserve_py.doors.failures import (
     not_found,
     unreadable_request,
 )
+from torchserve_py.doors.requests import decompressed
 from torchserve_py.doors.responses import ALREADY_SENT, Answer, allows_other_origins
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Match, Reply, Route, Router
 from torchserve_py.doors.token_authorization import Guard
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.http_connection import HttpConnection
-from torchserve_py.transport.http1.parser import Head
+from torchserve_py.transport.http1.parser import Head, Headers
 from torchserve_py.transport.http1.request import OVER, STREAMING, WAITING, Request
 from torchserve_py.transport.refusal_counts import Refusal
 from ts.protocol.messages import STATUS_CANCELLED
@@ -41,6 +42,9 @@ _OTHER: Final = "other"
 _SWITCHING_PROTOCOLS: Final = 101
 _PROTOCOLS: Final = {(1, 1): "HTTP/1.1", (1, 0): "HTTP/1.0"}
 _ID_KEY: Final = REQUEST_NAME.encode()
+_ENCODING: Final = b"content-encoding"
+#: What a body has no longer once its encoding is undone.
+_OF_ENCODED: Final = frozenset((_ENCODING, b"content-length"))
 _NO_IDS: Final[Mapping[str, str | None]] = {}
 
 
@@ -197,10 +201,20 @@ class HttpCall(Request):
             self.raised(error)
 
     def _answer_body(self, after_body: AfterBody, body: bytes) -> None:
+        if _ENCODING in self.headers.raw and (self._route is None or not self._route.passes_encoding_on):
+            self._run(self._decoded(after_body, body))
+            return
         reply = after_body(body)
         if reply is None:
             self._read_body = body  # for the next route
         self.follow(reply)
+
+    async def _decoded(self, after_body: AfterBody, body: bytes) -> Reply | None:
+        """Reply to a body whose encoding is undone; the request names none from then on."""
+        self._read_body = body = await decompressed(self, body, self._application.max_body)
+        self.headers = Headers({name: value for name, value in self.headers.raw.items() if name not in _OF_ENCODED})
+        self.raw_headers = tuple(pair for pair in self.raw_headers if pair[0].lower() not in _OF_ENCODED)
+        return after_body(body)
 
     def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
         self._task = asyncio.get_running_loop().create_task(self._wait(coroutine))

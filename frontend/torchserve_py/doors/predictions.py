@@ -54,12 +54,13 @@ class InferenceDoor(Door):
     def routes(self) -> Iterator[Route]:
         for path, explain, operation in (("/predictions", "False", PREDICT), ("/explanations", "True", EXPLAIN)):
             handler = partial(self._infer, explain)
-            yield Route(f"{path}/{{model_name}}", handler, operations=(operation,))
+            yield Route(f"{path}/{{model_name}}", handler, operations=(operation,), passes_encoding_on=True)
             of_version = operation.of_version("the default version", "a version")
-            yield Route(f"{path}/{{model_name}}/{{model_version}}", handler, operations=(of_version,))
-            yield Route(f"{path}/{{model_name}}/{{model_version}}/{{rest:path}}", handler)
-        yield Route("/{model_name}/predict", self._predict)
-        yield Route("/{model_name}/{model_version}/predict", self._predict)
+            one = f"{path}/{{model_name}}/{{model_version}}"
+            yield Route(one, handler, operations=(of_version,), passes_encoding_on=True)
+            yield Route(f"{one}/{{rest:path}}", handler, passes_encoding_on=True)
+        yield Route("/{model_name}/predict", self._predict, passes_encoding_on=True)
+        yield Route("/{model_name}/{model_version}/predict", self._predict, passes_encoding_on=True)
 
     def _infer(self, explain: str, request: Request, values: PathValues) -> Reply:
         headers = (("url_path", values.get("rest", "")), ("explain", explain))

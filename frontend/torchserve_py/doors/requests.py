@@ -5,10 +5,9 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from torchserve_py.bounded_json import MAX_PARSED, UnreadableJson, read_member
-from torchserve_py.doors.failures import DoorError, bad_request
+from torchserve_py.doors.failures import DoorError, bad_request, unsupported_encoding
 from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.transport import admission
-from torchserve_py.transport.decompression import BARE_WINDOW, GZIP_WINDOW, ZLIB_WINDOW
+from torchserve_py.transport import admission, decompression
 from torchserve_py.transport.http1.errors import BodyTooLarge
 from torchserve_py.transport.http1.request import Request
 
@@ -16,6 +15,12 @@ from torchserve_py.transport.http1.request import Request
 _TARGET_CHARACTERS: Final = "!#$%&'()*+,/:;=?@[]~"
 GZIP: Final = "gzip"
 DEFLATE: Final = "deflate"
+_ENCODINGS: Final = {
+    GZIP: decompression.GZIP,
+    "x-gzip": decompression.GZIP,
+    DEFLATE: decompression.DEFLATE,
+    "zstd": decompression.ZSTD,
+}
 _IDENTITY: Final = ("", "identity")
 #: The method of compression in the first byte of zlib's container (RFC 1950, 2.2).
 _DEFLATED: Final = 8
@@ -166,19 +171,20 @@ async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
     Raises DoorError: the encoding is unknown or wrong; BodyError: the decompressed body is larger than ``max_size``
     bytes; NoRoomError: the server lacks memory now.
     """
-    encoding = request.headers.get("Content-Encoding", "").strip().lower()
-    if encoding in _IDENTITY:
+    name = request.headers.get("Content-Encoding", "").strip().lower()
+    if name in _IDENTITY:
         return body
-    if encoding not in (GZIP, "x-gzip", DEFLATE):
-        raise bad_request(f"Header Content-Encoding: {encoding!a} is not supported; send gzip, deflate or identity.")
-    window = GZIP_WINDOW
-    if encoding == DEFLATE:
+    encoding = _ENCODINGS.get(name)
+    if encoding is None:
+        raise unsupported_encoding(name)
+    if encoding is decompression.DEFLATE:
         has_container = body[:1] and body[0] & 0x0F == _DEFLATED and int.from_bytes(body[:2], "big") % 31 == 0
-        window = ZLIB_WINDOW if has_container else BARE_WINDOW  # some clients leave the container of zlib out
+        if not has_container:  # some clients leave the container of zlib out
+            encoding = decompression.BARE_DEFLATE
     try:
-        return await request.decompress(body, window, max_size)
+        return await request.decompress(body, encoding, max_size)
     except zlib.error as error:
-        raise bad_request(f"The request body is not what its Content-Encoding says ({encoding}): {error}.") from error
+        raise bad_request(f"The request body is not what its Content-Encoding says ({name}): {error}.") from error
 
 
 def request_line(request: Request, endpoint: str, scheme: str = "http") -> tuple[tuple[str, str], ...]:

@@ -34,6 +34,9 @@ _CONFINING: Final = (
     ("x-content-type-options", "X-Content-Type-Options: nosniff\r\n"),
 )
 
+#: Proxies that collect answers, such as nginx by default, pass on each piece of one with this header as it comes.
+_BUFFERING: Final = "x-accel-buffering"
+_NOT_BUFFERED: Final = ((_BUFFERING, "no"),)
 
 #: What pages of other origins may do where only their origin is configured. An asterisk alone excludes Authorization.
 _METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
@@ -95,6 +98,9 @@ class Responses:
         Raises BadResponse: the status or a header is not one that HTTP allows; nothing was written.
         """
         status, _, headers, reason = head
+        headers = tuple(headers)
+        if not any(name.lower() == _BUFFERING for name, _ in headers):
+            headers += _NOT_BUFFERED
         request.start_stream(status, self._lines(headers, _name(request, request_id)), reason=reason)
         self._answered(time.time(), status)
 

@@ -72,6 +72,8 @@ class Route:
         is_quiet: Whether the access log has only refusals (status 4xx): for probes, and pages that ask again and again.
         is_probe: Whether the route is answered, without a body and without waiting, although the listener has all its
             connections: whoever asks may end the server if it does not answer.
+        passes_encoding_on: Whether the handler gets a body as it was sent, whatever its ``Content-Encoding``. Other
+            handlers get it decompressed, in requests that name no encoding any more.
     """
 
     path: str
@@ -84,6 +86,7 @@ class Route:
     refuse: Callable[[Request, Failure], Coroutine[Any, Any, Reply] | None] | None = None
     is_quiet: bool = False
     is_probe: bool = False
+    passes_encoding_on: bool = False
 
 
 T = TypeVar("T")

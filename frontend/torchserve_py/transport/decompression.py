@@ -5,15 +5,20 @@ large is refused before it exists.
 """
 
 import asyncio
+import sys
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
-#: zlib's window parameters for the encodings.
-GZIP_WINDOW: Final = 31
-ZLIB_WINDOW: Final = 15
-BARE_WINDOW: Final = -15
+if sys.version_info >= (3, 14):
+    from compression.zstd import DecompressionParameter, ZstdDecompressor, ZstdError
+else:
+    from backports.zstd import DecompressionParameter, ZstdDecompressor, ZstdError
+
+#: The largest window of zstd that the content coding may use is 8 MiB, 2 to this power (RFC 8878, 7.2; RFC 9659).
+_LARGEST_ZSTD_WINDOW: Final = 23
 #: Data that is no larger, compressed and decompressed, is decompressed on the event loop (bytes).
 _SMALL: Final = 16_384
 #: The size of a piece that a thread decompresses (bytes).
@@ -23,6 +28,50 @@ _LARGE: Final = 1 << 20
 #: How many threads decompress. A thread keeps the memory that it has freed, so a few threads of their own take less
 #: memory than the many of the event loop.
 _THREADS: Final = 2
+
+
+class Stream(Protocol):
+    """What decompresses one body, as the objects of `zlib` do."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes | memoryview, max_length: int, /) -> bytes: ...
+
+
+class _ZstdStream:
+    """One frame of zstd; it keeps input for which there was no room in the output, so none is left unconsumed."""
+
+    unconsumed_tail = b""
+
+    def __init__(self) -> None:
+        self._frame = ZstdDecompressor(options={DecompressionParameter.window_log_max: _LARGEST_ZSTD_WINDOW})
+
+    @property
+    def eof(self) -> bool:
+        return self._frame.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._frame.unused_data
+
+    def decompress(self, data: bytes | memoryview, max_length: int, /) -> bytes:
+        try:
+            return self._frame.decompress(data, max_length)
+        except ZstdError as error:
+            raise zlib.error(str(error)) from None
+
+
+#: Begins to decompress a body.
+Encoding = Callable[[], Stream]
+GZIP: Final[Encoding] = partial(zlib.decompressobj, 31)
+#: In the container of zlib (RFC 1950).
+DEFLATE: Final[Encoding] = partial(zlib.decompressobj, 15)
+BARE_DEFLATE: Final[Encoding] = partial(zlib.decompressobj, -15)
+ZSTD: Final[Encoding] = _ZstdStream
 
 
 class Decompressor:
@@ -36,13 +85,15 @@ class Decompressor:
         """Let the threads end when they have nothing to do."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def decompress(self, data: bytes, window: int, largest: int, take: Callable[[int, int], None]) -> bytes:
-        """Return up to ``largest`` bytes of decompressed data; ``window`` is one of the windows above.
+    async def decompress(
+        self, data: bytes, encoding: Encoding, largest: int, take: Callable[[int, int], None]
+    ) -> bytes:
+        """Return up to ``largest`` bytes of decompressed data.
 
         ``take`` is called before each piece is kept, with its size and the total so far; an exception ends the work.
         Raises zlib.error: the data cannot be decompressed, is cut short, or something follows behind its end.
         """
-        stream = zlib.decompressobj(window)
+        stream = encoding()
         pieces, size, position = list[bytes](), 0, 0
         fed: bytes | memoryview = b""
         if len(data) <= _SMALL:

@@ -5,6 +5,7 @@ import json
 import zlib
 
 import pytest
+from backports import zstd
 from tests.features.open_inference.behaviours import INFER, fails_with, stream_of
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
@@ -43,6 +44,7 @@ async def test_the_worker_is_told_of_other_endpoints(serving, endpoint):
         ("gzip", gzip.compress),
         ("deflate", zlib.compress),
         ("deflate", lambda body: zlib.compress(body)[2:-4]),
+        ("zstd", zstd.compress),
         ("identity", bytes),
     ],
 )
@@ -59,7 +61,11 @@ async def test_compressed_requests(serving, encoding, pack):
         ("gzip", b"no", 400),
         ("gzip", gzip.compress(b"x" * 99, mtime=0)[:-9], 400),
         ("gzip", gzip.compress(b"x", mtime=0) + b"y", 400),
-        ("br", b"x", 400),
+        ("br", b"x", 415),
+        ("zstd", b"no", 400),
+        ("zstd", zstd.compress(b"x" * 99)[:-9], 400),
+        ("zstd", zstd.compress(b"x") + b"y", 400),
+        ("zstd", zstd.compress(b"0" * 10_000_000), 413),
         ("gzip", gzip.compress(b"0" * 10_000_000), 413),
     ],
 )

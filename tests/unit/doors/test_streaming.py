@@ -27,9 +27,21 @@ async def test_one_chunk_for_each_part(serving):
     assert "content-length" not in head
     assert "ts_stream_next: true" in head
     assert "content-type: text/event-stream" in head
+    assert "x-accel-buffering: no" in head  # so that proxies do not collect it
     assert "x-request-id: job-0" in head
     assert await connection.rest() == b"3\r\none\r\n5\r\nthree\r\n4\r\nlast\r\n0\r\n\r\n"
     assert serving.metrics.counts == (1, 0, 0)
+
+
+async def test_a_model_may_have_its_stream_collected(serving):
+    def behave(call: Call) -> None:
+        call.part(b"one", more=True, headers=[("X-Accel-Buffering", "yes")])
+        call.part(b"")
+
+    serving.registry.model.behave = behave
+    head = await (await serving.raw(REQUEST)).head()
+    assert head.count("x-accel-buffering") == 1
+    assert "x-accel-buffering: yes" in head
 
 
 async def test_an_empty_last_part_ends_the_stream(serving):

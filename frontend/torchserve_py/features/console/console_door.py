@@ -94,8 +94,8 @@ class ConsoleDoor(Door):
         yield Route(f"{API}/sequences/{_VERSION}", self._sequences, ("GET",), _MANAGEMENT, is_quiet=True)
         yield Route(f"{API}/steps/{_VERSION}", self._steps, ("GET",), _MANAGEMENT, is_quiet=True)
         yield Route(f"{API}/sequences/{_VERSION}", self._end_sequence, ("DELETE",), _MANAGEMENT)
-        yield Route(f"/console/predictions/{_VERSION}", self._predict, ("POST",), _MANAGEMENT)
-        yield Route(f"/console/predictions/{_VERSION}/{{rest:path}}", self._predict, ("POST",), _MANAGEMENT)
+        for path in (f"/console/predictions/{_VERSION}", f"/console/predictions/{_VERSION}/{{rest:path}}"):
+            yield Route(path, self._predict, ("POST",), _MANAGEMENT, passes_encoding_on=True)
         yield Route(
             f"/console/sequences/{_VERSION}", self._open_session, ("GET",), token=None, refuse=self._live.refuse
         )

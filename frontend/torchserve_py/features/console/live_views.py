@@ -35,7 +35,7 @@ API: Final = "/console/api"
 #: Seconds between two looks for new lines, and looks without a line before the page hears that the server is there.
 _LOOK: Final = 0.25
 _QUIET_LOOKS: Final = 4
-_EVENT_HEADERS: Final = (EVENTS_TYPE, ("x-accel-buffering", "no"))
+_EVENT_HEADERS: Final = (EVENTS_TYPE,)
 
 #: The name of an event, and its data; None keeps the connection alive.
 Event = tuple[str, Any] | None

@@ -12,7 +12,7 @@ from typing import Any, Final
 from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.doors.exchange import HttpExchange
 from torchserve_py.doors.failures import DoorError, bad_request
-from torchserve_py.doors.requests import PRIORITY, decompressed, priority_in_parameter, priority_of, seconds_left
+from torchserve_py.doors.requests import PRIORITY, priority_in_parameter, priority_of, seconds_left
 from torchserve_py.doors.routing import AfterBody, DoorContext
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.features.open_inference.answers import refuse_if_failing
@@ -60,14 +60,7 @@ class OpenInferenceCalls:
     def begin(self, request: Request, model: ServedModel, version: str | None, endpoint: str) -> AfterBody:
         """Run a request; ``version`` is the one that the client named, ``endpoint`` one of `ENDPOINTS`."""
         refuse_if_failing(self._serving, model)
-        submit = partial(self._submit, request, model, version, endpoint)
-        if request.headers.get("Content-Encoding") is None:
-            return submit
-
-        async def submit_compressed(body: bytes) -> HttpExchange:
-            return submit(await decompressed(request, body, self._context.settings.max_request_size))
-
-        return submit_compressed
+        return partial(self._submit, request, model, version, endpoint)
 
     def _submit(
         self, request: Request, model: ServedModel, version: str | None, endpoint: str, body: bytes

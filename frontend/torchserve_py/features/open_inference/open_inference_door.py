@@ -106,7 +106,7 @@ class OpenInferenceDoor(Door):
         for path, why in _UNSUPPORTED.items():
             yield Route(path, partial(self._refuse, why))
         yield Route("/v2/{rest:path}", self._pass_on)
-        yield Route(ANY_PATH, self._serve_custom, applies=self._has_custom)
+        yield Route(ANY_PATH, self._serve_custom, applies=self._has_custom, passes_encoding_on=True)
 
     def _server_rows(self) -> Iterator[Route]:
         for path, serve in (

@@ -27,8 +27,8 @@ class InvocationsDoor(Door):
         self._sessions = SageMakerSessions(context)
 
     def routes(self) -> Iterator[Route]:
-        yield Route("/models/{model_name}/invoke", self._invoke)
-        yield Route("/invocations", self._invocations)
+        yield Route("/models/{model_name}/invoke", self._invoke, passes_encoding_on=True)
+        yield Route("/invocations", self._invocations, passes_encoding_on=True)
 
     def _invoke(self, request: Request, values: PathValues) -> Reply:
         return self._run(request, values["model_name"], tuple(request.query))

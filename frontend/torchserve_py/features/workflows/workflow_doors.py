@@ -103,7 +103,7 @@ class WorkflowInferenceDoor(Door):
         self._workflows = context.shared(workflows_of)
 
     def routes(self) -> Iterator[Route]:
-        yield Route("/wfpredict/{workflow_name}", self._predict, operations=(_PREDICT,))
+        yield Route("/wfpredict/{workflow_name}", self._predict, operations=(_PREDICT,), passes_encoding_on=True)
 
     def _predict(self, request: Request, values: PathValues) -> Reply:
         """Send a request through a workflow, or describe how to; the query is ignored."""

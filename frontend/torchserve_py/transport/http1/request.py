@@ -23,6 +23,7 @@ from torchserve_py.transport.http1.errors import BadResponse, BodyError, BodyToo
 from torchserve_py.transport.request_budget import NoRoomError
 
 if TYPE_CHECKING:
+    from torchserve_py.transport.decompression import Encoding
     from torchserve_py.transport.http1.http_connection import HttpConnection
     from torchserve_py.transport.http1.parser import Head
 
@@ -255,8 +256,8 @@ class Request(ABC):
             raise body
         return body
 
-    async def decompress(self, body: bytes, window: int, limit: int) -> bytes:
-        """Return the body decompressed with one of the windows of `transport.decompression`.
+    async def decompress(self, body: bytes, encoding: Encoding, limit: int) -> bytes:
+        """Return the decompressed body; ``encoding`` is one of those of `transport.decompression`.
 
         What comes out counts in the budget of the server. Raises BodyTooLarge: it has more than ``limit`` bytes;
         NoRoomError: it has no room now; zlib.error: the body cannot be decompressed.
@@ -267,7 +268,7 @@ class Request(ABC):
                 raise BodyTooLarge(limit)
             self.hold(size)
 
-        return await self.connection.decompressor.decompress(body, window, limit, take)
+        return await self.connection.decompressor.decompress(body, encoding, limit, take)
 
     def hold(self, size: int) -> None:
         """Count bytes in the budget of the server until the request is finished. Raises NoRoomError: it has no room."""

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from grpc import StatusCode
 
-from torchserve_py.transport.decompression import GZIP_WINDOW, ZLIB_WINDOW, Decompressor
+from torchserve_py.transport.decompression import DEFLATE, GZIP, Decompressor
 from torchserve_py.transport.request_budget import NoRoomError, RequestBudget
 
-_WINDOWS: Final = {"gzip": GZIP_WINDOW, "deflate": ZLIB_WINDOW}
+_ENCODINGS: Final = {"gzip": GZIP, "deflate": DEFLATE}
 #: What protobuf can hold in one message (bytes).
 LARGEST: Final = 2**31 - 1
 PREFIX: Final = struct.Struct(">BI")
@@ -138,8 +138,8 @@ async def decompressed(
 
     Raises BadMessage: the message cannot be decompressed or is too large, or the server lacks room for it now.
     """
-    window = _WINDOWS.get(encoding)
-    if window is None:
+    stream = _ENCODINGS.get(encoding)
+    if stream is None:
         raise BadMessage(StatusCode.UNIMPLEMENTED, f"A message is compressed, and grpc-encoding is {encoding}.")
 
     def take(size: int, total: int) -> None:
@@ -147,6 +147,6 @@ async def decompressed(
         reader.hold(size)
 
     try:
-        return await decompressor.decompress(message, window, limit.size, take)
+        return await decompressor.decompress(message, stream, limit.size, take)
     except zlib.error as error:
         raise BadMessage(StatusCode.INTERNAL, f"A message cannot be decompressed: {error}.") from error
