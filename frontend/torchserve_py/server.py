@@ -40,7 +40,7 @@ from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.plugins import authorization, metrics_plan, module_of, plugins
 from torchserve_py.server_folder import server_folder
-from torchserve_py.server_process import heeded_end_signals, release_end_signals
+from torchserve_py.server_process import has_terminal, heeded_end_signals, release_end_signals
 from torchserve_py.settings.flags import parse_flags
 from torchserve_py.settings.log_config import LogConfigError
 from torchserve_py.settings.resolution import Resolution, SettingsError
@@ -140,6 +140,12 @@ class Server:
         of_features = (each.addresses for each in self._listeners)
         return doors | {name: address for addresses in of_features for name, address in addresses.items()}
 
+    def reload(self) -> None:
+        """Look at the files that may change while the server runs, such as its keys and its certificate."""
+        logger.info("SIGHUP received: files that have changed are read again")
+        for look in () if self._doors is None else self._doors.context.on_reload:
+            self._background.append(in_background(asyncio.to_thread(look), "reading a file again"))
+
     def begin_drain(self) -> asyncio.Task[None]:
         """Say at once that the server is not ready; after `drain_delay` refuse new work, and let the rest finish.
 
@@ -219,10 +225,13 @@ async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
     """
     signals = asyncio.Queue[signal.Signals]()
     loop = asyncio.get_running_loop()
-    for number in heeded_end_signals():
-        loop.add_signal_handler(number, signals.put_nowait, number)
-    release_end_signals()
     server = Server(settings)
+    for number in heeded_end_signals():
+        if number is signal.SIGHUP and not has_terminal():
+            loop.add_signal_handler(number, server.reload)
+        else:
+            loop.add_signal_handler(number, signals.put_nowait, number)
+    release_end_signals()
     # After nvidia-smi has run (it loads the driver with privileges of its own), and before any code of a model runs.
     gain_no_privileges()
     try:

@@ -19,7 +19,8 @@ _MARK: Final = ("-X", "org.pytorch.serve.ModelServer")
 #: The C library keeps freed buffers of up to 16 MiB, 32 MiB in all, instead of giving them back to the system: to get
 #: new pages for every large body and tensor costs a worker as much again as all else that it does with them.
 _ALLOCATOR: Final = {"MALLOC_MMAP_THRESHOLD_": str(16 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
-#: The signals of a shell, of a service manager, and of a terminal that is closed.
+#: The signals of a shell, of a service manager, and of a terminal that is closed; without a terminal the last one asks
+#: the server to read its files again.
 _END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -53,3 +54,12 @@ def release_end_signals() -> None:
 def heeded_end_signals() -> tuple[signal.Signals, ...]:
     """Return the signals that this process does not ignore; a parent may make it ignore some, as `nohup` does."""
     return tuple(number for number in _END_SIGNALS if signal.getsignal(number) != signal.SIG_IGN)
+
+
+def has_terminal() -> bool:
+    """Return whether a terminal controls this process; if it is closed, the process gets SIGHUP."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -143,7 +143,7 @@ def test_stop_drains(tmp_path: Path) -> None:
         assert is_gone(server)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_foreground_server_drains_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     folder = model_folder(tmp_path, "model", "def handle(data, context):\n    return data\n")
     running = RunningServer({"model": folder}, {"drain_timeout": 1})

@@ -50,12 +50,11 @@ def certificate_is_renewed(scene: Scene) -> None:
     """The certificate is about to expire, and is renewed on disk."""
     write_certificate(scene.directory, "old", timedelta(days=1))
     files = {"certificate_file": scene.directory / "cert.pem", "private_key_file": scene.directory / "key.pem"}
-    with RunningServer(properties=files) as server:
-        server.kill_everything()
-        secure = server.inference.replace("http:", "https:")
-        text = server.config.read_text().replace(f"inference_address={server.inference}", f"inference_address={secure}")
-        server.config.write_text(text)
-        server.start()
+    server = RunningServer(properties=files)
+    secure = server.inference.replace("http:", "https:")
+    text = server.config.read_text().replace(f"inference_address={server.inference}", f"inference_address={secure}")
+    server.config.write_text(text)
+    with server:
         soon = 7 * 86_400
         scene.detect(lambda: 0 < metric(server, "ts_certificate_expiry_seconds") < soon, "the metric shows the expiry")
         scene.expect(shown_name(secure) == "old", "the first certificate")
@@ -67,7 +66,9 @@ def certificate_is_renewed(scene: Scene) -> None:
 def log_files_are_rotated(scene: Scene) -> None:
     """Logrotate renames the log files and creates new ones."""
     model = model_folder(scene.directory, "m", WELL)
-    with RunningServer({"m": model}) as server:
+    server = RunningServer({"m": model})
+    server.command.insert(0, "setsid")  # without a terminal, as under a service manager
+    with server:
         server.wait_ready()
         file = server.directory / "logs" / "access_log.log"
         file.rename(file.with_suffix(".1"))

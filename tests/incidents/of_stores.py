@@ -69,10 +69,9 @@ def snapshots_cannot_be_written(scene: Scene) -> None:
     """A model is registered while the folder of the snapshots cannot be written."""
     model = model_folder(scene.directory, "m", WELL)
     late = model_folder(scene.directory, "late", WELL)
-    with RunningServer({"m": model}) as server:
-        server.kill_everything()
-        server.command.remove("--ncs")
-        server.start()
+    server = RunningServer({"m": model})
+    server.command.remove("--ncs")
+    with server:
         server.wait_ready()
         folder, aside = server.directory / "logs" / "config", server.directory / "aside"
         folder.rename(aside)

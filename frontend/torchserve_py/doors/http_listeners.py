@@ -66,6 +66,8 @@ class Doors:
         wanted = http_addresses(settings)
         hosts = [address.host for _, address in wanted if address.is_tls]
         context = importlib.import_module(module_of("tls")).server_context(settings, hosts) if hosts else None
+        if context is not None:
+            self.context.tls_contexts.append(context)
         for names, address in wanted:
             accept = self._serve(names, address, context if address.is_tls else None)
             sockets, used = await bind(names, address)

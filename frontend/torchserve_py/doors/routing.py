@@ -6,6 +6,7 @@ documents, and the path under which a request is logged and counted.
 
 from __future__ import annotations
 
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,6 +145,10 @@ class DoorContext:
         self.on_drain: list[Callable[[], None]] = []
         #: Lets the server finish its work and take no more, while its process keeps running.
         self.drain: Callable[[], object] = self.start_draining
+        #: Called when the operator wants files to be looked at again; each blocks.
+        self.on_reload: list[Callable[[], None]] = []
+        #: What encrypts the listeners; a new certificate is loaded into these.
+        self.tls_contexts: list[ssl.SSLContext] = []
         #: Called once accepted work has had its time, before connections are closed.
         self.on_close: list[Callable[[], None]] = []
         self._connections = ConnectionBudget.of_process()

@@ -405,3 +405,21 @@ def test_a_file_of_the_log_that_is_full_is_followed_by_another(tmp_path: Path) -
     handler.close()
     kept = [path.with_name(name).read_text().split() for name in ("some.log.2", "some.log.1", "some.log")]
     assert kept == [["a" * 30, "b" * 40], ["c" * 90, "d"], ["e" * 10]]
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_a_file_that_another_program_rotates_is_opened_again(
+    tmp_path: Path, creates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchserve_py.features.log_files.handlers._LOOK_INTERVAL", 0.0)
+    path = tmp_path / "some.log"
+    handler = LogFile(path, maxBytes=1000, encoding="utf-8")
+    logger = logging.getLogger("some.module")
+    logger.propagate, logger.handlers = False, [handler]
+    logger.warning("before")
+    path.rename(tmp_path / "some.log.1")
+    if creates:
+        path.touch()
+    logger.warning("after")
+    handler.close()
+    assert [(tmp_path / name).read_text() for name in ("some.log.1", "some.log")] == ["before\n", "after\n"]

@@ -15,6 +15,7 @@ from torchserve_py.features.journal.journal_care import journal_families
 from torchserve_py.features.keys.usage_report import usage_families
 from torchserve_py.features.memory_budget.budget_metrics import BudgetMetrics
 from torchserve_py.features.rollout.rollouts import Rollouts
+from torchserve_py.features.tls.renewal import expiry_family
 from torchserve_py.features.traffic.canaries import Canaries
 from torchserve_py.features.traffic.shadows import Shadows
 from torchserve_py.scheduling.demand import Reason
@@ -37,6 +38,7 @@ def test_every_family_is_documented_with_its_type() -> None:
         *BookmarkCounts().families,
         *usage_families(),
     )
+    metrics.add(expiry_family())
     for family in (*families, shadows.requests, shadows.seconds, *journal_families()):
         metrics.add(family)
     rows = re.findall(r"^\| (`[^|]+`) \| (counter|gauge|histogram) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)

@@ -56,6 +56,8 @@ def problem_of(settings: Settings) -> str | None:
 async def follow_file(context: DoorContext) -> None:
     """Read the file of the given keys whenever it changes, until cancelled."""
     keys = context.tokens
+    if isinstance(keys, GivenKeys) and keys.may_change:
+        context.on_reload.append(keys.reload)
     while isinstance(keys, GivenKeys) and keys.may_change:
         await asyncio.sleep(_INTERVAL)
         await asyncio.to_thread(keys.reload)

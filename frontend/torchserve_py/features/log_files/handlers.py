@@ -25,6 +25,8 @@ from torchserve_py.terminal import tell
 
 logger = logging.getLogger(__name__)
 
+#: Seconds between two looks whether a file is still the one of its name.
+_LOOK_INTERVAL: Final = 1.0
 #: Seconds between two reports of lost records.
 _REPORT_INTERVAL: Final = 60.0
 #: Seconds that lines wait for a reader of standard output.
@@ -68,9 +70,13 @@ class QuietErrors(logging.Handler):
 
 
 class LogFile(QuietErrors, RotatingFileHandler):
-    """A file of the log. It counts its bytes, and asks the system for its size only when it opens."""
+    """A file of the log. It counts its bytes, and asks the system for its size once a second at most.
+
+    It is opened again if it is not the file of its name any more: another program, such as logrotate, rotates it.
+    """
 
     _size = _counted = 0
+    _looks_at = 0.0
 
     def _open(self) -> TextIOWrapper:
         stream = super()._open()
@@ -81,10 +87,27 @@ class LogFile(QuietErrors, RotatingFileHandler):
         """Count a record that is about to be written; return whether a new file has to begin with it."""
         if self.stream is None:
             self.stream = self._open()
+        elif (now := time.monotonic()) >= self._looks_at:
+            self._looks_at = now + _LOOK_INTERVAL
+            self._look()
         text = self.format(record)
         self._counted = (len(text) if text.isascii() else len(text.encode("utf-8", "backslashreplace"))) + 1
         self._size += self._counted
         return 0 < self.maxBytes <= self._size and Path(self.baseFilename).is_file()
+
+    def _look(self) -> None:
+        """Open the file again if its name means another one, and count anew what is in it, which may have been cut."""
+        here = os.fstat(self.stream.fileno())
+        try:
+            named = Path(self.baseFilename).stat()
+        except FileNotFoundError:
+            named = None
+        if named is None or (named.st_dev, named.st_ino) != (here.st_dev, here.st_ino):
+            self.stream.close()
+            self.stream = None  # type: ignore[assignment]  # as the class does itself
+            self.stream = self._open()
+        else:
+            self._size = here.st_size
 
     def doRollover(self) -> None:
         """Begin a new file with the record that was counted last."""

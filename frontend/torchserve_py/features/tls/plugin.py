@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import Plugin
+from torchserve_py.plugin_api import BackgroundOffer, Plugin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torchserve_py.settings.table import SettingsSection
 
 
@@ -16,4 +18,10 @@ def _settings() -> type[SettingsSection]:
     return TlsSettings
 
 
-PLUGIN = Plugin(name="tls", tls="torchserve_py.features.tls.tls", settings=_settings)
+def _background() -> Iterable[BackgroundOffer]:
+    from torchserve_py.features.tls.renewal import follow_certificate
+
+    return [BackgroundOffer("following changes of the certificate", follow_certificate)]
+
+
+PLUGIN = Plugin(name="tls", tls="torchserve_py.features.tls.tls", settings=_settings, background=_background)

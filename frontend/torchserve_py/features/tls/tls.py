@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from torchserve_py.features.tls import java_key_store
+from torchserve_py.features.tls.certificate_expiry import expiry_of
 from torchserve_py.features.tls.tls_settings import TlsSettings
 
 if TYPE_CHECKING:
@@ -49,19 +50,26 @@ def server_context(settings: Settings, hosts: Iterable[str]) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     own = settings.of(TlsSettings)
-    if own.keystore is not None:
-        _use_key_store(context, settings, own.keystore)
-    elif own.certificate_file is not None or own.private_key_file is not None:
-        use_files(context, settings)
+    if own.keystore is not None or own.certificate_file is not None or own.private_key_file is not None:
+        load_certificate(context, settings)
     else:
         _use_self_signed(context, settings, hosts)
     return context
 
 
-def use_files(context: ssl.SSLContext, settings: Settings) -> None:
+def load_certificate(context: ssl.SSLContext, settings: Settings) -> float:
+    """Load ``keystore``, or ``certificate_file`` with its key, into a context, which may be in use; one of them is set.
+
+    Return when the certificate expires, in seconds since 1970. Raises TlsError: a file is missing or unusable.
+    """
+    store = settings.of(TlsSettings).keystore
+    return use_files(context, settings) if store is None else _use_key_store(context, settings, store)
+
+
+def use_files(context: ssl.SSLContext, settings: Settings) -> float:
     """Load ``certificate_file`` and ``private_key_file``, at least one of which is set.
 
-    Raises TlsError: a file is missing or unusable.
+    Return when the certificate expires, in seconds since 1970. Raises TlsError: a file is missing or unusable.
     """
     own = settings.of(TlsSettings)
     if own.certificate_file is None or own.private_key_file is None:
@@ -71,6 +79,7 @@ def use_files(context: ssl.SSLContext, settings: Settings) -> None:
     try:
         # The empty password keeps OpenSSL from asking for one at the terminal.
         context.load_cert_chain(own.certificate_file, own.private_key_file, password="")
+        return expiry_of(own.certificate_file.read_text(encoding="latin-1"))
     except (ssl.SSLError, ValueError) as error:
         raise TlsError(
             f"certificate_file {own.certificate_file} and private_key_file {own.private_key_file} cannot be"
@@ -87,7 +96,7 @@ def check_certificate(settings: Settings) -> None:
         raise _not_installed(_SELF_SIGNED)
 
 
-def _use_key_store(context: ssl.SSLContext, settings: Settings, path: Path) -> None:
+def _use_key_store(context: ssl.SSLContext, settings: Settings, path: Path) -> float:
     """Load the key store; as in Java, its content tells which of the two formats it has."""
     own = settings.of(TlsSettings)
     if own.keystore_type.upper() not in _KEY_STORE_TYPES:
@@ -120,6 +129,7 @@ def _use_key_store(context: ssl.SSLContext, settings: Settings, path: Path) -> N
     if key is None or not chain:
         raise TlsError(f"keystore {path} holds no private key with its certificate")
     _load(context, settings.temp_dir, key, chain)
+    return chain[0].not_valid_after_utc.timestamp()
 
 
 def _conversion(path: Path) -> str:

@@ -1,0 +1,104 @@
+"""Certificates that are renewed while the server runs: the files are read again when they change.
+
+Connections that are open keep their certificate; handshakes from then on show the new one. Files that cannot be used,
+such as a certificate whose key has not been written yet, change nothing, and are looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from torchserve_py.features.tls.tls import TlsError, load_certificate
+from torchserve_py.features.tls.tls_settings import TlsSettings
+from torchserve_py.metrics.families import Family
+from torchserve_py.metrics.instruments import Gauge
+
+if TYPE_CHECKING:
+    from torchserve_py.doors.routing import DoorContext
+    from torchserve_py.settings.table import Settings
+
+logger = logging.getLogger(__name__)
+
+#: How often the files are looked at (seconds).
+_INTERVAL: Final = 1.0
+_EXPIRY: Final = "Seconds until the certificate of the TLS listeners expires"
+#: By what it is seen that a file has changed: its number, its time and its size.
+_Stamp = tuple[int, int, int] | None
+
+
+class Renewal:
+    """Follows the files of one server's certificate."""
+
+    def __init__(self, settings: Settings, contexts: Sequence[ssl.SSLContext]) -> None:
+        self._settings = settings
+        self._contexts = contexts
+        own = settings.of(TlsSettings)
+        named = [own.keystore] if own.keystore is not None else [own.certificate_file, own.private_key_file]
+        self._files = [path for path in named if path is not None]
+        self._stamps = [_look(path) for path in self._files]
+        self._failed = ""
+        #: When the certificate expires, in seconds since 1970.
+        self.expires_at = self._load()
+
+    @property
+    def left(self) -> float:
+        """How many seconds the certificate is still valid; below zero once it has expired."""
+        return self.expires_at - time.time()
+
+    def look(self) -> None:
+        """Read the files again if they have changed. Blocks."""
+        stamps = [_look(path) for path in self._files]
+        if stamps == self._stamps and not self._failed:
+            return
+        try:
+            self.expires_at = self._load()
+        except OSError as error:
+            if str(error) != self._failed:
+                logger.error("The renewed certificate is not used: %s", error)
+            self._failed = str(error)
+            return
+        self._stamps, self._failed = stamps, ""
+        until = datetime.fromtimestamp(self.expires_at, UTC)
+        logger.info("The certificate of the TLS listeners was read again; it expires at %s", until.isoformat())
+
+    def _load(self) -> float:
+        # What does not fit together would leave a context in use without its key.
+        load_certificate(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), self._settings)
+        return [load_certificate(context, self._settings) for context in self._contexts][-1]
+
+
+def _look(path: Path) -> _Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def expiry_family() -> Family[Gauge]:
+    """Return the metric of the expiry."""
+    return Family("ts_certificate_expiry_seconds", Gauge, "Seconds", _EXPIRY)
+
+
+async def follow_certificate(context: DoorContext) -> None:
+    """Follow the certificate of the listeners' TLS, until cancelled, and show when it expires."""
+    own = context.settings.of(TlsSettings)
+    if not context.tls_contexts or not (own.keystore or own.certificate_file):
+        return
+    try:
+        renewal = await asyncio.to_thread(Renewal, context.settings, context.tls_contexts)
+    except TlsError:  # the files have changed since the listeners were opened
+        logger.exception("The certificate is not followed")
+        return
+    context.metrics.add(expiry_family()).child({}).read_from(lambda: renewal.left)
+    context.on_reload.append(renewal.look)
+    while True:
+        await asyncio.sleep(_INTERVAL)
+        await asyncio.to_thread(renewal.look)
