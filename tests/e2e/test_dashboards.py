@@ -24,6 +24,18 @@ from tests.programs import need_program
 BOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 #: Values of the variables of the boards, as Grafana puts them into expressions where "All" is chosen.
 VARIABLES = {"$__rate_interval": "30s", "$instance": ".*", "$model": ".*", "$version": ".*"}
+#: Series of features that this server does not use, or that begin with their first event.
+OF_FEATURES = {
+    *("ts_canary_decisions_total", "ts_rollouts_total", "ts_shadow_requests_total", "ts_journal_dropped_total"),
+    *("ts_fleet_failures", "ts_fleet_errors_total", "ts_fleet_seconds_behind", "ts_fleet_untold"),
+    *(
+        "ts_redis_evicts",
+        "ts_redis_evicted_keys_total",
+        "ts_certificate_expiry_seconds",
+        "ts_workers_given_up",
+        "ts_snapshot_unwritten",
+    ),
+}
 #: Labels that Prometheus adds to every series of a target.
 ADDED = {"instance", "job"}
 
@@ -169,6 +181,8 @@ def series(scene: Scene) -> dict[str, set[str]]:
 @pytest.mark.parametrize("expression", named(board_expressions() + rule_expressions()))
 def test_every_metric_and_label_exists(series: dict[str, set[str]], expression: Expression) -> None:
     selectors, grouped = selected(expression.text)
+    if {name for name, _ in selectors} & OF_FEATURES:
+        return  # alerts_test.yaml has these
     for name, matched in selectors:
         assert name in series, f"the server has no series {name}"
         assert matched <= series[name], f"{name} has no label {matched - series[name]}"
@@ -201,9 +215,10 @@ def test_prometheus_takes_the_rules_and_they_raise_what_the_load_deserves(scene:
     health = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
     assert set(health.values()) == {"ok"}, health
     active = {alert["labels"]["alertname"] for alert in scene.prometheus.get("alerts")["alerts"]}
-    assert active <= {"ModelFails", "HostMemoryFull", "DiskFull", "RequestsWaitLong"}
+    deserved = {"ModelFails", "ModelFailsSlowly", "RequestsFail"}
+    assert active <= {*deserved, "HostMemoryFull", "DiskFull", "RequestsWaitLong"}
     eventually(
-        lambda: scene.prometheus.values('ALERTS{alertname="ModelFails", alertstate="pending"}'),
+        lambda: scene.prometheus.values('ALERTS{alertname="ModelFails", alertstate="firing"}'),
         "handlers that fail are noticed",
     )
 

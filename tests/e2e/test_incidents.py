@@ -38,6 +38,8 @@ class Counting:
 SEQUENCES = "sequenceBatching: true\nmaxNumSequence: 100\nsequenceMaxIdleMSec: 60000\nminWorkers: 1\n"
 #: What is on the way besides any incident: a machine that is shared may be full.
 HOST = {"HostMemoryFull", "DiskFull", "RequestsWaitLong"}
+#: What says the same of all models, or later: in these tests all windows have the same length.
+ALSO = {"RequestsFail", "ModelFailsSlowly"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class Scene:
         """Return the alerts that fire, each with its model."""
         alerts = self.prometheus.get("alerts")["alerts"]
         named = [each["labels"] for each in alerts if each["state"] == "firing"]
-        return {(each["alertname"], each.get("model_name", "")) for each in named if each["alertname"] not in HOST}
+        return {
+            (each["alertname"], each.get("model_name", "")) for each in named if each["alertname"] not in HOST | ALSO
+        }
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +80,13 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             server.wait_ready()
             target = server.metrics.removeprefix("http://")
             with Prometheus(target, directory / "prometheus", hasty=True) as prometheus:
+                eventually(lambda: prometheus.values("up == 1"), "Prometheus has scraped the server")
                 yield Scene(server, prometheus, redis, f"127.0.0.1:{port}")
 
 
 def raises_alert(scene: Scene, incident: Callable[[], object], alert: str, model: str) -> None:
     """Let an incident go on, beside a busy model that is well, until its alert fires; no other one may."""
+    eventually(lambda: not scene.firing(), "all is well")
     stop = threading.Event()
 
     def go_on(act: Callable[[], object]) -> None:

@@ -17,9 +17,12 @@ from torchserve_py.settings.resolution import Resolution
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "chart"
 KUBERNETES = "1.25"
+#: Objects of the Prometheus operator.
+OF_OPERATOR = {"ServiceMonitor", "PrometheusRule"}
 EVERYTHING = {
     "autoscaling": {"enabled": True},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "models": {"existingClaim": "archives"},
     "imagePullSecrets": [{"name": "registry"}],
     "environment": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
@@ -55,12 +58,10 @@ def test_helm_finds_no_fault_with_the_chart(values: dict[str, Any]) -> None:
 def test_kubernetes_takes_every_object(values: dict[str, Any]) -> None:
     found = render(values)
     for kind, each in found.items():
-        if kind != "ServiceMonitor":  # an object of the Prometheus operator
+        if kind not in OF_OPERATOR:
             kubernetes_validate.validate(each, KUBERNETES, strict=True)
     always = {"ConfigMap", "Deployment", "PodDisruptionBudget", "Service"}
-    assert set(found) == always | (
-        {"HorizontalPodAutoscaler", "ServiceMonitor"} if values else {"PersistentVolumeClaim"}
-    )
+    assert set(found) == always | ({"HorizontalPodAutoscaler", *OF_OPERATOR} if values else {"PersistentVolumeClaim"})
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
@@ -139,3 +140,14 @@ def test_kserves_runtime_starts_the_image_as_it_expects(tmp_path: Path) -> None:
     assert f"containerPort: {start.overrides['grpc_inference_port']}" in text
     probes = [container[name]["httpGet"] for name in ("readinessProbe", "livenessProbe")]
     assert {(probe["path"], probe["port"]) for probe in probes} == {("/ready", 8080), ("/live", 8080)}
+
+
+@pytest.mark.parametrize("name", ["alerts.yaml", "recording-rules.yaml"])
+def test_the_rules_of_the_chart_are_those_of_prometheus(name: str) -> None:
+    (group,) = yaml.safe_load((ROOT / "deploy" / "prometheus" / name).read_text())["groups"]
+    (shown,) = [
+        each for each in render(EVERYTHING)["PrometheusRule"]["spec"]["groups"] if each["name"] == group["name"]
+    ]
+    assert {rule.get("alert", rule.get("record")): rule["expr"] for rule in shown["rules"]} == {
+        rule.get("alert", rule.get("record")): rule["expr"] for rule in group["rules"]
+    }

@@ -89,22 +89,22 @@ class LogFile(QuietErrors, RotatingFileHandler):
             self.stream = self._open()
         elif (now := time.monotonic()) >= self._looks_at:
             self._looks_at = now + _LOOK_INTERVAL
-            self._look()
+            self._look(self.stream)
         text = self.format(record)
         self._counted = (len(text) if text.isascii() else len(text.encode("utf-8", "backslashreplace"))) + 1
         self._size += self._counted
         return 0 < self.maxBytes <= self._size and Path(self.baseFilename).is_file()
 
-    def _look(self) -> None:
+    def _look(self, stream: TextIOWrapper) -> None:
         """Open the file again if its name means another one, and count anew what is in it, which may have been cut."""
-        here = os.fstat(self.stream.fileno())
+        here = os.fstat(stream.fileno())
         try:
             named = Path(self.baseFilename).stat()
         except FileNotFoundError:
             named = None
         if named is None or (named.st_dev, named.st_ino) != (here.st_dev, here.st_ino):
-            self.stream.close()
-            self.stream = None  # type: ignore[assignment]  # as the class does itself
+            self.stream = None  # type: ignore[assignment]  # it is opened by the next line if that fails now
+            stream.close()
             self.stream = self._open()
         else:
             self._size = here.st_size
