@@ -1,5 +1,7 @@
 """Workers that die, hang or never get ready: what clients are told, and that the server recovers."""
 
+import hashlib
+import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -53,6 +55,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ),
         "pair": recorder(directory, "pair", "minWorkers: 2\nmaxWorkers: 2\nmaxNumSequence: 10\n"),
         "stateless": model_folder(directory, "stateless", orders.HANDLER),
+        "batches": model_folder(directory, "batches", orders.HANDLER, "batchSize: 4\nmaxBatchDelay: 2000\n"),
         "impatient": model_folder(directory, "impatient", orders.HANDLER, "responseTimeout: 1\n"),
     }
 
@@ -169,16 +172,36 @@ def test_stateless_requests_that_wait_are_served_by_the_next_worker(
     queued = [send("stateless", str(number)) for number in range(5)]
     eventually(lambda: server.pending("stateless") == len(queued), "the requests wait")
     worker_of(server, "stateless").kill()
-    assert_failed(running.result(), 500, "worker_died")
+    gate.open()
+    assert running.result().text == "wait killed"
     assert [each.result().text for each in queued] == ["0", "1", "2", "3", "4"]
 
 
-def test_a_handler_that_ends_its_process(server: RunningServer) -> None:
+def test_a_request_that_ends_two_workers_is_named_and_ends(server: RunningServer) -> None:
     worker = worker_of(server, "stateless")
-    assert_failed(server.predict("stateless", "exit 3"), 500, "worker_died")
+    before = server.metric("ts_worker_restarts_total", model_name="stateless")
+    killer = server.predict("stateless", "exit 3")
+    assert_failed(killer, 500, "worker_died")
+    assert killer.json() == {"code": 500, "type": "InternalServerException", "message": "Worker died."}
     wait_until_replaced(server, "stateless", worker)
     assert server.predict("stateless", "hello").text == "hello"
     assert f"(pid {worker.pid}) exited with code 3" in server.log()
+    assert server.metric("ts_worker_restarts_total", model_name="stateless") == before + 2
+    named = f"Request {killer.headers['x-request-id']} does not run again: 2 workers have died with it"
+    digest = hashlib.sha256(b"exit 3").hexdigest()[:16]
+    (line,) = [line for line in server.log().splitlines() if named in line]
+    assert line.endswith(f"; 6 bytes, SHA-256 {digest}…")
+
+
+def test_neighbours_of_a_request_that_kills_its_worker_are_answered(
+    server: RunningServer, send: Callable[..., Future[requests.Response]]
+) -> None:
+    """Each batch of four has one that kills every worker."""
+    for _ in range(3):
+        killer = send("batches", "exit 3")
+        others = [send("batches", str(number)) for number in range(3)]
+        assert [each.result().text for each in others] == ["0", "1", "2"]
+        assert_failed(killer.result(), 500, "worker_died")
 
 
 def test_a_child_that_outlives_the_worker_keeps_nobody_waiting(
@@ -192,7 +215,8 @@ def test_a_child_that_outlives_the_worker_keeps_nobody_waiting(
         gate.wait_until_reached()
         worker = worker_of(server, "stateless")
         worker.kill()
-        assert_failed(running.result(), 500, "worker_died")
+        gate.open()
+        assert running.result().text == "wait forked"
         wait_until_replaced(server, "stateless", worker)
         assert server.predict("stateless", "hello").text == "hello"
         assert child.is_running()
@@ -235,7 +259,8 @@ def test_a_stopped_worker_is_noticed_and_replaced(
     gate.wait_until_reached()
     worker = worker_of(server, "stateless")
     worker.send_signal(signal.SIGSTOP)
-    assert_failed(running.result(), 500, "worker_died")
+    gate.open()
+    assert running.result().text == "wait stopped"
     wait_until_replaced(server, "stateless", worker)
     assert server.predict("stateless", "hello").text == "hello"
 
@@ -331,7 +356,15 @@ def test_a_start_up_model_is_tried_again_until_its_time_is_over(tmp_path: Path) 
         assert requests.get(f"{server.inference}/ready", timeout=10).status_code == 503
         assert_failed(queued["hopeless"].result(), 503, "no_worker")
         assert len(attempts(hopeless)) >= 2
-        assert_failed(server.predict("hopeless"), 503, "no_worker")
+        refused = server.predict("hopeless")
+        assert_failed(refused, 503, "no_worker")
+        (worker,) = server.describe("hopeless")[0]["workers"]
+        assert 30 < worker["startsAgainInSec"] <= 60
+        assert "ValueError" in worker["failure"]
+        assert re.search(r"Its workers fail; the next one starts in \d+ s\.$", refused.json()["message"])
+        assert 30 < int(refused.headers["retry-after"]) <= 60
+        assert server.metric("ts_workers_wanted", model_name="hopeless") == 1
+        assert server.metric("ts_workers_given_up", model_name="hopeless") == 1
         assert requests.get(f"{server.inference}/ping", timeout=10).status_code == 500
 
         eventually(lambda: len(attempts(mending)) >= 2, "the other model is tried again")

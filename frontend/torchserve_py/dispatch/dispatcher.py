@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, Final, cast
 
 from torchserve_py.dispatch.alarm import Alarm
+from torchserve_py.dispatch.lost_requests import LostRequests
 from torchserve_py.dispatch.refused_steps import cause_of, close_reason, pause_of
 from torchserve_py.jobs.inference_job import InferenceJob, new_job_id
 from torchserve_py.jobs.inference_request import InferenceRequest
@@ -371,7 +372,9 @@ class Dispatcher(ReaderEvents):
         if self._workers.get(worker.id) is not worker:
             return
         now = self.now()
+        lost = LostRequests(worker.id, [*self.jobs_of(worker).values()])
         effects = self.scheduler.worker_lost(worker.id, worker.loss_cause, now)
+        lost.log()
         del self._workers[worker.id]
         self._perform(effects, now)
         self._release(worker.id)

@@ -11,7 +11,7 @@ from torchserve_py.archive.errors import StatusError
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving import errors as model_errors
-from torchserve_py.serving.serving import ServedModel
+from torchserve_py.serving.serving import ServedModel, seconds_until
 from torchserve_py.transport.http1.errors import BadResponse, BodyError, BodyTooLarge, BodyTooSlow
 from torchserve_py.transport.request_budget import NoRoomError
 
@@ -330,12 +330,22 @@ def failure_of_job(
         served: The model, where the job was for one.
     """
     status, name, text = _CAUSES[cause]
+    retry_after = 1
     if served is not None and text == _NO_WORKER[2]:
         if served.config.follows_load:
             text = f"{{named}}{_NO_WORKER_YET}"
         if cause is Cause.no_worker and served.lacks_memory():
             text += MEMORY_RUNS_OUT
+        if cause is Cause.no_worker and (starts_at := served.starts_at()) is not None:
+            seconds = seconds_until(starts_at)
+            text += f"{'' if text.endswith('.') else '.'} {starts_again(seconds)}"
+            retry_after = max(1, seconds)
     # The unbalanced quote behind the version is TorchServe's, and part of the message that clients know.
     named = f'Model "{model}"' if version is None else f'Model "{model}" Version {version}"'
     message = text.format(named=named, model=model, sequence=sequence_id)
-    return Failure(status, name, message, cause.value, cause in _OVERLOAD)
+    return Failure(status, name, message, cause.value, cause in _OVERLOAD, retry_after=retry_after)
+
+
+def starts_again(seconds: int) -> str:
+    """Return the sentence that tells when the next worker is started of a model whose workers all fail."""
+    return f"Its workers fail; the next one starts in {seconds} s."

@@ -97,6 +97,7 @@ SERVER_METRICS: Final = _by_name(
     Declaration("ts_migration_failures_total", COUNTER, "Count", _MODEL, "Sequences that could not be migrated"),
     Declaration("ts_workers_wanted", GAUGE, "Count", _MODEL, "Workers that there are to be"),
     Declaration("ts_workers_ready", GAUGE, "Count", _MODEL, "Workers that take requests"),
+    Declaration("ts_workers_given_up", GAUGE, "Count", _MODEL, "Workers that fail for long and are tried now and then"),
     Declaration(
         "ts_scaling_total", COUNTER, "Count", _REASON, "Changes of the number of workers by the load, by reason"
     ),

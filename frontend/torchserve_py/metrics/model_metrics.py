@@ -181,6 +181,7 @@ class ModelMetrics:
         self.worker_restarts = families.child(Counter, "ts_worker_restarts_total", labels)
         self.workers_wanted = families.child(Gauge, "ts_workers_wanted", labels)
         self.workers_ready = families.child(Gauge, "ts_workers_ready", labels)
+        self.workers_given_up = families.child(Gauge, "ts_workers_given_up", labels)
         self.scalings = {each: self._later(Counter, "ts_scaling_total", self._labels_with(each)) for each in Reason}
         #: By how the request came, and why it ended.
         self._ended: dict[tuple[str, str], Counter] = {}

@@ -85,6 +85,7 @@ class Model:
             loaded_at_startup=plan.at_startup,
             lacks_memory=lambda: any(supervisor.lacks_memory for supervisor in pool.supervisors),
             load_failure=lambda: pool.load_failure,
+            starts_at=lambda: pool.starts_at,
             open_sequences=lambda: dispatcher.scheduler.open_sequences,
             is_function=plan.is_function,
         )
@@ -225,6 +226,7 @@ class Model:
             last_end=supervisor.last_end,
             running=0 if supervisor.worker is None else len(supervisor.worker.in_flight),
             launched_at=None if supervisor.worker is None else supervisor.worker.started_at,
+            starts_at=supervisor.starts_at,
         )
 
     def activity(self) -> Activity:

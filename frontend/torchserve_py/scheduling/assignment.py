@@ -23,7 +23,7 @@ from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.demand import Demand
 from torchserve_py.scheduling.effects import Begin, Released, Send, SendAhead
 from torchserve_py.scheduling.fifo import Fifo
-from torchserve_py.scheduling.job import AHEAD, JOB_TRANSITIONS, Job
+from torchserve_py.scheduling.job import AHEAD, JOB_TRANSITIONS, STREAMING, Job
 from torchserve_py.scheduling.lane import AheadBatch, Lane, SharedState, WorkerLoad
 from torchserve_py.scheduling.order import NewOrder
 from torchserve_py.scheduling.overload import Overload
@@ -115,7 +115,7 @@ class Assignment:
 
     shared: SharedState  # what the scheduler and its sources share
     source: Source  # where jobs wait, unless they are unbatched
-    unbatched: Fifo  # where unbatched jobs wait; they go before others
+    unbatched: Fifo  # where unbatched jobs wait, and suspects without a sequence; they go before others
     admission: Admission  # how many jobs a worker takes
     batch_size: int  # jobs per batch
     not_begun: TakeBack | None  # takes jobs back from a worker; None if no batch is to be sent ahead
@@ -152,21 +152,56 @@ class Assignment:
     def serve(self, lane: Lane[Any], now: float) -> None:
         """Send what the lane's workers may take now."""
         while lane.free:
-            if self.unbatched.lane.items:
-                worker, jobs = self.admission.choose(lane.free), self.unbatched.lane.take(1)
-            elif not lane.items:
+            if self.shared.alone and self._send_alone(lane, now):
+                continue
+            if not lane.items:
                 return
-            elif self.admission.waits(lane, now):
+            if self.admission.waits(lane, now):
                 self.shared.deadlines.start_timer(lane, now)
                 return
-            else:
-                worker = self.admission.choose(lane.free)
-                jobs = lane.take(self.admission.room(worker))
-                if not jobs:
-                    return
+            worker = self.admission.choose(lane.free)
+            jobs = lane.take(self.admission.room(worker))
+            if not jobs:
+                return
             self._send(worker, jobs, now)
         while lane.busy and self._step_seconds >= WORTH_SENDING_AHEAD and self._send_next_ahead(lane, now):
             pass
+
+    def _send_alone(self, lane: Lane[Any], now: float) -> bool:
+        """Send one of the jobs that share no batch to a worker of the lane; return whether there was one to send.
+
+        A suspect has the worker for itself, apart from jobs that join others and were there before, until its answer
+        begins: if it killed its last worker, it most likely kills this one before.
+        """
+        for job in self.shared.alone.values():
+            source = self.source_of(job)
+            if (item := source.item_in(lane, job)) is None:
+                continue
+            items: Lane[Any] = source.lane_of(job)
+            if not (jobs := items.take(1, item)):
+                continue
+            del self.shared.alone[job.id]
+            worker = self.admission.choose(lane.free)
+            self._send(worker, jobs, now)
+            if not job.unbatched and isinstance(self.admission, WhileBelow):
+                worker.alone, worker.is_shut = job, True
+                self.close_places(worker)
+            return True
+        return False
+
+    def source_of(self, job: Job) -> Source:
+        """Return where a waiting job waits: suspects without a sequence wait beside the unbatched jobs."""
+        is_aside = job.unbatched or (job.sends and isinstance(self.source, Fifo))
+        return self.unbatched if is_aside else self.source
+
+    def reopen(self, worker: WorkerLoad, now: float) -> None:
+        """Give the worker jobs again, if it has none for itself any more and does not rest."""
+        job = worker.alone
+        if job is not None and (job.state is STREAMING or job.id not in worker.in_flight):
+            worker.alone = None
+        worker.is_shut = worker.rests or worker.alone is not None
+        if not worker.is_shut and not worker.retiring and self.admission.room(worker):
+            self._idle(worker, now)
 
     def _send(self, worker: WorkerLoad, jobs: list[Job], now: float) -> None:
         for job in jobs:
@@ -185,7 +220,7 @@ class Assignment:
         """Send jobs ahead to one worker; return whether there were any to send."""
         worker = self._next_ahead(lane)
         room = self.batch_size - sum(len(batch.jobs) for batch in worker.ahead)
-        if not lane.items or self.unbatched.lane.items:  # an unbatched job needs a worker that becomes idle
+        if not lane.items or self.shared.alone:  # a job that shares no batch needs a worker that becomes idle
             return False
         if not worker.ahead and not lane.may_go_ahead(room, now):
             if lane.waits(now):
@@ -218,7 +253,9 @@ class Assignment:
             if not worker.in_flight:
                 self._begin_next(worker, now)
         elif not worker.retiring:
-            if self.admission.room(worker) and not worker.rests:
+            if worker.is_shut:
+                self.reopen(worker, now)
+            elif self.admission.room(worker):
                 self._idle(worker, now)
         elif not worker.in_flight:
             self.remove(worker)

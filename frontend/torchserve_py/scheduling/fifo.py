@@ -33,11 +33,11 @@ class JobLane(Lane[Job]):
         is_settled = self.order is None or self.order.is_settled
         return is_settled and (len(self.items) >= room or not self.waits(now))
 
-    def take(self, room: int) -> list[Job]:
+    def take(self, room: int, only: Job | None = None) -> list[Job]:
         """The first jobs."""
         jobs: list[Job] = []
         while self.items and len(jobs) < room:
-            jobs.append(self.first())
+            jobs.append(self.first() if only is None else only)
             self.pop(jobs[-1])
         return jobs
 
@@ -82,6 +82,10 @@ class Fifo:
         """Return the one lane."""
         return self.lane
 
+    def item_in(self, lane: Lane[Any], job: Job) -> Job | None:
+        """Return the job: whichever worker has room may take it."""
+        return job
+
     def place_of(self, job: Job, now: float) -> Place:
         """Return where a new job would wait."""
         return Place(self.lane, self.lane.jobs_ahead + self.lane.before(job, now))
@@ -91,7 +95,7 @@ class Fifo:
         self.lane.withdraw(job)
 
     def take_back(self, jobs: list[Job], now: float) -> None:
-        """Queue jobs again that were sent ahead, in their old places: before all but others that were taken back."""
+        """Queue jobs again that were sent, in their old places: before all but others that were taken back."""
         items, youngest = self.lane.items, max(job.number for job in jobs)
         older = list(takewhile(lambda job: job.number < youngest, items))
         for job in sorted([*older, *jobs], key=lambda job: job.number, reverse=True):

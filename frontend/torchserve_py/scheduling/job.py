@@ -103,9 +103,17 @@ class Job:
     timer: int = field(default=0, init=False, repr=False)  # kept by `Deadlines`
 
     def due(self, now: float) -> float | None:
-        """When the job expires while it waits for a worker; None once it was sent to be run, since it may have run."""
-        may_have_run = self.sends and not self.asks_after
+        """When the job expires while it waits for a worker.
+
+        None for a step of a sequence once it was sent to be run, since it may have run.
+        """
+        may_have_run = self.sends and not self.asks_after and self.sequence_id is not None
         return self.expires_at if self.state in (WAITING, AHEAD) and not may_have_run else None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the job, which waits, may be what killed the worker that it was sent to before."""
+        return bool(self.sends) and not self.asks_after
 
     @property
     def was_sent_before(self) -> bool:

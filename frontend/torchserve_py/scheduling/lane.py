@@ -51,8 +51,11 @@ class Lane(ABC, Generic[Item]):
         """Whether a batch for this room would be no fuller if it were formed when its worker is idle."""
 
     @abstractmethod
-    def take(self, room: int) -> list[Job]:
-        """Remove and return the next jobs for one worker, `room` at most; they are in flight from now on."""
+    def take(self, room: int, only: Item | None = None) -> list[Job]:
+        """Remove and return the next jobs for one worker, `room` at most; they are in flight from now on.
+
+        `only` is an item of the lane that goes alone, whosever turn it is.
+        """
 
     def is_newest_first(self, now: float) -> bool:
         """Whether a new item would go before those that wait."""
@@ -91,7 +94,7 @@ class Lane(ABC, Generic[Item]):
         return next(iter(self.items))
 
     def pop(self, item: Item) -> float:
-        """Take the `first` item out; return since when it could be taken."""
+        """Take the `first` item out, or one that goes before its turn; return since when it could be taken."""
         if self.order is not None:
             self.order.took(item)
         return self.items.pop(item)
@@ -141,6 +144,8 @@ class WorkerLoad:
     ahead: list[AheadBatch] = field(default_factory=list)
     retiring: bool = False
     rests: bool = False
+    alone: Job | None = None  # the job that it has for itself, or beside those that it had before
+    is_shut: bool = False  # whether it is given nothing, since it rests or has a job for itself
 
     def __repr__(self) -> str:
         return f"WorkerLoad({self.id!r}, in_flight={list(self.in_flight)}{', retiring' if self.retiring else ''})"
@@ -149,14 +154,17 @@ class WorkerLoad:
 class SharedState:
     """`jobs` are those accepted and not yet over, `accepted` is the number of all so far.
 
+    `alone` are those that wait and share no batch: unbatched ones, and suspects (see `lost_jobs`).
+
     `effects` are those of the present event so far, `lanes_to_serve` the lanes in which it has made something sendable;
     both are empty between events.
     """
 
-    __slots__ = ("accepted", "deadlines", "effects", "jobs", "lanes_to_serve")
+    __slots__ = ("accepted", "alone", "deadlines", "effects", "jobs", "lanes_to_serve")
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
+        self.alone: dict[str, Job] = {}
         self.deadlines = Deadlines()
         self.effects: list[Effect] = []
         self.lanes_to_serve: list[Lane[Any]] = []

@@ -34,7 +34,7 @@ class Order(Protocol[Item]):
         """Return the item to be taken next, one of those waiting; it is asked only while it `decides`."""
 
     def took(self, item: Item) -> None:
-        """Note that an item was taken, the `first` or, while it did not decide, the first of those waiting."""
+        """Note that an item was taken: the `first`, the first of those waiting while it did not decide, or another."""
 
     def withdraw(self, item: Item) -> None:
         """Note that an item was removed that will not be taken."""

@@ -8,13 +8,13 @@ the parts that a policy asks for.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torchserve_py.scheduling.assignment import Assignment, Source, TakeBack, compose
+from torchserve_py.scheduling.assignment import Assignment, TakeBack, compose
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import Cancel, Cause, CloseReason, Effects, Finish
 from torchserve_py.scheduling.fifo import Fifo
 from torchserve_py.scheduling.job import CANCELLED, DONE, JOB_TRANSITIONS, RUNNING, STREAMING, WAITING, Job
 from torchserve_py.scheduling.lane import Lane, SharedState, WorkerLoad
-from torchserve_py.scheduling.lost_jobs import lose
+from torchserve_py.scheduling.lost_jobs import lose_stateless, lose_stored
 from torchserve_py.scheduling.order import NewOrder
 from torchserve_py.scheduling.overload import Overload
 from torchserve_py.scheduling.policy import Policy
@@ -87,8 +87,8 @@ class Scheduler:
             self._shared.leave(job, self._final_cause(job, cause))
         else:
             self._shared.accept(job, now)
-            if job.unbatched:  # whichever worker has room first takes it
-                self._shared.lanes_to_serve += [worker.lane for worker in self._workers.values()]
+            if job.unbatched or job.sends:
+                self._go_alone(job)
         return self._conclude(now)
 
     def parts(self, arrived: Iterable[tuple[str, bool]], now: float) -> Effects:
@@ -110,6 +110,8 @@ class Scheduler:
                 job.state = JOB_TRANSITIONS[job.state, "stream"]
                 if self._sequences is not None and not job.unbatched:
                     self._sequences.streams(job, now)
+                if job.sends > 1:
+                    self._assignment.reopen(self._workers[job.worker_id], now)
         return self._conclude(now)
 
     def failed(self, job_id: str) -> None:
@@ -128,6 +130,8 @@ class Scheduler:
         if job is not None and job.state is RUNNING and self._sequences is not None:
             job.state = JOB_TRANSITIONS[job.state, "requeue"]
             job.sends -= 1
+            if job.is_suspect:
+                self._shared.alone[job.id] = job
             worker = self._workers[job.worker_id]
             del worker.in_flight[job.id]
             self._sequences.hold(job, until, now)
@@ -184,13 +188,27 @@ class Scheduler:
         worker = self._worker(worker_id)
         self._assignment.take_back(worker, now)
         self._assignment.remove(worker)
-        early = self._assignment.begun_early(worker)
-        for job in worker.in_flight.values():
-            lose(self._shared, job, Cause.worker_died if job.id in early else cause, now, durable=self._durable)
+        self._lose_jobs(worker, cause, now)
         if self._sequences is not None:
             self._sequences.worker_lost(worker, now)
         self._refuse_without_workers(now)
         return self._conclude(now)
+
+    def _lose_jobs(self, worker: WorkerLoad, cause: Cause, now: float) -> None:
+        """End the jobs of a lost worker, or have them run again. The state of a sequence in memory is lost with it."""
+        early = self._assignment.begun_early(worker)
+        again: list[Job] = []
+        for job in worker.in_flight.values():
+            of_job = Cause.worker_died if job.id in early else cause
+            if self._durable:
+                lose_stored(self._shared, job, of_job, now)
+            elif self._sequences is not None:
+                self._shared.leave(job, of_job)
+            elif lose_stateless(self._shared, job, of_job, now):
+                again.append(job)
+        if again:
+            self._unbatched.take_back(again, now)
+            self._shared.lanes_to_serve += [other.lane for other in self._workers.values()]
 
     def retire(self, worker_id: str, now: float) -> Effects:
         """Send the worker no more jobs; it is Released once it has none in flight."""
@@ -210,6 +228,7 @@ class Scheduler:
         worker = self._worker(worker_id)
         self._assignment.take_back(worker, now)
         worker.rests = rests
+        worker.is_shut = True  # until it is opened again
         self._assignment.close_places(worker)
         self._assignment.answered(worker, now)
         return self._conclude(now)
@@ -259,7 +278,8 @@ class Scheduler:
         self._catch_up(now)
         taken = [job for job in jobs if job.state is WAITING]
         for job in taken:
-            self._source_of(job).withdraw(job, now)
+            self._shared.alone.pop(job.id, None)
+            self._assignment.source_of(job).withdraw(job, now)
             self._shared.give_away(job)
         return taken
 
@@ -277,6 +297,7 @@ class Scheduler:
                     self._shared.effects.append(Cancel(worker.id, ids))
             for job in list(self._shared.jobs.values()):
                 self._shared.leave(job, self._final_cause(job, cause))
+            self._shared.alone.clear()
             self._unbatched.close(CloseReason.drained, now)
             self._source.close(self._end_reason, now)
             for worker in list(self._workers.values()):
@@ -347,7 +368,7 @@ class Scheduler:
             match thing:
                 case Job():
                     if not self._hurry(thing, now):
-                        self._withdraw(thing, Cause.outcome_unknown if thing.asks_after else Cause.client_timeout, now)
+                        self._withdraw(thing, self._final_cause(thing, Cause.client_timeout), now)
                 case Sequence() if self._sequences is not None:
                     self._sequences.due(thing, now)
                     left -= 1
@@ -359,7 +380,7 @@ class Scheduler:
 
     def _hurry(self, job: Job, now: float) -> bool:
         """Have a job sent that must begin now to be in time, if all it waits for is a fuller batch."""
-        if job.answer_by is None or job.answer_by <= now or job.state is not WAITING:
+        if job.answer_by is None or job.answer_by <= now or job.state is not WAITING or job.id in self._shared.alone:
             return False
         lane: Lane[Any] = self._source.lane_of(job)
         if not (lane.free and lane.items):
@@ -395,13 +416,22 @@ class Scheduler:
             self._sequences.returned(job, now)
         self._assignment.answered(worker, now)
 
+    def _go_alone(self, job: Job) -> None:
+        """Have an accepted job share no batch: it is unbatched, or comes from another scheduler as a suspect."""
+        if job.unbatched or job.is_suspect:
+            self._shared.alone[job.id] = job
+        if job.unbatched:  # whichever worker has room first takes it
+            self._shared.lanes_to_serve += [worker.lane for worker in self._workers.values()]
+
     def _withdraw(self, job: Job, cause: Cause, now: float) -> None:
         """End a job that waits, unless it has begun meanwhile."""
         self._assignment.take_back_job(job, now)
         if job.state is not WAITING:
             return
+        source = self._assignment.source_of(job)
         self._shared.leave(job, cause)
-        self._source_of(job).withdraw(job, now)
+        self._shared.alone.pop(job.id, None)
+        source.withdraw(job, now)
 
     def _admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job, or say why it is refused."""
@@ -432,11 +462,13 @@ class Scheduler:
     def _final_cause(self, job: Job, cause: Cause) -> Cause:
         """The cause that the client hears.
 
-        Whether a worker has applied a step of a stored sequence is unknown. And what a worker has begun was not
-        refused: the client must not simply send it again.
+        Whether a worker has applied a step of a stored sequence is unknown. A suspect that waits has lost its worker.
+        And what a worker has begun was not refused: the client must not simply send it again.
         """
         if self._durable and job.sends and not job.unbatched:
             return Cause.outcome_unknown
+        if job.sends and job.state is WAITING:
+            return Cause.worker_died
         return Cause.interrupted if cause is Cause.draining and job.sends else cause
 
     @property
@@ -451,6 +483,3 @@ class Scheduler:
         if (worker := self._workers.get(worker_id)) is None:
             raise ValueError(f"worker {worker_id!r} is not up; these are: {', '.join(self._workers) or 'none'}")
         return worker
-
-    def _source_of(self, job: Job) -> Source:
-        return self._unbatched if job.unbatched else self._source

@@ -140,12 +140,12 @@ class SequenceLane(Lane[Sequence]):
         """Whether the batch is full: to others, the next steps of what runs could be added."""
         return len(self.items) >= room
 
-    def take(self, room: int) -> list[Job]:
+    def take(self, room: int, only: Sequence | None = None) -> list[Job]:
         """Remove and return one job of each of the next sequences, as far as these may run together."""
         jobs: list[Job] = []
         items = self.items
         while items and len(jobs) < room:
-            sequence = self.first()
+            sequence = self.first() if only is None else only
             if not sequence.in_flight:
                 if self.running == self.most_running:
                     break

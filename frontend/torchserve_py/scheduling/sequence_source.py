@@ -7,13 +7,13 @@ slots, or is pending until one is free. A sequence leaves its slot through `_clo
 import math
 from collections.abc import Iterable
 from itertools import islice
-from typing import cast
+from typing import Any, cast
 
 from torchserve_py.scheduling.closed import Over, SuspendedIds, closed_cause, may_begin
 from torchserve_py.scheduling.effects import Cause, CloseReason, CloseSequence
 from torchserve_py.scheduling.emptiest import EmptiestLane
 from torchserve_py.scheduling.job import STREAMING, WAITING, Job
-from torchserve_py.scheduling.lane import SharedState, WorkerLoad
+from torchserve_py.scheduling.lane import Lane, SharedState, WorkerLoad
 from torchserve_py.scheduling.order import NewOrder
 from torchserve_py.scheduling.overload import Place
 from torchserve_py.scheduling.policy import SequencePolicy
@@ -122,6 +122,12 @@ class Sequences:
     def lane_of(self, job: Job) -> SequenceLane:
         """Return the lane of the sequence of a job that was accepted."""
         return self.open[job.sequence_id].lane
+
+    def item_in(self, lane: Lane[Any], job: Job) -> Sequence | None:
+        """Return the sequence of a job that waits, if the job may be sent now to the worker of this lane."""
+        sequence = self.open[job.sequence_id]
+        is_next = sequence.lane is lane and sequence.state is READY and sequence.waiting[0] is job
+        return sequence if is_next else None
 
     def place_of(self, job: Job, now: float) -> Place | None:
         """Return where a new job would wait; None if no worker has room for its sequence yet."""

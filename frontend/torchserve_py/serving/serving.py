@@ -4,6 +4,8 @@ No live object crosses it. A door names a model by the `ServedModel` that `Servi
 `Serving` for everything that changes while the model is served.
 """
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -74,6 +76,8 @@ class ServedModel:
     lacks_memory: Callable[[], bool] = lambda: False
     #: Returns why none of its workers could load it at the last attempt; empty if one could, or there was no attempt.
     load_failure: Callable[[], str] = lambda: ""
+    #: Returns when the next of its workers is started again (seconds since 1970), if one is and all of them fail.
+    starts_at: Callable[[], float | None] = lambda: None
     #: Returns how many sequences are open.
     open_sequences: Callable[[], int] = lambda: 0
     is_function: bool = False  # whether it runs a function of a workflow's handler; TorchServe's list leaves these out
@@ -82,6 +86,11 @@ class ServedModel:
     def kind(self) -> tuple[Contract, bool]:
         """What versions of a model must have in common to take the same requests."""
         return self.contract, self.is_stateful
+
+
+def seconds_until(moment: float) -> int:
+    """Return the whole seconds until a moment (seconds since 1970), 0 if it has passed."""
+    return max(0, math.ceil(moment - time.time()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +106,7 @@ class WorkerStatus:
     gpu_usage: str
     gpu_memory: int | None  # bytes, None where it is not known
     failure: str  # why the last start failed, "" if it did not
-    gave_up: bool  # whether the worker is not started again
+    gave_up: bool  # whether the worker has been failing for so long that it is started rarely
     waits: bool = False  # no machine has room for it at present
     state: str = ""  # one word; see `workers.supervisor.Supervisor.condition`
     device: str = "cpu"
@@ -105,6 +114,12 @@ class WorkerStatus:
     last_end: str = ""  # why the last worker ended that was not told to, "" if none did
     running: int = 0  # jobs
     launched_at: datetime | None = None  # when the process was started; `started_at` is when its place was
+    starts_at: float | None = None  # when it is started again (seconds since 1970), if only that is waited for
+
+    @property
+    def starts_in(self) -> int | None:
+        """In how many seconds it is started again, None if that is not what is waited for."""
+        return None if self.starts_at is None else seconds_until(self.starts_at)
 
 
 class Change(NamedTuple):

@@ -40,7 +40,7 @@ class WorkerPool:
     new_worker_id: Callable[[], str]  # returns an id that no worker of the server has had
     events: WorkerEvents
     metrics: ModelMetrics
-    max_retry: float  # how long a failing worker is started again (seconds)
+    max_retry: float  # after how long a failing worker is given up, and started only now and then (seconds)
     stop_limit: float  # how long a worker that is to go may finish its jobs (seconds)
     renew_to_scale: bool = False  # all workers are replaced when their number changes: each has its share of something
     on_demand: bool = False  # requests wait for a worker even where there is none, because `resize` starts one for them
@@ -58,6 +58,7 @@ class WorkerPool:
         self._requests_wait = False  # for a worker that is to come, though there is to be none now
         self.metrics.workers_wanted.read_from(lambda: self.counts.wanted)
         self.metrics.workers_ready.read_from(lambda: self.ready_count)
+        self.metrics.workers_given_up.read_from(lambda: len(self._supervisors) - len(self._trying))
 
     @property
     def supervisors(self) -> Sequence[Supervisor]:
@@ -71,10 +72,10 @@ class WorkerPool:
 
     @property
     def counts(self) -> WorkerCounts:
-        """How many workers there are to be; those that gave up do not count."""
-        trying = self._trying
-        failing = any(supervisor.failure for supervisor in trying)
-        return WorkerCounts(len(trying), self.ready_count, failing, self.min_workers, self.max_workers)
+        """How many workers there are to be, whether they start or not."""
+        wanted = self._wanted
+        failing = any(supervisor.failure for supervisor in wanted)
+        return WorkerCounts(len(wanted), self.ready_count, failing, self.min_workers, self.max_workers)
 
     @property
     def loads_on_demand(self) -> bool:
@@ -86,6 +87,13 @@ class WorkerPool:
         """Why the first worker could not load the model at its last attempt; empty unless no worker could."""
         failures = [supervisor.failure for supervisor in self.supervisors]
         return failures[0] if failures and all(failures) else ""
+
+    @property
+    def starts_at(self) -> float | None:
+        """When the next worker is started (seconds since 1970), if none takes jobs and requests do not wait for one."""
+        if any(each.expected for each in self._supervisors):
+            return None
+        return min((each.starts_at for each in self._supervisors if each.starts_at is not None), default=None)
 
     @property
     def healthy(self) -> bool:
@@ -102,7 +110,7 @@ class WorkerPool:
         Raises WorkerFailed: a worker failed to get ready; like a worker that dies it is started again.
         """
         self.min_workers, self.max_workers = min_workers, max_workers
-        count = max(min_workers, min(max_workers, len(self._trying) if count is None else count))
+        count = max(min_workers, min(max_workers, len(self._wanted) if count is None else count))
         leaving = self._change(self._trying[count:], count)
         outcomes = await asyncio.gather(
             *(supervisor.attempt() for supervisor in self._supervisors),
@@ -127,7 +135,7 @@ class WorkerPool:
         First go workers that are not ready, then those of the ``movable`` ids, in that order.
         """
         trying = self._trying
-        self.latest_change = Change(time.time(), len(trying), count, why)
+        self.latest_change = Change(time.time(), len(self._wanted), count, why)
         by_id = {supervisor.id: supervisor for supervisor in trying}
         may_go = [supervisor for supervisor in reversed(trying) if not supervisor.ready]
         may_go += [by_id[worker_id] for worker_id in movable if worker_id in by_id and by_id[worker_id] not in may_go]
@@ -168,10 +176,19 @@ class WorkerPool:
 
     @property
     def _trying(self) -> list[Supervisor]:
+        """The places that are not given up."""
         return [supervisor for supervisor in self._supervisors if not supervisor.gave_up]
 
+    @property
+    def _wanted(self) -> list[Supervisor]:
+        """The places that there are to be: of those that were given up all, unless the next request starts another."""
+        return self._supervisors if self._tries_on() else self._trying
+
+    def _tries_on(self) -> bool:
+        return bool(self.min_workers) or not self.on_demand
+
     def _change(self, leaving: Sequence[Supervisor], count: int) -> list[Supervisor]:
-        """Take places away, those that gave up too, and add places up to ``count``; return those that are to end."""
+        """Take places away, renew those that gave up, and add places up to ``count``; return those that are to end."""
         gone = [supervisor for supervisor in self._supervisors if supervisor.gave_up or supervisor in leaving]
         staying = [supervisor for supervisor in self._supervisors if supervisor not in gone]
         if self.renew_to_scale and count != len(self._supervisors):
@@ -188,6 +205,7 @@ class WorkerPool:
         supervisor.on_ready = self._ready
         supervisor.on_restart = self.metrics.worker_restarts.inc
         supervisor.on_unavailable = self._tell_expected
+        supervisor.tries_on = self._tries_on
         return supervisor
 
     def _up(self, worker: Worker) -> None:
@@ -219,6 +237,6 @@ class WorkerPool:
 
     def _tell_expected(self) -> None:
         """Requests are accepted while a worker that serves them can be expected."""
-        trying = self._trying
-        expected = any(each.expected for each in trying) if trying else self.loads_on_demand or self._requests_wait
-        self.events.set_workers(max(1, len(trying)) if expected else 0)
+        places = self._wanted
+        expected = any(each.expected for each in places) if places else self.loads_on_demand or self._requests_wait
+        self.events.set_workers(max(1, len(places)) if expected else 0)

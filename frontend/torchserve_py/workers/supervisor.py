@@ -10,23 +10,15 @@ from typing import Any, TypeAlias
 
 from torchserve_py.background_tasks import in_background
 from torchserve_py.transport.running_time import running_time
-from torchserve_py.workers.lifecycle import WorkerState
+from torchserve_py.workers.lifecycle import PLACE_TRANSITIONS, PlaceEvent, PlaceState, WorkerState
+from torchserve_py.workers.restarts import Restarts
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.worker import Worker, WorkerEvents
 
 logger = logging.getLogger(__name__)
 
-#: Seconds before each restart of a failing worker: Fibonacci numbers as in TorchServe, but the first at once.
-RESTART_DELAYS = (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
-#: Seconds before each further attempt to find a machine with room for a worker, which is no failure of the worker.
-PLACE_DELAY = 1
-#: A worker that was ready this long (seconds) before it died starts the delays anew.
-_STABLE_AFTER = 10.0
-#: Seconds of failed starts after which requests no longer wait for the worker. A worker that fails at once has then
-#: been started seven times (see `RESTART_DELAYS`): the model itself is probably the cause, and an error helps its
-#: clients more than further waiting. A worker that loads for longer has not failed, and requests wait for it.
-WORTH_WAITING = 10.0
-
+#: How long a worker that is killed may take to go (seconds).
+_KILL_LIMIT = 20.0
 
 #: Waits until a worker may start. Raises WorkerFailed: it may not.
 TakeRoom: TypeAlias = Callable[[Worker], Coroutine[Any, Any, None]]
@@ -35,8 +27,8 @@ TakeRoom: TypeAlias = Callable[[Worker], Coroutine[Any, Any, None]]
 class Supervisor:
     """One place of a pool; its id is that of every worker that fills it in turn.
 
-    It gives up when a worker has not got ready for ``max_retry`` seconds since the first failure. The time in which no
-    machine has room for the worker does not count: that is looked for as long as it takes.
+    When a worker is started again is for `restarts` to say: for ``max_retry`` seconds of failing after growing delays,
+    and then, as a place that was given up, now and then for as long as it is wanted.
     """
 
     def __init__(
@@ -44,7 +36,7 @@ class Supervisor:
     ) -> None:
         self.id = worker_id
         self.started_at = datetime.now(UTC)
-        self.gave_up = False
+        self.state = PlaceState.STARTING
         #: Whether requests should wait for it: False after `WORTH_WAITING` seconds of failures until one is ready.
         self.expected = True
         #: Why the last worker that was started did not get ready; "" if it did.
@@ -59,18 +51,23 @@ class Supervisor:
         self.on_up = events.worker_up
         #: Waits until there is room for a worker, at its end at the latest; None: there always is.
         self.take_room: TakeRoom | None = None
-        self._unplaced = False
+        #: When the next worker is started (seconds since 1970), None unless it is only waited for that moment.
+        self.starts_at: float | None = None
+        #: Returns whether it is started now and then once it is given up.
+        self.tries_on: Callable[[], bool] = lambda: True
+        self._is_unplaced = False  # whether the latest worker was not started because no machine has room for it
         self._waited = 0.0  # for room for the latest worker (seconds)
         #: Called when a worker was lost and is to be replaced.
         self.on_restart: Callable[[], None] = lambda: None
         #: Called when a worker got ready, with its label and the seconds that it took.
         self.on_ready: Callable[[str, float], None] = lambda label, seconds: None
-        #: Called when `expected` has become False, and when `gave_up` has become True.
+        #: Called when `expected` has become False, and when the place is given up.
         self.on_unavailable: Callable[[], None] = lambda: None
         self._make_worker = make_worker
         self._logger = logging.LoggerAdapter(logger, {"of_worker": worker_id})  # for who follows single workers
         self._events = events
         self._max_retry = max_retry
+        self._failures = Restarts(max_retry)
         self._stopping = asyncio.Event()
         #: How the attempt to have a ready worker ends that is under way or next; done while the worker is ready.
         self._attempt: asyncio.Future[WorkerFailed | None] = asyncio.get_running_loop().create_future()
@@ -82,20 +79,22 @@ class Supervisor:
         return self.worker is not None and self.worker.ready
 
     @property
+    def gave_up(self) -> bool:
+        """Whether it has been failing for so long that a worker is started rarely."""
+        return self.state is PlaceState.GAVE_UP
+
+    @property
     def waits(self) -> bool:
         """Whether no machine has room for its worker at present."""
         worker = self.worker
-        return self._unplaced and not (worker is not None and worker.is_launched and not worker.ended.done())
+        is_alive = worker is not None and worker.is_launched and not worker.ended.done()
+        return self.state is PlaceState.WAITING and not is_alive
 
     @property
     def condition(self) -> str:
-        """The state of its worker in a word: a `WorkerState`, or what follows the end of the worker."""
-        if self.gave_up:
-            return "gave up"
-        if self.waits:
-            return "waiting"
-        if self.worker is None or self.worker.state is WorkerState.DIED:
-            return "restarting" if self.restarts or self.worker else WorkerState.STARTING.value
+        """The state in a word: that of its worker, as long as there is one, or else that of the place."""
+        if self.gave_up or self.waits or self.worker is None or self.worker.state is WorkerState.DIED:
+            return self.state.value
         return self.worker.state.value
 
     @property
@@ -147,54 +146,62 @@ class Supervisor:
 
     async def _run(self) -> None:
         try:
-            await self._keep_filled()
-        except Exception:
-            self._logger.exception(
-                "Worker %s is not kept running any longer because of an error in the server", self.id
-            )
-            self.gave_up = True
-            self.on_unavailable()
+            while not self._stopping.is_set():
+                try:
+                    await self._one_life()
+                except Exception as error:
+                    await self._end_life(error)
+                if not self._stopping.is_set():
+                    delay = self._delay(running_time().now())
+                    if self.gave_up and not self.tries_on():
+                        break
+                    await self._pause(delay)
         finally:
+            if self._stopping.is_set():
+                self._advance("end")
             if not self._attempt.done():
                 self._attempt.set_result(WorkerFailed(500, f"worker {self.id} was stopped before it was ready"))
 
-    async def _keep_filled(self) -> None:
-        failing_since: float | None = None
-        attempt, looked, searched = 0, 0.0, 0.0  # `searched`: seconds without a machine since the first failure
-        while not self._stopping.is_set():
-            ready_for = await self._one_life()
-            if self._stopping.is_set():
-                break
-            if ready_for is not None:
-                failing_since = None
-                if ready_for > _STABLE_AFTER:
-                    attempt = 0
-            now = running_time().now()
-            if failing_since is None:
-                failing_since, searched = now, 0.0
-            elif self._unplaced:
-                searched += now - looked
-            else:
-                failing_since += self._waited
-            looked = now
-            if now - failing_since - searched > self._max_retry and not self._unplaced:
-                self._give_up()
-                break
-            if self.expected and now - failing_since > WORTH_WAITING:
+    async def _end_life(self, error: Exception) -> None:
+        """End a worker that cannot be looked after because of an error in the server."""
+        self._logger.exception("Worker %s is started anew because of an error in the server", self.id)
+        if self.worker is not None and not self.worker.ended.done():
+            self.worker.kill("of an error in the server")
+            await asyncio.wait([self.worker.ended], timeout=_KILL_LIMIT)
+        self._advance("lost" if self.state is PlaceState.READY else "failed")
+        self.failure = self.last_end = f"the server failed to look after it: {error!r}"
+        if not self._attempt.done():
+            self._attempt.set_result(WorkerFailed(500, f"worker {self.id}: {self.failure}"))
+        self._await_next_attempt()
+
+    async def _pause(self, delay: float) -> None:
+        self.starts_at = time.time() + delay
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), delay)
+        self.starts_at = None
+
+    def _delay(self, now: float) -> float:
+        """Return the seconds until the next worker is to start; its predecessor is gone, or had no room."""
+        if self._is_unplaced:
+            return self._failures.found_no_room(now)
+        delay = self._failures.failed(now, self._waited)
+        if self._failures.is_given_up(now):
+            if not self.gave_up:
+                text = "Worker %s has been failing for %g s: it is started each %d s from now on"
+                self._logger.error(text, self.id, self._max_retry, delay)
+                self._advance("give_up")
                 self.expected = False
                 self.on_unavailable()
-            delay = PLACE_DELAY
-            if not self._unplaced:
-                delay = RESTART_DELAYS[min(attempt, len(RESTART_DELAYS) - 1)]
-                attempt += 1
-                self._logger.info("Worker %s starts again in %d s", self.id, delay)
-                self.restarts += 1
-                self.on_restart()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), delay)
+        elif self.expected and not self._failures.is_worth_waiting(now):
+            self.expected = False
+            self.on_unavailable()
+        self._logger.info("Worker %s starts again in %d s", self.id, delay)
+        self.restarts += 1
+        self.on_restart()
+        return delay
 
-    async def _one_life(self) -> float | None:
-        """Start a worker and wait for its end; return for how many seconds it was ready, None if it never was."""
+    async def _one_life(self) -> None:
+        """Start a worker and wait for its end."""
         worker = self._make_worker()
         try:
             await self._wait_for_room(worker)
@@ -202,7 +209,8 @@ class Supervisor:
             await worker.start()
         except WorkerFailed as failure:
             is_known = failure.unplaced and self.failure == str(failure)
-            self._unplaced = failure.unplaced
+            self._advance("no_room" if failure.unplaced else "failed")
+            self._is_unplaced = failure.unplaced
             self.lacks_memory = failure.lacks_memory
             if not self._stopping.is_set() and not is_known:
                 if failure.traceback_printed:
@@ -213,11 +221,12 @@ class Supervisor:
                 self.failure = self.last_end = str(failure)
             self._attempt.set_result(failure)
             self._await_next_attempt()
-            return None
-        self._unplaced = False
+            return
+        self._is_unplaced = False
         ready_at = time.monotonic()
         if worker.state is WorkerState.READY:
             self._logger.info("Worker %s is ready after %.2f s", _named(worker), ready_at - launched)
+            self._advance("ready")
             self.failure = ""
             self.lacks_memory = False
             self.expected = True
@@ -225,19 +234,26 @@ class Supervisor:
             self.on_up(worker)
             self._attempt.set_result(None)
         await worker.disconnected.wait()
+        if self.state is PlaceState.READY:
+            self._advance("lost")
         self._await_next_attempt()
         self._events.worker_lost(worker)
         reason = await worker.ended
         if worker.state is WorkerState.DIED:
             self._logger.error("Worker %s %s", _named(worker), reason)
             self.last_end = reason
-        return time.monotonic() - ready_at
+        has_worked = worker.has_worked or worker.state is WorkerState.STOPPED  # who was told to stop has not failed
+        self._failures.was_ready(time.monotonic() - ready_at, has_worked=has_worked)
+
+    def _advance(self, event: PlaceEvent) -> None:
+        self.state = PLACE_TRANSITIONS[self.state, event]
 
     async def _wait_for_room(self, worker: Worker) -> None:
         """Wait until there is room for a worker. Raises WorkerFailed: there is none, or the place is to end."""
         if self.take_room is None:
             return
-        self._unplaced, began = True, running_time().now()
+        began = running_time().now()
+        self._advance("no_room")
         waits = [asyncio.create_task(self.take_room(worker)), asyncio.create_task(self._stopping.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -249,16 +265,11 @@ class Supervisor:
             self._waited = running_time().now() - began
             for each in waits:
                 each.cancel()
-        self._unplaced = False
+        self._advance("room")
 
     def _await_next_attempt(self) -> None:
         if self._attempt.done():
             self._attempt = asyncio.get_running_loop().create_future()
-
-    def _give_up(self) -> None:
-        self._logger.error("Worker %s is not started again: it has been failing for %g s", self.id, self._max_retry)
-        self.gave_up = True
-        self.on_unavailable()
 
 
 def _named(worker: Worker) -> str:

@@ -113,6 +113,8 @@ class Worker:
         self.disconnected = asyncio.Event()
         #: What the jobs in flight are told when the worker is lost.
         self.loss_cause = Cause.worker_died
+        #: Whether it has answered a batch.
+        self.has_worked = False
         #: What the model tells about itself, once it is loaded; see `ts.protocol.messages.Loaded`.
         self.declares: Mapping[str, Any] = {}
         self._launcher, self._launch, self._load, self._limits = launcher, launch, load, limits
@@ -326,6 +328,7 @@ class Worker:
             results.extend(map(part_of, rows))
         finally:
             self._events.results(self, results, handler_seconds, heard_at)
+        self.has_worked = True
 
     def _beat(self, connection: Connection, message: list[Any]) -> None:
         match message:

@@ -33,6 +33,7 @@ async def test_a_worker_that_does_not_answer_retires_at_its_limit() -> None:
     parts = shell.submit("1")
     await shell.retire(worker, 0.01)
     shell.lose(worker)
+    shell.dispatcher.set_workers(0)
     assert await cause_of(parts) is Cause.worker_died
 
 
@@ -44,6 +45,7 @@ async def test_a_worker_that_dies_while_it_retires_holds_nobody_up() -> None:
     await asyncio.sleep(0)
     shell.lose(worker)
     await retired
+    shell.dispatcher.set_workers(0)
     assert await cause_of(parts) is Cause.worker_died
 
 

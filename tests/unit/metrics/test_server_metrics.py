@@ -32,6 +32,7 @@ NUMBERS_OF_A_MODEL = {
     "ts_queue_depth",
     "ts_workers_wanted",
     "ts_workers_ready",
+    "ts_workers_given_up",
     "ts_worker_restarts_total",
 }
 HISTOGRAMS_OF_A_MODEL = {

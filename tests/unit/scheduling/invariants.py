@@ -18,6 +18,7 @@ def validate(scheduler: Scheduler, now: float) -> None:
         validate_worker(scheduler, worker, now)
     for job in shared.jobs.values():
         validate_job(scheduler, job)
+    assert shared.alone.keys() <= shared.jobs.keys()
     assert scheduler.queued + scheduler.in_flight == len(shared.jobs)
     assert not scheduler.queued or scheduler._wanted_workers or scheduler._any_worker(), "jobs wait for no worker"
     if isinstance(scheduler._source, Sequences):
@@ -51,7 +52,9 @@ def validate_deadlines(scheduler: Scheduler, now: float) -> None:
 def validate_worker(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None:
     room = scheduler._admission.room(worker)
     assert room >= 0, f"{worker} has more in flight than it may"
-    takes = not (worker.retiring or worker.rests)
+    takes = not (worker.retiring or worker.is_shut)
+    assert worker.is_shut == (worker.rests or worker.alone is not None) or worker.retiring
+    assert worker.alone is None or worker.alone.state in (RUNNING, CANCELLED), f"{worker} is kept for nothing"
     assert (worker.id in worker.lane.free) == (room > 0 and takes), f"{worker} is free or is not"
     assert worker.in_flight or not worker.retiring, f"{worker} should have been released"
     validate_ahead(scheduler, worker, now)
@@ -59,7 +62,7 @@ def validate_worker(scheduler: Scheduler, worker: WorkerLoad, now: float) -> Non
         assert job.worker_id == worker.id
         assert job.state in (RUNNING, STREAMING, CANCELLED), f"{job} is in flight"
     if worker.lane.free:
-        assert not scheduler._unbatched.lane.items, f"a describe waits although {worker} has room"
+        assert not scheduler._unbatched.lane.items, f"a describe or a suspect waits although {worker} has room"
     if worker.lane.free and worker.lane.items and not scheduler._admission.waits(worker.lane, now):
         assert isinstance(worker.lane, SequenceLane), f"jobs wait although {worker} has room"
         assert worker.lane.running == worker.lane.most_running, f"sequences wait although {worker} has room"
@@ -81,12 +84,14 @@ def validate_ahead(scheduler: Scheduler, worker: WorkerLoad, now: float) -> None
     assert lane.busy.keys() <= {other.id for other in of_lane if other.in_flight and not other.retiring}
     if worker.id in lane.busy:
         assert len(ahead) < scheduler._assignment.batch_size
-        assert scheduler._unbatched.lane.items or not (lane.items and ahead), (
+        assert scheduler._shared.alone or not (lane.items and ahead), (
             f"jobs wait that could join what {worker} was sent ahead"
         )
 
 
 def validate_job(scheduler: Scheduler, job: Job) -> None:
+    shared = scheduler._shared
+    assert job.id not in shared.alone or job.state is WAITING
     if job.state is AHEAD:
         assert any(job in batch.jobs for batch in scheduler._workers[job.worker_id].ahead)
         assert job.timer or job.expires_at is None or job.sends, f"{job} would never expire"
@@ -96,7 +101,8 @@ def validate_job(scheduler: Scheduler, job: Job) -> None:
         assert job.id in scheduler._workers[job.worker_id].in_flight
         return
     assert job.timer or job.expires_at is None or job.sends, f"{job} would never expire"
-    source = scheduler._source_of(job)
+    assert (job.id in shared.alone) == (job.unbatched or job.is_suspect), f"{job} waits with others, or without"
+    source = scheduler._assignment.source_of(job)
     if isinstance(source, Fifo):
         assert job in source.lane.items
     elif isinstance(source, Sequences):

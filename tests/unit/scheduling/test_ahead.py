@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from tests.unit.scheduling.play import BATCHES, Play, sequences
 from tests.unit.scheduling.simulation import Simulation
 
+from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy
 
 AHEAD = replace(BATCHES, ahead=True)
@@ -123,7 +124,7 @@ def test_what_a_lost_worker_had_not_begun_was_not_sent():
     play = busy(2)
     for job_id in "efgh":
         play.submit(job_id)
-    assert play.worker_lost("w1") == ["a: worker_died", "b: worker_died"]
+    assert play.worker_lost("w1", Cause.response_timeout) == ["a: response_timeout", "b: response_timeout"]
     assert play.job("e").sends == 0
     assert play.answer_together("c", "d") == ["w2 begins g h", "w2 << e f"]
 

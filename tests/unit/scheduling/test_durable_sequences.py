@@ -6,7 +6,7 @@ import pytest
 from tests.unit.scheduling.play import Play, sequences
 
 from torchserve_py.scheduling.effects import Cause, CloseReason, CloseSequence
-from torchserve_py.scheduling.lost_jobs import MOST_SENDS, OUTCOME_LIMIT
+from torchserve_py.scheduling.lost_jobs import MOST_RUNS, OUTCOME_LIMIT
 from torchserve_py.scheduling.policy import Policy
 
 
@@ -45,7 +45,7 @@ def test_an_idle_sequence_of_a_lost_worker_goes_on_with_its_next_job():
 def test_a_job_that_kills_every_worker_ends():
     play = Play(durable())
     assert play.submit("a", "s") == ["w1 <- a"]
-    for _ in range(MOST_SENDS - 1):
+    for _ in range(MOST_RUNS - 1):
         assert play.worker_lost("w1") == ["w1 end s: suspended"]
         assert play.worker_up("w1") == ["w1 <- a"]
     assert not play.asks("a")

@@ -28,8 +28,8 @@ from torchserve_py.scheduling.effects import (
     Send,
     SendAhead,
 )
-from torchserve_py.scheduling.job import WAITING, Job
-from torchserve_py.scheduling.lost_jobs import MOST_SENDS
+from torchserve_py.scheduling.job import AHEAD, WAITING, Job
+from torchserve_py.scheduling.lost_jobs import MOST_RUNS
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.scheduling.sequence import Sequence
@@ -245,21 +245,30 @@ class SchedulerMachine(RuleBasedStateMachine):
         lost = self.workers.pop(worker_id)
         begun = [*lost.in_flight.values(), *(job for batch in lost.ahead[: lost.begun_early] for job in batch)]
         not_begun = [job for batch in lost.ahead[lost.begun_early :] for job in batch]
-        again = [job for job in begun if self.is_sent_again(job)]
+        cause = (Cause.worker_died, Cause.response_timeout)[pick % 2]
+        first = min((job.sent_at for job in lost.in_flight.values()), default=self.now)
+        again = [job for job in begun if self.is_sent_again(job, cause, first)]
         self.workers[worker_id] = lost
-        effects = self.scheduler.worker_lost(worker_id, (Cause.worker_died, Cause.response_timeout)[pick % 2], self.now)
+        effects = self.scheduler.worker_lost(worker_id, cause, self.now)
         for job in again:
-            self.last_sent[job.sequence_id] = min(self.last_sent[job.sequence_id], self.number[job.id] - 1)
+            queue = self.queue_of(job)
+            self.last_sent[queue] = min(self.last_sent.get(queue, -1), self.number[job.id] - 1)
         self.perform(effects)
         del self.workers[worker_id]
         assert all(self.outcomes[job.id] == (job not in again) for job in begun)
         assert all(not self.outcomes[job.id] or not self.workers for job in not_begun if not self.policy.sequences)
 
-    def is_sent_again(self, job):
-        """Durable jobs of which nothing was seen go on, or ask what has become of them."""
-        unseen = job.id not in self.streaming and not self.outcomes[job.id] and not job.unbatched
+    def is_sent_again(self, job, cause, first):
+        """Durable jobs of which nothing was seen go on, or ask what has become of them; others run once more."""
+        unseen = job.id not in self.streaming and not self.outcomes[job.id]
         has_workers = self.wanted or any(not worker.retired for worker in self.workers.values())
-        return self.durable and unseen and bool(has_workers)
+        if self.policy.sequences:
+            return self.durable and not job.unbatched and unseen and bool(has_workers)
+        in_time = job.expires_at is None or job.expires_at > self.now
+        begun_at = self.now if job.state is AHEAD else job.sent_at
+        is_early = self.policy.ahead and begun_at > first  # the worker was not silent about it for too long
+        may_run = self.runs[job.id] + (job.state is AHEAD) < MOST_RUNS
+        return may_run and (cause is Cause.worker_died or is_early) and in_time and unseen and bool(has_workers)
 
     def retire(self, pick):
         worker_id = list(self.workers)[pick % len(self.workers)]
@@ -355,6 +364,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.see_steps(worker, batch)
         self.see_order(batch)
         self.see_runs(batch)
+        self.see_suspects(worker, batch)
         worker.in_flight.update((job.id, job) for job in batch.jobs)
         assert len(worker.in_flight) <= size * (2 if self.policy.continuous and self.policy.sequences else 1)
 
@@ -390,8 +400,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     def see_runs(self, batch: Send | Begin) -> None:
         for job in batch.jobs:
             self.runs[job.id] += not job.asks_after
-            assert self.runs[job.id] <= MOST_SENDS
+            assert self.runs[job.id] <= MOST_RUNS
             assert not self.outcomes[job.id], f"{job} was over when it began"
+
+    def is_suspect(self, job: Job) -> bool:
+        return self.runs[job.id] > 1 and not job.asks_after
+
+    def see_suspects(self, worker: WorkerSeen, batch: Send) -> None:
+        """What was with a worker that died has its next one for itself, until its answer begins."""
+        assert len(batch.jobs) == 1 or not any(map(self.is_suspect, batch.jobs)), "a suspect is in a batch"
+        for job in worker.in_flight.values():
+            assert not self.is_suspect(job) or job.id in self.streaming, f"{batch.jobs} joined {job}, a suspect"
 
     def see_steps(self, worker: WorkerSeen, batch: Send) -> None:
         steps = Counter(job.sequence_id for job in batch.jobs)
@@ -412,8 +431,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def see_turns(self, batch: Send | SendAhead) -> None:
         """Nobody of their clients was before them, except that now and then the oldest goes before its turn."""
-        rest = [job for job in self.scheduler._shared.jobs.values() if job.state is WAITING and not job.unbatched]
-        rest += batch.jobs
+        waiting = [job for job in self.scheduler._shared.jobs.values() if job.state is WAITING and not job.unbatched]
+        rest = [job for job in waiting if not job.sends] + batch.jobs
         for job in batch.jobs:
             if job is not min((each for each in rest if each.client == job.client), key=self.turn):
                 assert job is min(rest, key=lambda each: each.number), f"{job} has overtaken others"
@@ -423,11 +442,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.taken_before_their_turn * OLDEST_EVERY <= self.taken
 
     def see_order(self, batch: Send | SendAhead) -> None:
-        if not self.policy.sequences and not batch.jobs[0].unbatched:
+        if not self.policy.sequences and not (batch.jobs[0].unbatched or self.runs[batch.jobs[0].id]):
             self.see_turns(batch)
         for job in batch.jobs:
             in_time = job.expires_at is None or job.expires_at > self.now
-            assert in_time or job.was_sent_before, f"{job} was sent too late"
+            assert in_time or (job.was_sent_before and self.durable), f"{job} was sent too late"
             if not self.policy.sequences:
                 continue
             queue = self.queue_of(job)

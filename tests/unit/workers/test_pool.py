@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.workers import supervisor
+from torchserve_py.workers import restarts
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.pool import Place, WorkerPool
 from torchserve_py.workers.startup import WorkerFailed
@@ -142,8 +142,8 @@ async def test_workers_that_share_something_are_all_replaced_when_their_number_c
 
 
 async def test_requests_do_not_wait_for_workers_that_keep_failing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "RESTART_DELAYS", (0,))
-    monkeypatch.setattr(supervisor, "WORTH_WAITING", 0.0)
+    monkeypatch.setattr(restarts, "RESTART_DELAYS", (0,))
+    monkeypatch.setattr(restarts, "WORTH_WAITING", 0.0)
     pool = Pool(renew_to_scale=False)
     pool.broken.set()
     async with asyncio.timeout(60):
@@ -156,6 +156,31 @@ async def test_requests_do_not_wait_for_workers_that_keep_failing(monkeypatch: p
         await pool.scale(2)
         while await pool.dispatcher.expected.get() != 2:
             """The call may come before the workers are ready."""
+    assert await pool.pool.stop(60) == []
+
+
+@pytest.mark.parametrize(("on_demand", "wanted"), [(False, 2), (True, 0)])
+async def test_workers_that_are_given_up_are_wanted_all_the_same(
+    on_demand: bool, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "RESTART_DELAYS", (0,))
+    pool = Pool(renew_to_scale=False, on_demand=on_demand)
+    pool.pool.max_retry = 0.0
+    pool.broken.set()
+    async with asyncio.timeout(60):
+        with pytest.raises(WorkerFailed):
+            await pool.pool.scale(0 if on_demand else 2, 2, 2)
+        while not all(each.gave_up for each in pool.pool.supervisors):
+            await asyncio.sleep(0)
+    metrics = pool.pool.metrics
+    read = (pool.pool.counts.wanted, metrics.workers_wanted.read(), metrics.workers_given_up.read())
+    assert read == (wanted, wanted, 2)
+    assert pool.pool.healthy is on_demand
+    if not on_demand:
+        assert pool.pool.starts_at is not None
+    pool.broken.clear()
+    assert await pool.scale(2) == ["3", "4"]
+    assert (metrics.workers_given_up.read(), pool.pool.healthy, pool.pool.starts_at) == (0, True, None)
     assert await pool.pool.stop(60) == []
 
 

@@ -1,13 +1,14 @@
 """A place of the pool is kept filled, until that is hopeless or nobody wants it any more."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import cast
 
 import pytest
 
 from torchserve_py.transport.running_time import running_time
-from torchserve_py.workers import supervisor as module
+from torchserve_py.workers import restarts as module
 from torchserve_py.workers.lifecycle import WorkerState
 from torchserve_py.workers.startup import WorkerFailed
 from torchserve_py.workers.supervisor import Supervisor
@@ -21,6 +22,7 @@ class FakeWorker:
     pid = 1
     id = "1"
     is_launched = False
+    has_worked = False
 
     def __init__(self, failure: WorkerFailed | None) -> None:
         self._failure = failure
@@ -41,6 +43,9 @@ class FakeWorker:
     async def stop(self, limit: float) -> None:
         if not self.ended.done():
             self.end(WorkerState.STOPPED)
+
+    def kill(self, reason: str) -> None:
+        self.end(WorkerState.DIED)
 
     def end(self, state: WorkerState) -> None:
         self.state = state
@@ -228,8 +233,9 @@ async def test_a_place_whose_worker_no_machine_has_room_for_waits(monkeypatch: p
     await place.supervisor.attempt()
     assert (place.supervisor.waits, place.supervisor.condition) == (True, "waiting")
     place.made[-1].is_launched = True  # one has room again
+    place.made[-1].state = WorkerState.STARTING
     place.made[-1].ended = asyncio.get_running_loop().create_future()
-    assert (place.supervisor.waits, place.supervisor.condition) == (False, "restarting")
+    assert (place.supervisor.waits, place.supervisor.condition) == (False, "starting")
     await place.supervisor.stop(1)
 
 
@@ -272,10 +278,50 @@ async def test_it_gives_up_when_no_worker_got_ready_for_too_long() -> None:
         await place.gave_up.wait()
     assert place.supervisor.gave_up
     assert not place.supervisor.ready
-    made = len(place.made)
-    assert made >= 2
+    assert place.supervisor.condition == "gave up"
+    assert not place.supervisor.expected
     await place.supervisor.stop(1)
-    assert len(place.made) == made
+
+
+async def test_a_worker_that_was_given_up_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GIVEN_UP_DELAY", 0.01)
+    place = Place([500, 500, 500, 500, True], max_retry=0.0)
+    worker = await place.events.up.get()
+    assert worker is place.made[4]
+    assert not place.supervisor.gave_up
+    assert (place.supervisor.condition, place.supervisor.expected, place.supervisor.failure) == ("ready", True, "")
+    await place.supervisor.stop(1)
+
+
+async def test_a_worker_that_the_next_request_starts_is_not_tried_once_it_is_given_up() -> None:
+    place = Place([500], max_retry=0.0)
+    place.supervisor.tries_on = lambda: False
+    async with asyncio.timeout(60):
+        await place.gave_up.wait()
+        await place.supervisor.stopped(60)
+    assert (place.supervisor.condition, place.supervisor.starts_at) == ("gave up", None)
+
+
+async def test_a_worker_tells_when_it_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESTART_DELAYS", (600,))
+    place = Place([500])
+    await place.supervisor.attempt()
+    await until(lambda: place.supervisor.starts_at is not None)
+    assert place.supervisor.condition == "restarting"
+    assert place.supervisor.starts_at is not None
+    assert 590 < place.supervisor.starts_at - time.time() < 601
+    await place.supervisor.stop(1)
+    assert place.supervisor.starts_at is None
+
+
+async def test_a_worker_that_has_worked_is_replaced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESTART_DELAYS", (0, 600))
+    monkeypatch.setattr(FakeWorker, "has_worked", True)
+    place = Place([True])
+    for _ in range(5):
+        (await place.events.up.get()).end(WorkerState.DIED)
+    await place.events.up.get()
+    await place.supervisor.stop(1)
 
 
 async def test_stopping_retires_the_worker_and_starts_no_other() -> None:
@@ -306,15 +352,26 @@ async def test_stopping_before_the_start_answers_who_waits_for_it() -> None:
     assert place.made == []
 
 
-async def test_an_error_in_the_server_itself_leaves_nobody_waiting() -> None:
-    def make() -> Worker:
+async def test_an_error_in_the_server_itself_leaves_nobody_waiting_and_ends() -> None:
+    place = Place([True])
+    make, place.supervisor._make_worker = place.supervisor._make_worker, cast("Callable[[], Worker]", None)
+    failure = await place.supervisor.attempt()
+    assert failure is not None
+    assert "not callable" in str(failure)
+    assert not place.supervisor.gave_up
+    place.supervisor._make_worker = make
+    assert await place.events.up.get() is place.made[0]
+    await place.supervisor.stop(1)
+
+
+async def test_a_worker_that_the_server_fails_to_look_after_is_replaced() -> None:
+    place = Place([True])
+
+    def fails(label: str, seconds: float) -> None:
+        place.supervisor.on_ready = lambda label, seconds: None
         raise RuntimeError("a bug")
 
-    supervisor = Supervisor("1", make, cast("WorkerEvents", Events()), 60.0)
-    gave_up = asyncio.Event()
-    supervisor.on_unavailable = gave_up.set
-    async with asyncio.timeout(60):
-        assert await supervisor.attempt() is not None
-        await gave_up.wait()
-        await supervisor.stop(1)
-    assert supervisor.gave_up
+    place.supervisor.on_ready = fails
+    assert await place.events.up.get() is place.made[1]
+    assert place.made[0].state is WorkerState.DIED
+    await place.supervisor.stop(1)

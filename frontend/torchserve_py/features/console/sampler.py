@@ -167,7 +167,9 @@ class Sampler:
             return {"failing": False}
         since = self._failing_since.setdefault(model.id, time.time())
         reasons = [each.failure for each in status.workers if each.failure]
-        return {"failing": True, "failing_since": since, "why": reasons[0] if reasons else ""}
+        starts_at = min((each.starts_at for each in status.workers if each.starts_at is not None), default=None)
+        why = reasons[0] if reasons else ""
+        return {"failing": True, "failing_since": since, "why": why, "starts_at": starts_at}
 
 
 def _rest_of(workers: Sequence[WorkerStatus], rests: Mapping[int, tuple[str, float]]) -> str:

@@ -82,10 +82,13 @@ class Timeline:
                 self._add(at, "plain", seen.model, "unregistered")
 
     def _look_at_worker(self, model: ServedModel, before: WorkerStatus | None, now: WorkerStatus, at: float) -> None:
+        again = f"; starts again in {now.starts_in} s" if now.starts_in else ""
         if now.restarts != (0 if before is None else before.restarts) and now.last_end:
-            self._add(at, "bad", model, f"worker {now.id} ended: {now.last_end}")
+            self._add(at, "bad", model, f"worker {now.id} ended: {now.last_end}{again}")
         if now.failure and now.failure != (None if before is None else before.failure):
-            self._add(at, "bad", model, f"worker {now.id} cannot load the model: {now.failure}")
+            self._add(at, "bad", model, f"worker {now.id} cannot load the model: {now.failure}{again}")
+        if now.gave_up and not (before is not None and before.gave_up):
+            self._add(at, "bad", model, f"worker {now.id} was given up; it is started again once a minute")
         if now.ready and (before is None or not before.ready or before.pid != now.pid):
             self._add(at, "good", model, f"worker {now.id} is ready (process {now.pid})")
 

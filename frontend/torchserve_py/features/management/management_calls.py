@@ -262,6 +262,8 @@ def _worker(worker: WorkerStatus, rest: tuple[str, float] | None) -> dict[str, A
         description["gpuMemoryUsage"] = worker.gpu_memory
     if worker.failure:
         description["failure"] = worker.failure
+    if worker.starts_in is not None:
+        description["startsAgainInSec"] = worker.starts_in
     if rest is not None:
         state, since = rest
         description["sleep"] = {"state": state, "since": _written(datetime.fromtimestamp(since, UTC))}

@@ -11,10 +11,11 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from torchserve_py.doors.exchange import Exchange, HttpExchange, TorchServeDialect
-from torchserve_py.doors.failures import INVALID_REQUEST, Failure, failure_of, in_own_words
+from torchserve_py.doors.failures import INVALID_REQUEST, Failure, failure_of, in_own_words, starts_again
 from torchserve_py.doors.responses import Answer, to_json
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.serving.serving import seconds_until
 from ts.serve_decorator import DEVELOPMENT_VARIABLE
 
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -39,7 +40,10 @@ class ProblemDialect(TorchServeDialect):
         failure = in_own_words(super().ended(exchange, cause), cause, exchange.model)
         if cause is Cause.no_worker and exchange.model is not None and (why := exchange.model.load_failure()):
             told = f": {why}" if DEVELOPMENT_VARIABLE in os.environ else "; the log says why."
-            return failure._replace(message=f"The model {exchange.name!r} cannot be loaded{told}")
+            starts_at = exchange.model.starts_at()
+            stop = "" if told.endswith(".") else "."
+            again = "" if starts_at is None else f"{stop} {starts_again(seconds_until(starts_at))}"
+            return failure._replace(message=f"The model {exchange.name!r} cannot be loaded{told}{again}")
         return failure
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:

@@ -33,7 +33,10 @@ function create({ text, row }) {
 }
 
 function update(element, { row }) {
-  if (row) setText(element.why, ` cannot be loaded for ${duration(Date.now() / 1000 - row.failing_since)}: ${row.why}`);
+  if (!row) return;
+  const now = Date.now() / 1000;
+  const again = row.starts_at > now ? `; starts again in ${duration(row.starts_at - now)}` : "";
+  setText(element.why, ` cannot be loaded for ${duration(now - row.failing_since)}: ${row.why}${again}`);
 }
 
 function createTraceback({ error, traceback, model }) {

@@ -53,10 +53,16 @@ function stateOf(worker, isBusy) {
   return worker.gave_up || worker.failure ? "bad" : "warm";
 }
 
+/** Return the state in words: of a worker that has failed also when it starts again. */
+function stateText(worker) {
+  const left = worker.starts_at - Date.now() / 1000;
+  return worker.starts_at && left > 0 ? `${worker.state}, starts again in ${duration(left)}` : worker.state;
+}
+
 function update(element, worker) {
   const { fields, state } = element;
   const isBusy = worker.ready && worker.running > 0;
-  setText(state, worker.rest ? `${worker.rest.state} for ${duration(Date.now() / 1000 - worker.rest.since)}` : isBusy ? "busy" : worker.state);
+  setText(state, worker.rest ? `${worker.rest.state} for ${duration(Date.now() / 1000 - worker.rest.since)}` : isBusy ? "busy" : stateText(worker));
   state.dataset.state = stateOf(worker, isBusy);
   setText(element.querySelector(".pid"), worker.pid > 0 ? `pid ${worker.pid}` : "");
   setText(fields.device, worker.gpu_memory ? `${worker.device}, ${bytes(worker.gpu_memory)}` : worker.device);
