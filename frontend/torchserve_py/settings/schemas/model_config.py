@@ -78,7 +78,7 @@ class ModelConfigFile(Schema):
         "0, or `torchrun.nproc-per-node`",
     )
     max_retry_timeout: Annotated[int | None, integer(0, unit="seconds")] = key(
-        "maxRetryTimeoutInSec", "after how long a worker that keeps failing is given up, and started once a minute", "300"
+        "maxRetryTimeoutInSec", "after how long a failing worker is given up, and started once a minute", "300"
     )
     client_timeout_ms: Milliseconds = key(
         "clientTimeoutInMills", "age at which a waiting request is answered with 408 instead of being run", "0 = never"
