@@ -1,10 +1,10 @@
 """When the next worker of a place starts after one has failed or died: pure rules, by the seconds that they are given.
 
 What counts is work: a worker that has answered a batch, or has been ready for `STABLE_AFTER`, leaves the place as if
-nothing had ever failed. So one bad request in ten costs the time of two starts, and no delay. A place whose workers do
-no work is started after growing delays. After `WORTH_WAITING` seconds of that, requests do not wait for it any more,
-and after `max_retry` it counts as given up: from then on it is tried once in `GIVEN_UP_DELAY`, for as long as it is
-wanted.
+nothing had ever failed. So one bad request in ten costs the time of two starts, and no delay. Workers that do no work
+are started after growing delays. Requests do not wait for the next one if none got ready for `WORTH_WAITING` seconds
+since the first failure, or if the delay alone is longer than that. If none got ready for `max_retry` seconds, the place
+counts as given up: from then on it is tried once in `GIVEN_UP_DELAY`, for as long as it is wanted.
 """
 
 from typing import Final
@@ -25,18 +25,20 @@ WORTH_WAITING = 10.0
 
 
 class Restarts:
-    """The failures of one place since its worker did work. Time in which there was no room for it does not count."""
+    """The failures of one place. Time in which there was no room for its worker does not count."""
 
     def __init__(self, max_retry: float) -> None:
         self._max_retry = max_retry
         self._attempt = 0
-        self._since: float | None = None  # when it began to fail, later by the seconds without room
+        self._delay = 0.0
+        self._since: float | None = None  # when a worker was ready last, later by the seconds without room
         self._looked_at = 0.0
 
     def was_ready(self, seconds: float, *, has_worked: bool) -> None:
         """A worker is gone that was ready for so long."""
+        self._since = None
         if has_worked or seconds > STABLE_AFTER:
-            self._attempt, self._since = 0, None
+            self._attempt = 0
 
     def failed(self, now: float, waited: float = 0.0) -> float:
         """A worker has died, or a start has failed, which began to wait for room ``waited`` seconds before it had some.
@@ -45,11 +47,11 @@ class Restarts:
         """
         self._since = now if self._since is None else self._since + waited
         self._looked_at = now
+        self._delay = RESTART_DELAYS[min(self._attempt, len(RESTART_DELAYS) - 1)]
         if self.is_given_up(now):
-            return GIVEN_UP_DELAY
-        delay = RESTART_DELAYS[min(self._attempt, len(RESTART_DELAYS) - 1)]
+            self._delay = GIVEN_UP_DELAY
         self._attempt += 1
-        return delay
+        return self._delay
 
     def found_no_room(self, now: float) -> float:
         """No machine has room for a worker; return the seconds until the next look."""
@@ -59,9 +61,9 @@ class Restarts:
         return PLACE_DELAY
 
     def is_given_up(self, now: float) -> bool:
-        """Whether the place has been failing for longer than ``max_retry``."""
+        """Whether no worker got ready for longer than ``max_retry``."""
         return self._since is not None and now - self._since > self._max_retry
 
     def is_worth_waiting(self, now: float) -> bool:
         """Whether requests should wait for the next worker."""
-        return self._since is None or now - self._since <= WORTH_WAITING
+        return self._delay <= WORTH_WAITING and (self._since is None or now - self._since <= WORTH_WAITING)

@@ -40,8 +40,26 @@ def test_requests_wait_for_ten_seconds_of_failing():
     restarts.failed(0.0)
     assert restarts.is_worth_waiting(10.0)
     assert not restarts.is_worth_waiting(10.1)
-    restarts.was_ready(0.1, has_worked=True)
+    restarts.was_ready(0.1, has_worked=False)
     assert restarts.is_worth_waiting(10.1)
+
+
+def test_requests_wait_while_workers_load_that_will_be_killed_by_a_suspect():
+    """A worker that loads for a minute has not failed, whatever its predecessor did."""
+    restarts = Restarts(300)
+    restarts.was_ready(100.0, has_worked=True)
+    restarts.failed(0.0)
+    restarts.was_ready(0.1, has_worked=False)
+    restarts.failed(60.0)
+    assert restarts.is_worth_waiting(60.0)
+
+
+def test_requests_do_not_wait_through_long_delays():
+    restarts, now = Restarts(300), 0.0
+    delays = []
+    while not delays or restarts.is_worth_waiting(now):
+        delays += after(restarts, (now, 0.1, False))
+    assert delays[-2:] == [8, 13]
 
 
 def test_what_was_given_up_is_tried_once_a_minute_for_ever():
