@@ -259,6 +259,25 @@ def test_between_states_and_logs(version: Version, old: str, new: str, told: Any
     assert answered(two, step("2", "s", "1")) == [told]
 
 
+RETURNS_NONE = [
+    LOG_TWO.replace("return [state]", "return None"),
+    LOG_TWO.replace("return [[*(state or []), *numbers] for", "return [None for"),
+    WITH_ENTRIES.replace("return [(state or 0)", "[(state or 0)"),
+]
+
+
+@pytest.mark.parametrize(("source", "checkpoint_steps"), [*zip(RETURNS_NONE, (2, 0, 0), strict=True)])
+def test_nothing_in_place_of_a_state_loses_no_step(version: Version, source: str, checkpoint_steps: int) -> None:
+    one = version("1.0", LOG_ONE, checkpoint_steps=checkpoint_steps)
+    for number in (1, 2, 3):
+        assert len(answered(one, step(str(number), "s", str(number)))) == 1
+    one.runtime.close()
+    two = version("2.0", source, checkpoint_steps=checkpoint_steps)
+    assert answered(two, step("4", "s", "4")) == [FAILED]
+    two.runtime.close()
+    assert answered(version("1.0", LOG_ONE), step("5", "s", "4")) == ["1:10"]
+
+
 def test_a_state_that_left_the_memory_before_its_first_commit_is_migrated_once_more(version: Version) -> None:
     one = version("1.0", ONE)
     first = step("1", "s", "5", number=1, token="t")

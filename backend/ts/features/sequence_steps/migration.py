@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ts.features.sequence_steps.rebuilding import MakeRoom, StoredLog, stored_log
+from ts.features.sequence_steps.rebuilding import MakeRoom, StoredLog, check_rebuilt, stored_log
 from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.step import MIGRATION_FAILED, MOVED, StepRefusal
 from ts.features.sequence_steps.stores.store import Lease, OtherVersion, StoreSettings
@@ -87,18 +87,16 @@ class Migration:
         try:
             with limited_to(self._left):
                 if self._takes_entries:
-                    state = migrate(state, version, stored.entries)
-                elif stored.whole is not None:
-                    state = migrate(state, version)
-                if stored.log and not self._takes_entries:
+                    return _checked(migrate(state, version, stored.entries))
+                if stored.whole is not None:
+                    state = _checked(migrate(state, version))
+                if stored.log:
                     if rebuild is None:
                         raise StateError(f"it was stored as a log, and the handler has no rebuild, nor {_PARAMETERS}")
-                    (state,) = rebuild([state], [stored.entries])
+                    (state,) = check_rebuilt(rebuild([state], [stored.entries]), 1)
         except TimeoutError:
             self._left /= 2
             raise
-        if state is None:
-            raise StateError("migrate returned None; it returns the state as this version has it")
         return state
 
     def moved(self, lease: Lease) -> None:
@@ -118,6 +116,13 @@ class Migration:
         text += f" to version {self._version}: {str(error) or type(error).__name__}"
         reason = MOVED if other.is_served else MIGRATION_FAILED
         return StepRefusal(reason, text, needs_state=True, version=version, migration=NOT_MIGRATED)
+
+
+def _checked(state: Any) -> Any:
+    """Return what ``migrate`` has returned. Raises StateError: it is no state, which ``rebuild`` would begin anew."""
+    if state is None:
+        raise StateError("migrate returned None; it returns the state as this version has it")
+    return state
 
 
 def _takes_entries(migrate: Callable[..., Any]) -> bool:

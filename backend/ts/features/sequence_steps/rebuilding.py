@@ -105,8 +105,16 @@ class Rebuilding:
     def _rebuilt(self, logs: Sequence[StoredLog]) -> list[Any]:
         if self._cache.rebuild is None:
             raise StateError("it was stored as a log, and the handler has no method rebuild(states, entries)")
-        states = self._cache.rebuild([each.state for each in logs], [each.entries for each in logs])
-        if not isinstance(states, list) or len(states) != len(logs):
-            count = len(states) if isinstance(states, list) else type(states).__name__
-            raise StateError(f"rebuild returned {count} for {len(logs)} sequences; it returns a list of states")
-        return states
+        return check_rebuilt(
+            self._cache.rebuild([each.state for each in logs], [each.entries for each in logs]), len(logs)
+        )
+
+
+def check_rebuilt(states: Any, count: int) -> list[Any]:
+    """Return what ``rebuild`` has returned for so many sequences. Raises StateError: these are no states."""
+    if not isinstance(states, list) or len(states) != count:
+        returned = len(states) if isinstance(states, list) else type(states).__name__
+        raise StateError(f"rebuild returned {returned} for {count} sequences; it returns a list of states")
+    if any(state is None for state in states):
+        raise StateError("rebuild returned None for a sequence; it returns the state that its steps have made")
+    return states
