@@ -102,8 +102,8 @@ class RedisConnection:
             raise StoreError(f"{text}; handler.cache.replicas says how many are to have it")
         return results
 
-    def check_size(self, size: int) -> None:
-        """Raise TooLarge if Redis takes no value of so many bytes."""
+    def check_size(self, size: int, sequence_id: str) -> None:
+        """Raise TooLarge if Redis takes no value of so many bytes, as a commit of a sequence has."""
         if size < 2**20:  # the least that Redis can be configured to take
             return
         if self._longest is None:
@@ -114,7 +114,7 @@ class RedisConnection:
                 self._longest = _LONGEST_VALUE
         if size > self._longest:
             limit = f"Redis at {self.name} takes no value of more than {self._longest:,} bytes (proto-max-bulk-len)"
-            raise TooLarge(f"a state has {size:,} bytes with its answers, and {limit}")
+            raise TooLarge(f"the state has {size:,} bytes with its answers, and {limit}", sequence_id)
 
     def _silence(self, error: redis.RedisError, *, is_former: bool) -> str:
         if isinstance(error, MasterNotFoundError):  # whose text may quote the password

@@ -71,6 +71,8 @@ def pack_commit(commit: Commit, most_kept: int, now: float) -> PackedCommit:
     if new_ids or lease.number:
         recent, added = _collect_ids(lease, len(new_ids))
     oldest = record.last - most_kept
+    if begins and kept[-1].step.number != record.last:  # all is written anew, and the last step is always kept
+        fields += kept_fields(record, {}, recent)
     for (number, request_id, digest), answer in kept:
         if 1 < number <= oldest:
             continue  # a stream that later steps have overtaken: its slot is theirs

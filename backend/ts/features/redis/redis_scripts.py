@@ -249,11 +249,14 @@ local function write_log(key, fate, log_from, first, pieces, dropped)
 end
 
 -- Redis may run a commit again, or long after those that followed it: its order among the commits of its lease tells.
+-- So it does if Redis has lost the commits before it; then only one that writes all there is can be written.
+-- Returns whether it was written, or 2 if Redis has lost commits of its lease.
 local function commit(key, fence, order, state, fields, new_ids, special, log)
     local found = redis.pcall('HMGET', key, 'fence', 'order')
     if found.err or found[1] ~= fence then return 0 end
     local done = tonumber(found[2]) or 0
     if order <= done then return order == done and 1 or 0 end
+    if order > done + 1 and not (special and special[3]) then return 2 end
     add(fields, 'order', order)
     local state_key = other('state', key)
     fields[2] = now + lease

@@ -69,6 +69,8 @@ _PORTION: Final = 32 * 2**20
 _pack = msgpack.Packer(use_bin_type=False).pack
 
 _HELD, _TAKEN, _OTHER_VERSION = 0, 1, 2
+#: What became of a commit; the last one: refused, but perhaps written before.
+_REFUSED, _WRITTEN, _BEHIND, _UNCERTAIN = 0, 1, 2, -1
 
 
 class RedisStore(Store):
@@ -193,7 +195,7 @@ class RedisStore(Store):
         except Damaged as damage:
             self._give_back(Lease(sequence_id, fence, SequenceRecord()))
             return Acquired(None, None, Unreadable(str(damage)))
-        lease = Lease(sequence_id, fence, record, number=recent)
+        lease = Lease(sequence_id, fence, record, number=recent, stored=record.last)
         if record.closed:
             return Acquired(lease)
         is_gone_from_redis = (state is None and head.checkpoint >= 0) or bool(head.log_from and not pieces)
@@ -231,7 +233,11 @@ class RedisStore(Store):
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
         ids = [lease.sequence_id for lease in leases]
         fences = [lease.fence for lease in leases]
-        return list(map(bool, self._run(self._renew, ids, lambda: [self._lease, *fences])))
+        renewed = self._run(self._renew, ids, lambda: [self._lease, *fences])
+        for lease, is_renewed in zip(leases, renewed, strict=True):
+            if not is_renewed:
+                lease.is_behind = lease.stored > 0 and self._regains(lease)
+        return [bool(is_renewed) or lease.is_behind for lease, is_renewed in zip(leases, renewed, strict=True)]
 
     def release(self, released: Sequence[tuple[Lease, float]]) -> None:
         def arguments() -> list[Any]:
@@ -254,20 +260,54 @@ class RedisStore(Store):
     def commit(self, commits: Sequence[Commit]) -> list[bool | None]:
         most_kept, now = self._settings.kept, boot_time()
         packed = [pack_commit(each, most_kept, now) for each in commits]
-        return self._write([each.lease.sequence_id for each in commits], packed)
+        results = self._write([each.lease.sequence_id for each in commits], packed)
+        return [self._written(commit, result) for commit, result in zip(commits, results, strict=True)]
 
-    def _write(self, ids: Sequence[str], commits: Sequence[PackedCommit]) -> list[bool | None]:
+    def _written(self, commit: Commit, result: int) -> bool | None:
+        """Return whether a commit was written; note in its lease what that says of the store."""
+        lease = commit.lease
+        if result == _WRITTEN:
+            lease.stored, lease.is_behind = lease.record.last, False
+            return True
+        lease.is_behind = result == _BEHIND or (lease.stored > 0 and self._regains(lease))
+        return None if result == _UNCERTAIN and not lease.is_behind else False
+
+    def _write(self, ids: Sequence[str], commits: Sequence[PackedCommit]) -> list[int]:
         limits = (self._lease, self._state_left, self._open_left, self._closed_left, self._most_ids)
         content = _pack((*limits, commits))
         if len(content) > _PORTION and len(ids) > 1:
             half = len(ids) // 2
             return self._write(ids[:half], commits[:half]) + self._write(ids[half:], commits[half:])
-        self._connection.check_size(len(content))
+        self._connection.check_size(len(content), ids[0])
 
         results = self._run(self._commit, ids, lambda: [content], copied=True)
         # After a retry, the first try may have been written and another server may have taken over since.
-        refused = None if self._connection.repeated else False
-        return [True if each else refused for each in results]
+        refused = _UNCERTAIN if self._connection.repeated else _REFUSED
+        return [each or refused for each in results]
+
+    def _regains(self, lease: Lease) -> bool:
+        """Take a lease again that Redis has lost, with steps that it had acknowledged; return whether that is so.
+
+        While the lease is fresh, nobody can have taken it; so if it is gone, what Redis has is older.
+        """
+        if boot_time() >= lease.fresh_until:
+            return False
+        try:
+            stored = self.peek(lease.sequence_id)
+            if not _is_earlier(stored, lease):
+                return False
+            (again,) = self.acquire([lease.sequence_id], {lease.sequence_id: -math.inf})
+        except (StoreError, Damaged) as error:
+            logger.warning("Redis has lost the lease on %r, and cannot be asked why: %s", lease.sequence_id, error)
+            return False
+        if again.lease is None:
+            return False
+        if isinstance(again.refusal, OtherVersion) or not _is_earlier(again.lease.record, lease):
+            self.release([(again.lease, boot_time() + self._settings.lifetime)])
+            return False
+        # The commit after next is the first one with this lease: only one that writes all there is can be it.
+        lease.fence, lease.commits, lease.number, lease.mark = again.lease.fence, 1, 0, 0
+        return True
 
     def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
         # New leases refuse a write that arrives late.
@@ -377,6 +417,16 @@ class RedisStore(Store):
             pipe.set(self._keys.copied, 1, px=_COPIED_LIFETIME)  # the replicas then have everything before it
 
         return self._connection.copied(send)[0]
+
+
+def _is_earlier(stored: SequenceRecord | None, lease: Lease) -> bool:
+    """Whether Redis has less of a sequence than a lease has brought there, and nothing else."""
+    record = lease.record
+    if stored is None or not stored.has_begun:
+        return True
+    if stored.incarnation == record.incarnation:
+        return stored.token == record.token and not stored.closed and stored.last < lease.stored
+    return stored.incarnation < record.incarnation and record.is_earlier(stored.token)
 
 
 def _milliseconds(seconds: float) -> int:

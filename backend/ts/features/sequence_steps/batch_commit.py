@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from ts.features.sequence_steps.holdings import Holdings
 from ts.features.sequence_steps.kept_answers import look_up
 from ts.features.sequence_steps.rules import Rules
-from ts.features.sequence_steps.step import MOVED, NOT_STORED, NOT_TOLD, UNKNOWN, Step, error_answer
-from ts.features.sequence_steps.stores.store import Commit, Lease, Store, StoreError
+from ts.features.sequence_steps.step import MOVED, NOT_STORED, NOT_TOLD, UNKNOWN, UNREADABLE, Step, error_answer
+from ts.features.sequence_steps.stores.store import Commit, Lease, Store, StoreError, TooLarge
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import ResultRow
 
@@ -31,6 +31,7 @@ class BatchCommit:
     Attributes:
         steps: The steps to be committed by sequence id; `write` does not change them.
         commits: Their changes, one of each sequence.
+        behind: Those of which the store has lost earlier steps: `of_behind` returns their answers.
         seconds: How long `write` took.
     """
 
@@ -39,6 +40,7 @@ class BatchCommit:
         self._rules = rules
         self.steps: dict[str, list[Step]] = {}
         self.commits: list[Commit] = []
+        self.behind: list[Commit] = []
         self.seconds = 0.0
         self._lease_seconds = lease_seconds
         self._fresh_until = 0.0
@@ -64,13 +66,34 @@ class BatchCommit:
             self._settle(store, error)
         else:
             for commit, was_written in zip(self.commits, written, strict=True):
-                if not was_written:
+                if commit.lease.is_behind:
+                    self.behind.append(commit)
+                elif not was_written:
                     self._taken_over(store, commit.lease, certainly=was_written is False)
                 elif commit.closed:
                     self._dropped.append(commit.lease.sequence_id)
                 else:
                     self._prolonged.append(commit.lease)
         self.seconds = time.monotonic() - began
+
+    def of_behind(self) -> "BatchCommit":
+        """Return a batch of the steps whose sequences have to be written whole, and leave their answers to it."""
+        again = BatchCommit([], self._lease_seconds, self._rules)
+        for sequence_id in [commit.lease.sequence_id for commit in self.behind]:
+            again.steps[sequence_id] = self.steps[sequence_id]
+        moved = {step.index for steps in again.steps.values() for step in steps}
+        for steps in again.steps.values():
+            for step in steps:
+                again.answers.append(self.answers[step.index])
+                step.index = len(again.answers) - 1
+        self.answers = [answer for index, answer in enumerate(self.answers) if index not in moved]
+        return again
+
+    def give_up_behind(self) -> None:
+        """Answer steps of which the store has lost earlier ones once more."""
+        for commit in self.behind:
+            self.refuse(commit.lease.sequence_id, *UNKNOWN, NOT_TOLD)
+            self._failed.append(commit.lease.sequence_id)
 
     def _settle(self, store: Store, error: StoreError) -> None:
         """Answer each step of a commit that has failed but may still have been written."""
@@ -84,7 +107,9 @@ class BatchCommit:
             if was_written is None:
                 self.refuse(sequence_id, *UNKNOWN, f"{NOT_TOLD} {error}")
             elif not was_written:
-                self.refuse(sequence_id, *NOT_STORED, f"The step was not stored, so it does not count: {error}")
+                is_own = isinstance(error, TooLarge) and error.sequence_id == sequence_id
+                reason = UNREADABLE if is_own else NOT_STORED
+                self.refuse(sequence_id, *reason, f"The step was not stored, so it does not count: {error}")
             self._failed.append(sequence_id)
 
     def _taken_over(self, store: Store, lease: Lease, *, certainly: bool) -> None:

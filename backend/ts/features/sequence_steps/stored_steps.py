@@ -112,6 +112,8 @@ class StoredSteps(Steps):
         self._overlap = CommitOverlap()
         #: The commit that the thread makes.
         self._under_way: BatchCommit | None = None
+        #: What of it has to be written once more, and what sends the answers of that.
+        self._mended: tuple[BatchCommit, Callable[[list[ResultRow]], None]] | None = None
         migration = Migration(cache, self._written.state, settings, context.metrics)
         self._holdings = Holdings(
             *(cache, self.store_when_idle, settings, self._end_live, context.metrics), migration=migration
@@ -185,6 +187,7 @@ class StoredSteps(Steps):
         return (
             record.has_begun
             and stored is not None
+            and stored.incarnation >= record.incarnation  # else the store has lost what this worker has brought there
             and (stored.incarnation, stored.token) != (record.incarnation, record.token)
         )
 
@@ -232,6 +235,8 @@ class StoredSteps(Steps):
 
         def commit() -> None:
             batch.write(store)
+            if batch.behind:
+                self._mended = batch.of_behind(), send
             send(batch.answers)
             quietly(store.tidy)
 
@@ -245,6 +250,10 @@ class StoredSteps(Steps):
         batch, self._under_way = self._under_way, None
         batch.apply(self._holdings)
         self._overlap.committed(batch.seconds)
+        if self._mended is not None:
+            (again, send), self._mended = self._mended, None
+            self._write_whole(again, batch.behind)
+            send(again.answers)
 
     def _prepare(self, answers: list[ResultRow]) -> BatchCommit:
         """Return the commit of the steps that these answers complete; roll back the sequences of failed steps."""
@@ -318,7 +327,30 @@ class StoredSteps(Steps):
         if batch.commits:  # not for a part of a stream
             self._overlap.committed(batch.seconds)
         batch.apply(self._holdings)
+        if batch.behind:
+            again = batch.of_behind()
+            self._write_whole(again, batch.behind)
+            return self._with_rolled_back([*batch.answers, *again.answers])
         return self._with_rolled_back(batch.answers)
+
+    def _write_whole(self, again: BatchCommit, behind: Sequence[Commit]) -> None:
+        """Write all that there is of sequences of which the store has lost acknowledged steps: memory has them."""
+        ids = [commit.lease.sequence_id for commit in behind]
+        logger.warning("The sequence store has lost steps of %s: they are written again", ", ".join(map(repr, ids)))
+        self._states.before_commit(ids)
+        for commit in behind:
+            sequence_id = commit.lease.sequence_id
+            try:
+                again.commits.append(self._written.all_of(commit))
+            except Exception as error:  # an encoder is the handler's code
+                logger.exception("The state of %r cannot be stored", sequence_id, extra={"sequence_id": sequence_id})
+                again.refuse(sequence_id, *UNREADABLE, f"The state cannot be stored: {error}")
+                self._roll_back(sequence_id)
+            else:
+                self._states.committed(sequence_id)
+        again.write(self._store)
+        again.give_up_behind()
+        again.apply(self._holdings)
 
     def _counted(self, batch: BatchCommit, sequence_id: str) -> int:
         """Return how many steps of a sequence a commit counts that no commit has before."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ts.features.sequence_steps.record import NO_STATE, checkpoint_of
 from ts.features.sequence_steps.state_log import LogEntry, gap, whole_entry
-from ts.features.sequence_steps.stores.store import Lease, StoreSettings
+from ts.features.sequence_steps.stores.store import Commit, Lease, StoreSettings
 from ts.sequence.sequence_cache import SequenceCache
 from ts.sequence.state_error import StateError
 
@@ -178,6 +178,23 @@ class WrittenStates:
         record.checkpoint = NO_STATE._replace(log_from=begins)
         entry = whole_entry(last, state, lease.whole_at[:-1])
         return KeptLog([*map(gap, range(first, last)), entry], has_log=True, dropped=begins - log_from)
+
+    def all_of(self, commit: Commit) -> Commit:
+        """Return a commit that writes all that there is of its sequence, instead of one that changes what is stored.
+
+        Raises as `encode`.
+        """
+        lease, record = commit.lease, commit.lease.record
+        ids = bytes(record.ids or b"")
+        state = None if commit.closed else self.state(lease.sequence_id)
+        record.checkpoint, lease.whole_at = NO_STATE, ()
+        self._tails.pop(lease.sequence_id, None)
+        commit = commit._replace(state=state, new_ids=ids, begins=True, log=None, has_log=True, dropped=0)
+        if state is None or not self.keeps_states:
+            self.note_whole(lease, state)
+            return commit
+        log, has_log, dropped = self.kept(lease, record.last, state)
+        return commit._replace(state=None, log=log, has_log=has_log, dropped=dropped)
 
     def note_whole(self, lease: Lease, state: bytes | None) -> None:
         """Note that a state was written whole, and has ended the log."""

@@ -57,7 +57,11 @@ class StoreError(Exception):
 
 
 class TooLarge(StoreError):
-    """The store takes no state that large, however often it is tried."""
+    """The store takes no state as large as that of one sequence, however often it is tried."""
+
+    def __init__(self, message: str, sequence_id: str) -> None:
+        super().__init__(message)
+        self.sequence_id = sequence_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,8 @@ class Lease:
             process's version and the migrated state; "" if it is this one.
         whole_at: The numbers of the steps whose states are in the log, in order.
         has_appended: Whether the log has more than states since the latest of these.
-        number, mark, commits: For a store's own use.
+        is_behind: Whether the store has lost steps of the sequence that it had: the next commit writes all of it.
+        number, mark, commits, stored: For a store's own use.
     """
 
     sequence_id: str
@@ -105,9 +110,11 @@ class Lease:
     migrated_from: str = ""
     whole_at: Sequence[int] = ()
     has_appended: bool = False
+    is_behind: bool = False
     number: int = 0
     mark: int = 0
     commits: int = 0
+    stored: int = 0
 
 
 class Held(NamedTuple):
@@ -162,7 +169,7 @@ class Commit(NamedTuple):
         closed: A reason ends the sequence and releases its lease; "" does not.
         kept: The answers to the steps that produced the state.
         new_ids: The digests that were added to the record's ids.
-        begins: Whether it is the first one of the incarnation.
+        begins: Whether it writes all that there is of the incarnation: it is the first one, or the store is behind.
         log: What the steps have appended to the log; the state that is stored stays, and the record's checkpoint says
             how both make the new state. An entry for a step that has one already replaces that. None: the state is
             written whole, and ends the log.
@@ -209,6 +216,9 @@ class Store(Protocol):
         False means that another holder has taken the sequence and the change was not written. None means that another
         holder has taken the sequence, but the change may have been written before. After a `StoreError` any change may
         have been written, or may still be written later; `settle` finds out.
+
+        A commit stands on the one before. If the store has lost that (a database that came back without its last
+        second, or a replica that lacked it), the commit is not written, and `Lease.is_behind` is set.
         """
 
     def settle(self, commits: Sequence[Commit]) -> list[bool | None]:
