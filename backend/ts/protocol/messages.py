@@ -156,6 +156,8 @@ class SequenceNews(NamedTuple):
         state_size: How many bytes the state has that a store has written with the step; 0 if it has written none.
         migration: What came of moving the sequence here from another version of the model: `MIGRATED` with the commit
             of the step, or `NOT_MIGRATED`; empty if nothing was to be moved.
+        last: For a row that repeats the answer of a step that was applied before, and so ends nothing, whatever marker
+            its request has: the number of the last step that was applied; 0 for others.
     """
 
     cause: str = ""
@@ -164,6 +166,7 @@ class SequenceNews(NamedTuple):
     version: str = ""
     state_size: int = 0
     migration: str = ""
+    last: int = 0
 
 
 #: What `SequenceNews.migration` may be.

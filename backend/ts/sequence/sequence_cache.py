@@ -90,6 +90,8 @@ class SequenceCache(MutableMapping[str, Any]):
         self._lost: OrderedDict[str, str] = OrderedDict()
         #: States as they were before the steps that run now, if no store has them.
         self._before: dict[str, Any] = {}
+        #: States of sequences that were begun anew, and why they are lost, until a step of the new ones is applied.
+        self._aside: dict[str, tuple[Any, str | None]] = {}
         #: What steps have appended to the logs of their sequences, and no store has yet.
         self._entries: dict[str, list[Any]] = {}
         #: The sequences whose state steps have set or dropped, and no store has yet.
@@ -103,6 +105,8 @@ class SequenceCache(MutableMapping[str, Any]):
     # The mapping
 
     def __getitem__(self, sequence_id: str) -> Any:
+        if sequence_id in self._running:
+            self.copy_before_step(sequence_id)
         state = self._states[sequence_id]
         self._states.move_to_end(sequence_id)
         return state
@@ -114,6 +118,8 @@ class SequenceCache(MutableMapping[str, Any]):
                 " sequence, by the id that context.get_sequence_id returns, and changes in the steps of that sequence"
             )
         self.is_used = True
+        if sequence_id in self._running:
+            self.copy_before_step(sequence_id)
         self._replaced.add(sequence_id)
         self._states[sequence_id] = state
         self._states.move_to_end(sequence_id)
@@ -122,6 +128,8 @@ class SequenceCache(MutableMapping[str, Any]):
             self._make_room()
 
     def __delitem__(self, sequence_id: str) -> None:
+        if sequence_id in self._running:
+            self.copy_before_step(sequence_id)
         del self._states[sequence_id]
         self._forget_size(sequence_id)
         self._replaced.add(sequence_id)
@@ -208,8 +216,26 @@ class SequenceCache(MutableMapping[str, Any]):
         self._before.pop(sequence_id, None)
         self.forget_changes(sequence_id)
 
+    def set_aside(self, sequence_id: str) -> None:
+        """Keep the sequence's state, which `drop` then drops, until `bring_back` or `forget_aside`."""
+        self._aside[sequence_id] = self._states.get(sequence_id, _NOTHING), self._lost.get(sequence_id)
+
+    def bring_back(self, sequence_id: str) -> None:
+        """Give the sequence the state again that was set aside."""
+        state, loss = self._aside.pop(sequence_id, (_NOTHING, None))
+        if state is not _NOTHING:
+            self.put(sequence_id, state)
+        if loss is not None:
+            self._lose(sequence_id, loss)
+
+    def forget_aside(self, sequence_id: str) -> None:
+        """Forget the state that was set aside, if there is one."""
+        if self._aside:
+            self._aside.pop(sequence_id, None)
+
     def least_recent(self) -> Iterator[Any]:
         """Yield the states in memory, the least recently used first."""
+        yield from (state for state, _ in self._aside.values() if state is not _NOTHING)
         yield from self._states.values()
 
     def before_commit(self, sequence_ids: Iterable[str]) -> None:

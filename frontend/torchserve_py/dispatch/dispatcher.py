@@ -213,13 +213,15 @@ class Dispatcher(ReaderEvents):
         if news is not None:
             if news.migration in self.metrics.migrations:
                 self.metrics.migrations[news.migration].inc()
+            if news.last:
+                self.scheduler.repeated(job.id)
             refusal = cause_of(news, durable=self._durable)
             job.token = job.token or news.token or None
             if refusal is not None and job.parts is not None and news.version:
                 refusal = self._hand_over(job, news.version, refusal, now)
                 if refusal is None:
                     return
-            if refusal is None and (part.error is None or not self._durable):
+            if refusal is None and part.error is None:
                 self._close_ended(job, news, now, more=more)
         if (parts := job.parts) is None:
             return  # the job has its outcome; its worker is dropping it
@@ -341,9 +343,9 @@ class Dispatcher(ReaderEvents):
             self._pass(partial(self.scheduler.let_go, sequence_id))
 
     def _close_ended(self, job: InferenceJob, news: SequenceNews, now: float, *, more: bool) -> None:
-        """End what the handler ends; a stored sequence ends with the last part of the job."""
+        """End what the handler ends; the sequence of the job ends with its last part."""
         for sequence_id in news.ended:
-            if more and self._durable and job.sequence_id == sequence_id:
+            if more and job.sequence_id == sequence_id:
                 job.ends_sequence = True  # once its last part has come, unless that says that the step is undone
             else:
                 self._perform(self.scheduler.close_sequence(sequence_id, CloseReason.ended, now), now)

@@ -104,7 +104,7 @@ class Part(NamedTuple):
 
 _FIELDS: Final = len(Part._fields)
 _NEWS: Final = Part._fields.index("news")
-_NEWS_TYPES: Final = [str, list, str, str, int, str]
+_NEWS_TYPES: Final = [str, list, str, str, int, str, int]
 _UNKNOWN: Final = SequenceNews(Cause.outcome_unknown.value)
 #: With this status a worker accepts a WebSocket; what is sent over it follows in further parts.
 _SWITCHING_PROTOCOLS: Final = 101

@@ -115,10 +115,14 @@ class Scheduler:
         return self._conclude(now)
 
     def failed(self, job_id: str) -> None:
-        """The job is about to end with an error: a failed step of a stored sequence is undone, and ends no sequence."""
+        """The job is about to end with an error: its step does not count, and ends no sequence."""
         if (job := self._shared.jobs.get(job_id)) is not None:
-            job.failed = True
-            job.ends_sequence = job.ends_sequence and not self._durable
+            job.failed, job.ends_sequence = True, False
+
+    def repeated(self, job_id: str) -> None:
+        """The job is about to end with the answer of an earlier one: it ends no sequence, whatever its marker says."""
+        if (job := self._shared.jobs.get(job_id)) is not None:
+            job.ends_sequence = False
 
     def postpone(self, job_id: str, until: float, now: float) -> Effects:
         """A job of a stored sequence came back from its worker, since another server has the sequence.

@@ -66,6 +66,26 @@ async def test_a_resumed_client_gets_what_is_kept_of_the_steps_that_may_lack_an_
     assert len({call.sequence_id for call in model.calls}) == 1
 
 
+@pytest.mark.parametrize("unanswered", [[], [4]])
+async def test_a_client_that_knows_no_answer_is_told_the_last_step(live: Open, unanswered: list[int]) -> None:
+    """Three steps were applied; the client has forgotten all of them."""
+    model = stateful(is_durable=True)
+    session = await live(model)
+
+    def kept(call: Call) -> None:
+        if call.header_dict["ts_request_step"] == "1":
+            call.part(b"one", last=3)
+        else:
+            call.parts.fail(Cause.not_applied)
+
+    model.behave = kept
+    await session.send(resume="a token", after=0, unanswered=unanswered)
+    assert (await session.receive())["last"] == 3
+    model.behave = lambda call: call.part(b"four")
+    await session.send(body="d")
+    assert (await session.receive())["step"] == 4
+
+
 async def test_of_connections_that_resume_at_once_one_goes_on_and_the_others_are_told(live: Open) -> None:
     model = stateful(is_durable=True)
     first = await live(model)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.features.sequence_steps.served import Served
 from tests.programs import need_program
 from tests.redis_server import RedisServer
 from tests.unit.ts.frontend_stub import Worker
@@ -24,9 +25,13 @@ def redis_server() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(params=["file", "redis"])
+#: All kinds of stores: a module whose tests hold for all of them has a fixture ``kind`` with these.
+KINDS = ["memory", "file", "redis"]
+
+
+@pytest.fixture(params=KINDS[1:])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Tests that ask for this run with each kind of store."""
+    """Tests that ask for this run with each kind of store that outlives a worker."""
     return str(request.param)
 
 
@@ -77,6 +82,32 @@ def durable_worker(
         return make_worker(source, model_name=model_name, sequences=True, continuous=continuous, cache=cache)
 
     return make
+
+
+@pytest.fixture
+def served(
+    make_worker: Callable[..., Worker], cache_settings: CacheSettings, kind: str, tmp_path: Path
+) -> Iterator[Callable[..., Served]]:
+    """Serve a handler's source as a server does that has one worker; the model is this test's alone."""
+    made: list[Served] = []
+
+    def serve(source: str, *, continuous: bool = False, require_start: bool = False, **changes: Any) -> Served:
+        cache = cache_settings(require_start=require_start, **changes)
+
+        def make() -> Worker:
+            name = tmp_path.name
+            return make_worker(source, model_name=name, sequences=True, continuous=continuous, cache=cache)
+
+        batch_size = 4 if continuous else 1
+        durable = kind != "memory"
+        made.append(
+            Served(make, durable=durable, continuous=continuous, batch_size=batch_size, require_start=require_start)
+        )
+        return made[-1]
+
+    yield serve
+    for each in made:
+        each.close()
 
 
 @pytest.fixture

@@ -1,84 +1,10 @@
 """Sequence ids and request ids that are used again: what is a repetition, and what begins anew."""
 
-from typing import Any
-
 import pytest
 from tests.features.sequence_steps.stepping import TOTAL, Make, answered, close, step, told
 
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import History
-
-
-@pytest.fixture(params=["the same worker", "another worker"])
-def at(request: pytest.FixtureRequest, durable_worker: Make) -> Any:
-    """Where the next steps go; a worker that goes on knows only what is stored."""
-    workers = [durable_worker(TOTAL)]
-
-    def infer(*rows: list[Any]) -> list[Any]:
-        if request.param == "another worker":
-            workers.append(durable_worker(TOTAL))
-        return answered(workers[-1], *rows)
-
-    return infer
-
-
-def test_a_sequence_that_is_begun_anew_with_the_same_request_ids_is_another_one(at: Any) -> None:
-    assert at(step("j1", "cam", "5", request_id="1")) == ["5"]
-    assert at(step("j2", "cam", "2", request_id="2", end=True)) == ["7"]
-    assert at(step("j3", "cam", "100", request_id="1", start=True)) == ["100"]
-    assert at(step("j4", "cam", "1", request_id="2", end=True)) == ["101"]
-    assert at(step("j5", "cam", "30", request_id="1", start=True)) == ["30"]
-
-
-def test_it_may_begin_anew_without_a_start_marker(at: Any) -> None:
-    at(step("j1", "s", "5", request_id="1"))
-    at(step("j2", "s", "2", request_id="2", end=True))
-    assert at(step("j3", "s", "100", request_id="1")) == ["100"]
-    assert at(step("j4", "s", "1", request_id="2")) == ["101"]
-
-
-def test_a_repeated_start_is_recognised(at: Any) -> None:
-    assert at(step("j1", "s", "5", request_id="1", start=True)) == ["5"]
-    assert at(step("j2", "s", "5", request_id="1", start=True)) == ["5"]
-    assert at(step("j3", "s", "2", request_id="2")) == ["7"]
-
-
-def test_a_start_that_arrives_late_once_more_does_not_begin_anew_what_goes_on(at: Any) -> None:
-    at(step("j0", "s", "5", request_id="0", start=True))
-    for number in range(1, 6):  # more steps than there are answers kept of
-        at(step(f"j{number}", "s", "1", request_id=str(number)))
-    assert at(step("j6", "s", "5", request_id="0", start=True)) == ["5"]
-    assert at(step("j7", "s", "1", request_id="7")) == ["11"]
-
-
-def test_a_repeated_start_that_was_the_end_as_well_is_recognised(at: Any) -> None:
-    assert at(step("j1", "s", "5", request_id="1", start=True, end=True)) == ["5"]
-    assert at(step("j2", "s", "5", request_id="1", start=True, end=True)) == ["5"]
-    assert at(step("j3", "s", "6", request_id="2", start=True, end=True)) == ["6"]
-
-
-def test_the_last_steps_of_an_ended_sequence_are_recognised(at: Any) -> None:
-    at(step("j1", "s", "5", request_id="1"))
-    at(step("j2", "s", "2", request_id="2"))
-    at(step("j3", "s", "3", request_id="3", end=True))
-    assert at(step("j4", "s", "3", request_id="3", end=True)) == ["10"]
-    assert at(step("j5", "s", "2", request_id="2")) == ["7"]
-
-
-def test_a_live_sequence_is_begun_anew_by_an_id_that_it_has_had_in_the_middle(at: Any) -> None:
-    at(step("j1", "s", "5", request_id="1", start=True))
-    at(step("j2", "s", "2", request_id="2"))
-    at(step("j3", "s", "2", request_id="3"))
-    assert at(step("j4", "s", "100", request_id="2", start=True)) == ["100"]
-    assert at(step("j5", "s", "1", request_id="1")) == ["101"]
-    assert at(step("j6", "s", "1", request_id="3")) == ["102"]
-
-
-def test_a_start_that_fails_leaves_the_sequence_as_it_was(at: Any) -> None:
-    at(step("j1", "s", "5", request_id="1", start=True))
-    assert at(step("j2", "s", "boom", request_id="x", start=True)) == [(503, "")]
-    assert at(step("j3", "s", "5", request_id="1", start=True)) == ["5"]
-    assert at(step("j4", "s", "2", request_id="2")) == ["7"]
 
 
 def test_what_has_expired_is_begun_anew_with_the_same_request_ids(durable_worker: Make) -> None:
@@ -121,17 +47,6 @@ def test_who_only_asks_for_a_sequence_that_is_over_does_not_hold_it(durable_work
     other = durable_worker(TOTAL, lease=600.0, owner="another machine/1/1")
     assert answered(other, step("j2", "s", "5", request_id="1", end=True)) == ["5"]
     assert answered(first, step("j3", "s", "7", request_id="7", start=True)) == ["7"]
-
-
-def test_a_start_with_the_same_request_id_and_another_body_begins_anew(at: Any) -> None:
-    assert at(step("j1", "s", "5", request_id="1", start=True)) == ["5"]
-    assert at(step("j2", "s", "6", request_id="1", start=True)) == ["6"]
-    assert at(step("j3", "s", "6", request_id="1", start=True)) == ["6"]
-    assert at(step("j4", "s", "1", request_id="2", end=True)) == ["7"]
-    assert at(step("j5", "s", "8", request_id="1", start=True, end=True)) == ["8"]
-    assert at(step("j6", "s", "9", request_id="1", start=True, end=True)) == ["9"]
-    assert at(step("j7", "s", "9", request_id="1", start=True, end=True)) == ["9"]
-    assert at(step("j8", "s", "3", request_id="1")) == ["3"]
 
 
 def test_a_sequence_whose_first_step_does_not_count_is_held_by_nobody(durable_worker: Make) -> None:

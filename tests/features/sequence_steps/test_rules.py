@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ts.features.sequence_steps.record import KeptStep, SequenceRecord, digest_of, digest_of_body
+from ts.features.sequence_steps.record import KeptStep, SequenceRecord, digest_of, digest_of_body, new_token
 from ts.features.sequence_steps.rules import (
     APPLIED,
     DIFFERS,
@@ -33,8 +33,10 @@ def claim(number=None, token=None, request_id="", starts=False, body=b"x", asks=
 
 def record(last=0, token="t", closed="", ids=(), bodies=None, earlier=()):
     made = SequenceRecord()
-    for each in (*earlier, token):
+    for each in earlier:
         made.begin(each, "1.0", "")
+        made.last = 1
+    made.begin(token, "1.0", "")
     for number in range(1, last + 1):
         request_id = ids[number - 1] if ids else f"server's {number}"
         body = bodies[number - 1] if bodies else b"x"
@@ -102,6 +104,16 @@ def test_a_sequence_from_before_there_were_tokens_is_named_by_its_next_step():
     made.token = ""
     assert told(made, claim(4, "any")) == RUNS
     assert told(made, claim(3, "any")) == Repeat(3)
+
+
+@pytest.mark.parametrize("number", [None, 1, 2])
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_token_that_a_server_has_made_begins_nothing(number, starts):
+    token = new_token()
+    for made in (NOTHING, record(3), record(3, closed=ENDED), record(3, closed="idle")):
+        assert told(made, claim(number, token, starts=starts)) == UNKNOWN_SEQUENCE
+    assert told(record(3, token=token), claim(4, token)) == RUNS
+    assert told(record(3, token="u", earlier=[token]), claim(4, token)) == OVER
 
 
 def test_an_id_is_known_however_late_it_comes():

@@ -159,6 +159,15 @@ def test_a_stale_owner_notices_before_it_runs(durable_worker: Make) -> None:
     assert answered(elsewhere, step("j4", "s", "1")) == ["7"]
 
 
+def test_a_state_that_is_too_large_is_refused_with_its_size(durable_worker: Make) -> None:
+    worker = durable_worker(TOTAL, most_state=10)
+    (result,) = worker.infer(step("j1", "s", "1"))
+    assert result[2] == 500
+    assert "handler.cache.maxStateSize allows 10" in result[6]
+    elsewhere = durable_worker(TOTAL, owner="another machine/1/1")
+    assert answered(elsewhere, step("j2", "s", "7")) == ["7"], "the lease was given back"
+
+
 def test_a_stale_owners_commit_is_refused(durable_worker: Make) -> None:
     stale = durable_worker(TOTAL, lease=600.0)
     assert answered(stale, step("j1", "s", "5"), step("j2", "t", "5")) == ["5", "5"]

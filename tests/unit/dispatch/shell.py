@@ -135,9 +135,10 @@ def told(
     version: str = "",
     state_size: int = 0,
     migration: str = "",
+    last: int = 0,
 ) -> list[Any]:
     """Return what a row tells of sequences, as it arrives."""
-    return [cause, [*ended], token, version, state_size, migration]
+    return [cause, [*ended], token, version, state_size, migration, last]
 
 
 def stateless(**fields: Any) -> Policy:

@@ -111,11 +111,14 @@ class Call:
         headers: Sequence[Sequence[str]] = (),
         error: str | None = None,
         token: str = "",
+        last: int = 0,
     ) -> None:
         """Deliver a part of the response, as the worker of a handler that sets these headers does."""
         news = news_of([pair for pair in headers if len(pair) > 1], "ts_request_sequence_end")
         if token:
             news = (news or SequenceNews())._replace(token=token)
+        if last:
+            news = (news or SequenceNews())._replace(last=last)
         sent = [list(pair) for pair in headers]
         self.parts.deliver(Part(self.parts.job_id, more, status, reason, sent, body, error, news))
 

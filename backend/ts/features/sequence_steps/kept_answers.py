@@ -20,7 +20,7 @@ def repeated(store: Store, step: Step, record: SequenceRecord, number: int) -> R
         kept = store.find(sequence_id, record.incarnation, number)
         if kept is None:
             return error_answer(job_id, *APPLIED, f"Step {number} was applied before; its answer is not kept any more.")
-        return answer_of(step, kept, record.token)
+        return answer_of(step, kept, record)
     except StoreError as error:
         logger.error("The sequence store cannot tell whether a step was applied: %s", error)
         return unknown(step)

@@ -24,7 +24,7 @@ def open_steps(context: Context, load: Load) -> Steps | None:
     states: SequenceCache = SequenceCache(context) if context.sequence_cache is None else context.sequence_cache
     rules = Rules(cache["require_start"], cache["restart_expired"])
     if not cache["durable"]:
-        return Steps(context, states, rules, cache["kept"])
+        return Steps(context, states, rules, most_kept=cache["kept"], most_ids=cache["most_ids"])
     settings = StoreSettings(
         model=load["model_name"],
         version=load["model_version"],

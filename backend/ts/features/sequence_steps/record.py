@@ -27,6 +27,8 @@ from ts.protocol.frames import Buffer
 FORMAT: Final = 2
 #: Bytes of a digest of a request id, a token or a body.
 DIGEST_SIZE: Final = 8
+#: The beginning of the tokens that servers make up: a step with one continues what it names, and never begins anything.
+_MADE_BY_SERVER: Final = "server-"
 _SEAL_SIZE: Final = 5
 #: How many digests of clients' request ids are remembered: more than a batch has.
 _DIGESTS: Final = 1024
@@ -108,7 +110,7 @@ class SequenceRecord:
 
     def begin(self, token: str, version: str, state_version: str) -> None:
         """Make this the record of the next incarnation, which has no step yet."""
-        if self.token:
+        if self.token and self.has_begun:
             self.earlier = self.tokens[-MOST_EARLIER_TOKENS * DIGEST_SIZE :]
         self.incarnation += 1
         self.token, self.version, self.state_version = token, version, state_version
@@ -171,6 +173,16 @@ def _holds(digests: bytes | bytearray, digest: bytes) -> bool:
     while place > 0 and place % DIGEST_SIZE:
         place = digests.find(digest, place + 1)
     return place >= 0
+
+
+def new_token() -> str:
+    """Return a token for an incarnation whose client has made none up."""
+    return f"{_MADE_BY_SERVER}{secrets.token_hex(16)}"
+
+
+def is_made_by_server(token: str) -> bool:
+    """Return whether a server has made a token up: its client has got it with an answer of the incarnation."""
+    return token.startswith(_MADE_BY_SERVER)
 
 
 def digest_of(text: str) -> bytes:
@@ -294,7 +306,7 @@ def record_of(head: Head, closed: str, tokens: bytes, ids: bytes, kept: dict[int
 
 def headless_record(incarnation: int, last: int) -> SequenceRecord:
     """Return the record of a sequence whose head cannot be read: no step has the token that it gets."""
-    return SequenceRecord(incarnation, secrets.token_hex(16), last=last, forgotten_ids=True)
+    return SequenceRecord(incarnation, new_token(), last=last, forgotten_ids=True)
 
 
 def check_state(head: Head, state: bytes | None) -> None:

@@ -6,14 +6,15 @@ which docs/durable-sequences.md states as guarantees:
 * **A number** decides alone. The number after the last is the next step; a number up to the last is never applied
   again; any other is a gap. A number greater than 1 never begins a sequence.
 * **A token** names the incarnation. A step for another incarnation is refused; one that begins a sequence under a token
-  that is known, be its incarnation open or over, is a repetition and begins nothing.
+  that is known, be its incarnation open or over, is a repetition and begins nothing. One that a server has made up
+  begins nothing at all: its incarnation was lost, with a restart for example.
 * **A request id**, where there is no number, belongs to an incarnation. An id that the incarnation has had is a
   repetition; a start marker begins another incarnation, unless id and body are those that this one began with.
 """
 
 from typing import Final, NamedTuple
 
-from ts.features.sequence_steps.record import SequenceRecord
+from ts.features.sequence_steps.record import SequenceRecord, is_made_by_server
 from ts.protocol.messages import ENDED
 
 #: Status and cause of a refusal.
@@ -104,12 +105,12 @@ def judge(claim: Claim, record: SequenceRecord, running: int, rules: Rules) -> V
 
 
 def _of_another_incarnation(claim: Claim, record: SequenceRecord, *, is_open: bool, rules: Rules) -> Verdict:
-    number = claim.number
-    if record.is_earlier(claim.token or ""):
+    number, token = claim.number, claim.token or ""
+    if record.is_earlier(token):
         if number == 1:
             return Refuse(APPLIED, "Step 1 of an earlier sequence with this id was applied before, and began it.")
         return Refuse(OVER, "The token names an earlier sequence with this id, which is over.")
-    if (number or 1) > 1 or (number is None and is_open and not claim.starts):
+    if (number or 1) > 1 or (number is None and is_open and not claim.starts) or is_made_by_server(token):
         return Refuse(UNKNOWN_SEQUENCE, f"There is no sequence with the token {claim.token!r}.")
     if is_open and not claim.starts:
         text = "The sequence is open under another token; only a step with the start marker ends it and begins another."

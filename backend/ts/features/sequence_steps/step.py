@@ -1,13 +1,12 @@
 """A step of a sequence while it runs, and its answers: collected, kept, repeated, or an error instead of one."""
 
 import math
-import secrets
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from ts.features.sequence_steps.record import KeptStep, digest_of, digest_of_sent_id
+from ts.features.sequence_steps.record import KeptStep, SequenceRecord, digest_of, digest_of_sent_id
 from ts.features.sequence_steps.rules import Claim, Reason
 from ts.jobs.row import Row
 from ts.protocol.messages import (
@@ -221,14 +220,14 @@ class Step:
         return _new(KeptFields, (status, reason, headers, body if type(body) is bytes else bytes(body), None))
 
 
-def answer_of(step: Step, kept: bytes, token: str) -> ResultRow:
+def answer_of(step: Step, kept: bytes, record: SequenceRecord) -> ResultRow:
     """Return the result row of a kept answer, for a repeated step.
 
     Raises ValueError, TypeError, AttributeError or msgpack.UnpackException: the bytes are no answer.
     """
     fields = KeptFields(*msgpack.unpackb(kept, max_array_len=_MOST_HEADERS, max_map_len=0))
     _check(fields)
-    return repeated_answer(step, fields, token)
+    return repeated_answer(step, fields, record)
 
 
 def _check(kept: KeptFields) -> None:
@@ -240,12 +239,15 @@ def _check(kept: KeptFields) -> None:
         raise TypeError("its error or one of its headers is of another type")
 
 
-def repeated_answer(step: Step, kept: KeptFields, token: str) -> ResultRow:
-    """Return the result row of a kept answer, as `answer_of` does."""
+def repeated_answer(step: Step, kept: KeptFields, record: SequenceRecord) -> ResultRow:
+    """Return the result row of a kept answer, as `answer_of` does.
+
+    A repetition ends nothing, whatever its request and the kept headers say: it tells whether the sequence is over.
+    """
     status, reason, headers, body, error = kept
-    news = news_of(headers, step.end_header)
+    news = SequenceNews(ended=(step.sequence_id,) if record.closed else (), last=record.last)
     answer = ResultRow(step.row.job_id, False, status, reason, headers, body, error, news)
-    return with_token(answer, token)
+    return with_token(answer, record.token)
 
 
 def news_of(headers: Sequence[Sequence[str]], end_header: str) -> SequenceNews | None:
@@ -262,7 +264,7 @@ def with_token(answer: ResultRow, token: str) -> ResultRow:
     job_id, more, status, reason, headers, body, error, news = answer
     if error is not None:
         return answer
-    told = ("", (), token, "", 0, "") if news is None else (*news[:2], token, *news[3:])
+    told = ("", (), token, "", 0, "", 0) if news is None else (*news[:2], token, *news[3:])
     news = _new(SequenceNews, told)
     return _new(ResultRow, (job_id, more, status, reason, [*headers, (ANSWER_TOKEN, token)], body, None, news))
 
@@ -270,7 +272,7 @@ def with_token(answer: ResultRow, token: str) -> ResultRow:
 def with_state_size(answer: ResultRow, size: int) -> ResultRow:
     """Return an answer that tells the server how many bytes the state has that is written with its step."""
     news = answer.news or _NO_NEWS
-    return _new(ResultRow, (*answer[:-1], _new(SequenceNews, (*news[:4], size, news.migration))))
+    return _new(ResultRow, (*answer[:-1], _new(SequenceNews, (*news[:4], size, *news[5:]))))
 
 
 def with_migration(answer: ResultRow) -> ResultRow:
@@ -294,8 +296,3 @@ def refusal_answer(job_id: str, refusal: StepRefusal) -> ResultRow:
 def unknown(step: Step) -> ResultRow:
     """Return the error answer ``outcome_unknown``: neither the worker nor the store knows whether the step applied."""
     return error_answer(step.row.job_id, *UNKNOWN, NOT_TOLD)
-
-
-def new_token() -> str:
-    """Return a token for an incarnation whose client has made none up."""
-    return secrets.token_hex(16)

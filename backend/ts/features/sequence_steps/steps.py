@@ -11,14 +11,16 @@ when the server sends the job again). The runtime
 `SequenceCache`, in memory only; `sequence_steps.stored_steps` keeps both in a store.
 """
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from ts.context import Context
 from ts.features.sequence_steps.prepared import prepare
-from ts.features.sequence_steps.record import SequenceRecord, digest_of_body
+from ts.features.sequence_steps.record import SequenceRecord, digest_of_body, new_token
 from ts.features.sequence_steps.rules import APPLIED, Claim, Refuse, Repeat, Rules, judge
 from ts.features.sequence_steps.step import (
     BROKEN_OFF,
@@ -34,7 +36,6 @@ from ts.features.sequence_steps.step import (
     Step,
     StepRefusal,
     error_answer,
-    new_token,
     news_of,
     repeated_answer,
     with_token,
@@ -60,6 +61,15 @@ _LARGEST_KEPT = 16_384
 #: Makes a named tuple of its fields: on the hot path, since calling its class takes more than twice as long.
 _new: Final = tuple.__new__
 
+by_number: Final[Callable[[Step], int]] = attrgetter("number")
+
+
+class _Earlier(NamedTuple):
+    """The incarnation that one replaces of which no step is applied yet."""
+
+    record: SequenceRecord
+    answers: dict[int, KeptFields] | None
+
 
 class Steps:
     """The steps of one worker's sequences.
@@ -69,6 +79,7 @@ class Steps:
         cache: The states in memory.
         rules: What the model's configuration says of steps without a number.
         most_kept: Of how many of the latest steps the answers are kept, besides the first.
+        most_ids: How many request ids of an incarnation are remembered.
     """
 
     #: Whether the bodies of all steps are compared with those that were sent before, or only of those with a name.
@@ -76,11 +87,13 @@ class Steps:
     #: Whether a step whose handler has returned can still be undone; in memory it cannot.
     undoes = False
 
-    def __init__(self, context: Context, cache: SequenceCache, rules: Rules, most_kept: int) -> None:
+    def __init__(self, context: Context, cache: SequenceCache, rules: Rules, *, most_kept: int, most_ids: int) -> None:
         self._context = context
         self._cache = cache
         self._rules = rules
         self._most_kept = most_kept
+        self._most_ids = most_ids
+        self._warned_of_ids = False
         self._end_header = context.header_key_sequence_end
         self._live: dict[str, Step] = {}  # by job id: the steps that have begun and lack their last answer
         self._live_of: dict[str, list[Step]] = {}  # the same steps by sequence id
@@ -91,6 +104,8 @@ class Steps:
         self._records: dict[str, SequenceRecord] = {}
         #: Answers by sequence and number, for the steps that `SequenceRecord.kept` has.
         self._answers: dict[str, dict[int, KeptFields]] = {}
+        #: What comes back if no step of the present incarnation is applied.
+        self._earlier: dict[str, _Earlier] = {}
 
     def begin(
         self, rows: list[Row], wire_rows: Sequence[InferRow], histories: Histories = NO_HISTORIES
@@ -172,21 +187,33 @@ class Steps:
             kept = self._answers.get(sequence_id, {}).get(verdict.number)
             if kept is None:
                 return error_answer(job_id, *APPLIED, f"Step {verdict.number} was applied; its answer is not kept.")
-            return repeated_answer(step, kept, record.token)
+            return repeated_answer(step, kept, record)
         if isinstance(verdict, Refuse):
             return error_answer(job_id, *verdict.reason, verdict.message)
         if verdict.begins:
-            step.row.processor.begins_sequence = True
-            self._cache.drop(sequence_id)
-            self._answers.pop(sequence_id, None)
-            self._records[sequence_id] = record
-            record.begin(step.claim.token or new_token(), "", "")
+            record = self._begin(step, record)
             running = 0
         elif (reason := self._cache.loss(sequence_id)) is not None:
             text = f"The state of sequence {sequence_id!r} is lost: {reason}. Please start a new sequence."
             return error_answer(job_id, *LOST, text)
         step.number, step.incarnation = record.last + running + 1, record.incarnation
         return None
+
+    def _begin(self, step: Step, record: SequenceRecord) -> SequenceRecord:
+        """Let a step begin an incarnation; return its record. The one before comes back if the step does not count."""
+        sequence_id = step.sequence_id
+        step.row.processor.begins_sequence = True
+        if sequence_id in self._live_of:
+            self._cache.undo(sequence_id)
+            self._end_live(sequence_id)
+        if record.has_begun:
+            self._earlier[sequence_id] = _Earlier(record, self._answers.pop(sequence_id, None))
+            self._cache.set_aside(sequence_id)
+            record = copy.copy(record)
+        self._cache.drop(sequence_id)
+        self._records[sequence_id] = record
+        record.begin(step.claim.token or new_token(), "", "")
+        return record
 
     def _running_twice(self, step: Step) -> ResultRow | None:
         """Return the answer to a request that still runs, if the step is one."""
@@ -221,58 +248,125 @@ class Steps:
 
     def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Record the steps that these answers complete; return the answers to send."""
-        has_budget, records = self._cache.has_budget, self._records
-        for index, given in enumerate(answers):
-            step = self._live.get(given.job_id)
-            if step is None:
-                continue
-            answer = answers[index] = self._unless_too_large(step, given) if has_budget else given
-            record = records.get(step.sequence_id)
-            if record is not None and record.incarnation != step.incarnation:
-                record = None
-            is_applied = answer.error is None
-            if is_applied:
-                if record is not None and step.first is None:
-                    answers[index] = with_token(answer, record.token)
-                step.add(answer, _LARGEST_KEPT)
-            if not answer.more:
-                self._leave(step)
-                if record is None:
-                    continue
-                if is_applied:
-                    self._cache.keep(step.sequence_id)
-                    if step.number > record.last:
-                        self._count(step, record)
-                else:
-                    self._undo(step.sequence_id, record)
+        if self._cache.has_budget:
+            answers[:] = map(self._unless_too_large, answers)
+        done, failed = self._settle(answers, _LARGEST_KEPT)
+        for step in failed:
+            self._undo(step, done, answers)
+        for sequence_id, steps in done.items():
+            self._cache.keep(sequence_id)
+            self._count(sequence_id, steps)
         return self._with_rolled_back(answers)
 
-    def _unless_too_large(self, step: Step, answer: ResultRow) -> ResultRow:
+    def _settle(self, answers: list[ResultRow], limit: int) -> tuple[dict[str, list[Step]], list[Step]]:
+        """Take the steps that have their last answer out of those that run; the answers then tell their tokens.
+
+        Return those that were answered, by sequence, and those that failed. ``limit`` is that of `Step.add`.
+        """
+        done: dict[str, list[Step]] = {}
+        failed: list[Step] = []
+        live = self._live
+        for index, answer in enumerate(answers):
+            step = live.get(answer.job_id)
+            if step is None:
+                continue
+            if answer.error is None:
+                if step.first is None:
+                    answers[index] = with_token(answer, self._record(step.sequence_id).token)
+                step.add(answer, limit)
+                if answer.more:
+                    continue
+                step.index = index
+                done.setdefault(step.sequence_id, []).append(step)
+            else:
+                failed.append(step)
+            self._leave(step)
+        return done, failed
+
+    def _record(self, sequence_id: str) -> SequenceRecord:
+        """Return the record of a sequence that has running steps."""
+        return self._records[sequence_id]
+
+    def _unless_too_large(self, answer: ResultRow) -> ResultRow:
         """Return an answer, or an error in place of the last part of one whose state has no room in memory."""
-        excess = None if answer.error is not None or answer.more else self._cache.excess(step.sequence_id)
-        return answer if excess is None else error_answer(step.row.job_id, *TOO_LARGE, excess)
+        step = self._live.get(answer.job_id)
+        excess = (
+            None if step is None or answer.error is not None or answer.more else self._cache.excess(step.sequence_id)
+        )
+        return answer if excess is None else error_answer(answer.job_id, *TOO_LARGE, excess)
 
-    def _undo(self, sequence_id: str, record: SequenceRecord) -> None:
-        """Undo what a step that has failed has changed, and with it what its sequence's other steps have."""
-        if self._cache.undo(sequence_id):
+    def _undo(self, failed: Step, done: dict[str, list[Step]], answers: list[ResultRow]) -> None:
+        """Undo what a step that has failed has changed, and with it what its sequence's other steps have.
+
+        Other steps count all the same if it has changed no state and no client has said that they come after it.
+        """
+        sequence_id = failed.sequence_id
+        record = self._records.get(sequence_id)
+        if record is None or record.incarnation != failed.incarnation:
+            return  # another step that has failed has undone this one, too
+        others = [*self._live_of.get(sequence_id, ()), *done.get(sequence_id, ())]
+        later = [each for each in others if each.number > failed.number]
+        is_touched = self._cache.undo(sequence_id)
+        if is_touched or not record.has_begun or any(each.claim.number is not None for each in later):
+            for step in done.pop(sequence_id, ()):
+                answers[step.index] = error_answer(step.row.job_id, *MOVED, ROLLED_BACK)
             self._end_live(sequence_id)
-        if not record.has_begun and sequence_id not in self._live_of:
-            del self._records[sequence_id]  # nothing was applied: the next step may begin it
+        elif failed.number > record.last:
+            for step in later:
+                step.number -= 1
+        if not record.has_begun:
+            self._go_back(sequence_id)
 
-    def _count(self, step: Step, record: SequenceRecord) -> None:
+    def _go_back(self, sequence_id: str) -> None:
+        """Drop an incarnation of which nothing was applied: the one before goes on, or the next step may begin one."""
+        del self._records[sequence_id]
+        self._cache.drop(sequence_id)
+        earlier = self._earlier.pop(sequence_id, None)
+        if earlier is not None:
+            self._records[sequence_id] = earlier.record
+            if earlier.answers is not None:
+                self._answers[sequence_id] = earlier.answers
+            self._cache.bring_back(sequence_id)
+
+    def _count(self, sequence_id: str, steps: list[Step]) -> None:
+        """Record that steps were applied, and those of the sequence that still run: the state has their changes."""
+        record, running = self._records[sequence_id], self._live_of.get(sequence_id, ())
+        if not record.has_begun and self._earlier.pop(sequence_id, None) is not None:
+            self._cache.forget_aside(sequence_id)
+        for step in sorted((*steps, *running), key=by_number) if running or len(steps) > 1 else steps:
+            self._count_one(step, record, interrupted=step in running)
+
+    def _count_one(self, step: Step, record: SequenceRecord, *, interrupted: bool) -> None:
         """Record that a step was applied, and keep its answer if somebody can ask for it."""
         number, claim, answers = step.number, step.claim, self._answers.get(step.sequence_id)
         if answers is not None and (old := number - self._most_kept) > 1:
             answers.pop(old, None)
-        if claim.number is None and not claim.names_request:
-            record.advance(number, self._most_kept)
-            return
-        record.apply(step.kept, self._most_kept, step.id_digest)
-        kept = step.kept_fields()
-        if len(kept.body) <= _LARGEST_KEPT:
-            if answers is None:
-                answers = self._answers[step.sequence_id] = {}
-            answers[number] = kept
+        is_named = claim.number is not None or claim.names_request
+        if not step.is_applied:
+            step.is_applied = True
+            if not is_named:
+                record.advance(number, self._most_kept)
+                return
+            record.apply(step.kept, self._most_kept, step.id_digest)
+            if record.forget_ids_beyond(self._most_ids):
+                self._warn_of_forgotten_ids(step.sequence_id)
+        if is_named and record.kept is not None and number in record.kept:
+            kept = step.kept_fields(interrupted=interrupted)
+            if len(kept.body) <= _LARGEST_KEPT:
+                if answers is None:
+                    answers = self._answers[step.sequence_id] = {}
+                answers[number] = kept
+
+    def _warn_of_forgotten_ids(self, sequence_id: str) -> None:
+        if not self._warned_of_ids:
+            self._warned_of_ids = True
+            logger.warning(
+                "Sequence %r has had more than %d requests without a number: the oldest ids are forgotten, so that a"
+                " very late repetition of one of these would be applied again. Clients that number their steps"
+                " (ts_request_step) have no such limit.",
+                *(sequence_id, self._most_ids),
+                extra={"sequence_id": sequence_id},
+            )
 
     def complete_and_send(
         self, answers: list[ResultRow], send: Callable[[list[ResultRow]], None], seconds: float, *, meanwhile: bool
@@ -327,6 +421,8 @@ class Steps:
             self._end_live(sequence_id)
             self._records.pop(sequence_id, None)
             self._answers.pop(sequence_id, None)
+            self._earlier.pop(sequence_id, None)
+            self._cache.forget_aside(sequence_id)
             self._cache.drop(sequence_id)
 
     def listen(self, tell: Callable[[Sequence[str]], None]) -> None:

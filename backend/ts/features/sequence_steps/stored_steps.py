@@ -31,7 +31,7 @@ from ts.features.sequence_steps.commit_thread import CommitOverlap, CommitThread
 from ts.features.sequence_steps.holdings import Holdings, quietly
 from ts.features.sequence_steps.kept_answers import look_up, repeated
 from ts.features.sequence_steps.migration import Migration
-from ts.features.sequence_steps.record import Damaged, digest_of_body
+from ts.features.sequence_steps.record import Damaged, SequenceRecord, digest_of_body, new_token
 from ts.features.sequence_steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, Run, judge
 from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.step import (
@@ -44,13 +44,11 @@ from ts.features.sequence_steps.step import (
     Step,
     StepRefusal,
     error_answer,
-    new_token,
     refusal_answer,
     with_migration,
     with_state_size,
-    with_token,
 )
-from ts.features.sequence_steps.steps import Steps
+from ts.features.sequence_steps.steps import Steps, by_number
 from ts.features.sequence_steps.stores.store import Commit, KeptAnswer, Lease, Store, StoreError, StoreSettings
 from ts.features.sequence_steps.watch_thread import WatchThread
 from ts.features.sequence_steps.written_states import WrittenStates
@@ -68,10 +66,6 @@ _WAS_APPLIED: Final = (APPLIED, DIFFERS)
 
 #: Makes a named tuple of its fields: on the hot path, since calling its class takes more than twice as long.
 _new: Final = tuple.__new__
-
-
-def _number(step: Step) -> int:
-    return step.number
 
 
 class StoredSteps(Steps):
@@ -99,13 +93,12 @@ class StoredSteps(Steps):
         max_answer: int,
         max_state: int,
     ) -> None:
-        super().__init__(context, cache, rules, settings.kept)
+        super().__init__(context, cache, rules, most_kept=settings.kept, most_ids=settings.most_ids)
         self._states = cache
         self._store = store
         self._settings = settings
         self._max_answer = max_answer
         self._written = WrittenStates(cache, settings, max_state)
-        self._has_warned = False
         self._steps_without_state = 0
         self._watch: WatchThread | None = None
         self._thread = CommitThread()
@@ -165,7 +158,7 @@ class StoredSteps(Steps):
         if isinstance(verdict, Refuse):
             return error_answer(job_id, *verdict.reason, verdict.message)
         if verdict.begins:
-            self._begin(step, lease)
+            self._begin_stored(step, lease)
             running = 0
         elif sequence_id in self._holdings.unreadable:
             return refusal_answer(job_id, self._holdings.unreadable[sequence_id])
@@ -196,7 +189,10 @@ class StoredSteps(Steps):
         token = step.claim.token
         return verdict.reason in _WAS_APPLIED or (token is not None and lease.record.is_earlier(token))
 
-    def _begin(self, step: Step, lease: Lease) -> None:
+    def _record(self, sequence_id: str) -> SequenceRecord:
+        return self._holdings.leases[sequence_id].record
+
+    def _begin_stored(self, step: Step, lease: Lease) -> None:
         """Let a step begin an incarnation: it finds no state."""
         step.row.processor.begins_sequence = True
         self._end_live(step.sequence_id)
@@ -257,24 +253,9 @@ class StoredSteps(Steps):
 
     def _prepare(self, answers: list[ResultRow]) -> BatchCommit:
         """Return the commit of the steps that these answers complete; roll back the sequences of failed steps."""
-        live, leases = self._live, self._holdings.leases
+        leases = self._holdings.leases
         batch = BatchCommit(answers, self._settings.lease, self._rules)
-        failed: list[Step] = []
-        for index, answer in enumerate(answers):
-            step = live.get(answer.job_id)
-            if step is None:
-                continue
-            if answer.error is None:
-                if step.first is None:
-                    answers[index] = with_token(answer, leases[step.sequence_id].record.token)
-                step.add(answer, self._max_answer)
-                if answer.more:
-                    continue
-                step.index = index
-                batch.steps.setdefault(step.sequence_id, []).append(step)
-            else:
-                failed.append(step)
-            self._leave(step)
+        batch.steps, failed = self._settle(answers, self._max_answer)
         for step in failed:
             self._roll_back(step.sequence_id)
             batch.refuse(step.sequence_id, *MOVED, ROLLED_BACK)
@@ -370,7 +351,7 @@ class StoredSteps(Steps):
         first = record.last + 1
         new_ids = b""
         kept: list[KeptAnswer] = []
-        for step in sorted((*steps, *running), key=_number) if running or len(steps) > 1 else steps:
+        for step in sorted((*steps, *running), key=by_number) if running or len(steps) > 1 else steps:
             if step.ends and step not in running:
                 self._ended.add(sequence_id)
             applied = step.kept
@@ -380,7 +361,7 @@ class StoredSteps(Steps):
                 record.apply(applied, most_kept, id_digest)
                 new_ids += id_digest
             kept.append(_new(KeptAnswer, (applied, step.encoded(interrupted=step in running))))
-        if new_ids and record.forget_ids_beyond(self._settings.most_ids):
+        if new_ids and record.forget_ids_beyond(self._most_ids):
             self._warn_of_forgotten_ids(sequence_id)
         has_log = record.checkpoint.log_from > 0
         if not running and sequence_id in self._ended:
@@ -396,17 +377,6 @@ class StoredSteps(Steps):
             written.note_whole(lease, state)
         self._states.committed(sequence_id)
         return _new(Commit, (lease, state, "", kept, new_ids, first == 1, log, has_log, dropped))
-
-    def _warn_of_forgotten_ids(self, sequence_id: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "Sequence %r has had more than %d requests without a number: the oldest ids are forgotten, so that a"
-                " very late repetition of one of these would be applied again. Clients that number their steps"
-                " (ts_request_step) have no such limit.",
-                *(sequence_id, self._settings.most_ids),
-                extra={"sequence_id": sequence_id},
-            )
 
     def _note_step_without_state(self) -> None:
         self._steps_without_state += 1

@@ -90,12 +90,15 @@ class LiveSession(StepSession):
             await self._tell_lost()
         self._adopt(asked.resume)
         applied: StepExchange | None = None
-        for number in sorted({asked.after, *asked.unanswered} - {0}):
+        last, wanted = 0, {asked.after, *asked.unanswered} - {0}
+        for number in [*sorted(wanted), *({1} - wanted)]:
+            if applied is not None and number not in wanted:
+                break  # else the answer to the first step, which is always kept, tells which was the last
             self.current = step = self._ask(number)
             try:
                 first = await step.next()
                 applied, self.last = step, number
-                if number != asked.after:
+                if number in wanted - {asked.after}:
                     await step.relay(first)
             except DoorError as error:
                 failure = error.failure
@@ -106,11 +109,14 @@ class LiveSession(StepSession):
                     if number == asked.after:
                         await self._tell_lost()
                     continue
-                await self.tell_failure(step, failure)
+                if number in wanted or applied is not step:
+                    await self.tell_failure(step, failure)
                 if applied is not step:
                     check_can_resume(failure)
+            finally:
+                last = max(last, step.last_applied)
         self.current = None
-        self.applied = self.last
+        self.applied = self.last = max(self.last, last)
         self.active_at = self.clock.now()
         await self.greet()
         if applied is not None and applied.ends:

@@ -105,6 +105,8 @@ class StepExchange(Exchange):
     send: SendPart
     #: Whether the sequence ends with this step, as the client or the handler says.
     ends: bool = field(init=False)
+    #: The number of the last step that was applied, if this one was applied before; else 0.
+    last_applied: int = 0
 
     def __post_init__(self) -> None:
         self.ends = self.sequence.ends
@@ -126,4 +128,6 @@ class StepExchange(Exchange):
 
     def _note_end(self, part: Part) -> None:
         if part.news is not None:
+            if part.news.last:  # the step was applied before, perhaps without an end
+                self.ends, self.last_applied = False, part.news.last
             self.ends |= self.sequence.id in part.news.ended

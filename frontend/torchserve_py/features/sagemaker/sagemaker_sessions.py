@@ -58,7 +58,9 @@ class _SessionDialect(TorchServeDialect):
         sequence = exchange.sequence
         assert sequence is not None, "the request belongs to a session"
         told = {} if self._expires is None else {_NEW_ID: f"{sequence.id}; Expires={self._expires}"}
-        if sequence.ends or (part.news is not None and sequence.id in part.news.ended):
+        news = part.news
+        is_last = sequence.ends and (news is None or not news.last)
+        if is_last or (news is not None and sequence.id in news.ended):
             told[_CLOSED_ID] = sequence.id
         said = {name.lower() for name, _ in headers}
         added = [(name, value) for name, value in told.items() if name.lower() not in said]

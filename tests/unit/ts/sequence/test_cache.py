@@ -97,7 +97,7 @@ def test_without_a_store_a_state_that_had_to_make_room_is_told_as_lost(make_work
         "kept": 3,
     }
     worker = make_worker(
-        TOTALS, sequences=True, cache={**settings, "restart_expired": False, "require_start": False, "kept": 3}
+        TOTALS, sequences=True, cache={**settings, "restart_expired": False, "require_start": False, "most_ids": 100}
     )
 
     def step(name: str, *more: tuple[str, str]) -> Any:

@@ -4,10 +4,9 @@ The fork has the steps of the original up to the one that it is made after: a st
 again is a repetition there, as it is in the original. Its token is its own, so that no step enters both.
 """
 
-import secrets
 from dataclasses import replace
 
-from ts.features.sequence_steps.record import SequenceRecord, pack_logged_head, unpack_head
+from ts.features.sequence_steps.record import SequenceRecord, new_token, pack_logged_head, unpack_head
 from ts.features.sequence_steps.stores.earlier_step import LEAST_TIME, after_step
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
 
@@ -24,9 +23,7 @@ def fork(sequence: StoredSequence, sequence_id: str, step: int | None = None) ->
     head = unpack_head(sequence.head)
     last = head.last if step is None else step
     earlier = after_step(sequence, head, last)
-    record = SequenceRecord(
-        *(1, secrets.token_hex(16), head.version, head.state_version, last), forgotten_ids=head.forgotten_ids
-    )
+    record = SequenceRecord(*(1, new_token(), head.version, head.state_version, last), forgotten_ids=head.forgotten_ids)
     return replace(
         sequence,
         sequence_id=sequence_id,

@@ -5,10 +5,16 @@ sequence with the id, which is over: so neither a late copy of an undone step no
 of the rewind is taken for the next one. Steps without a token can be sent again: the ids of undone ones are forgotten.
 """
 
-import secrets
 from dataclasses import replace
 
-from ts.features.sequence_steps.record import DIGEST_SIZE, Checkpoint, SequenceRecord, pack_logged_head, unpack_head
+from ts.features.sequence_steps.record import (
+    DIGEST_SIZE,
+    Checkpoint,
+    SequenceRecord,
+    new_token,
+    pack_logged_head,
+    unpack_head,
+)
 from ts.features.sequence_steps.sequence_limits import MOST_EARLIER_TOKENS
 from ts.features.sequence_steps.stores.earlier_step import LEAST_TIME, after_step
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
@@ -48,7 +54,7 @@ def _renewed(sequence: StoredSequence, before: StoredSequence | None) -> Sequenc
         tokens = before.tokens + tokens
     earlier = list(dict.fromkeys(tokens[at : at + DIGEST_SIZE] for at in range(0, len(tokens), DIGEST_SIZE)))
     return SequenceRecord(
-        *(incarnation + 1, secrets.token_hex(16), head.version, head.state_version, head.last, sequence.closed),
+        *(incarnation + 1, new_token(), head.version, head.state_version, head.last, sequence.closed),
         forgotten_ids=head.forgotten_ids,
         earlier=b"".join(earlier[-MOST_EARLIER_TOKENS:]),
         checkpoint=Checkpoint(head.checkpoint, head.state_checksum, head.log_from),
