@@ -55,12 +55,26 @@ def read_row(row: InferRow, *, decode: bool = True, forms: str = "") -> Row:
 @functools.lru_cache(maxsize=256)
 def _body_type(content_type: str | bytes | None) -> tuple[Decoder | None, tuple[tuple[str, str]]]:
     """Return the decoder of a body of that type (None for a form), and the pseudo header of the body."""
-    media_type = _media_type(content_type)
-    decoder = None if media_type.lower() in _FORM_TYPES else _decoder(media_type)
-    return decoder, (("body", media_type),)
+    type_ = media_type(content_type)
+    decoder = None if type_.lower() in _FORM_TYPES else _decoder(type_)
+    return decoder, (("body", type_),)
 
 
-def _media_type(content_type: str | bytes | None) -> str:
+def form_fields(row: InferRow, forms: str) -> Sequence[Parameter] | None:
+    """Return the fields of a row that is a form, or has one among its parameters; None for any other row.
+
+    Raises Failure: the form cannot be parsed.
+    """
+    body = row.body
+    if type(body) is not list:
+        return _form(forms, row.content_type, body) if _body_type(row.content_type)[0] is None else None
+    if any(name is None and _body_type(type_)[0] is None for name, type_, _ in body):
+        return [each for item in body for each in _parameters(forms, *item)]
+    return None
+
+
+def media_type(content_type: str | bytes | None) -> str:
+    """Return a content type without its parameters."""
     if not content_type:
         return ""
     text = content_type.decode("latin-1") if isinstance(content_type, bytes) else content_type
@@ -73,14 +87,14 @@ def _parameters(
     """Return the parameters in one item of a body that is a list: the named one, or (nameless) those of a raw body."""
     raw = value.encode() if isinstance(value, str) else value
     if name is None:
-        decoder, ((key, media_type),) = _body_type(content_type)
-        return _form(forms, content_type, raw) if decoder is None else [(key, media_type, raw)]
-    return [(name if isinstance(name, str) else name.decode("utf-8", "replace"), _media_type(content_type), raw)]
+        decoder, ((key, type_),) = _body_type(content_type)
+        return _form(forms, content_type, raw) if decoder is None else [(key, type_, raw)]
+    return [(name if isinstance(name, str) else name.decode("utf-8", "replace"), media_type(content_type), raw)]
 
 
 def _form(forms: str, content_type: str | bytes | None, body: bytes) -> Sequence[Parameter]:
     if not forms:
-        raise Failure(415, f"This server reads no forms: {_media_type(content_type)}; send the value as the body")
+        raise Failure(415, f"This server reads no forms: {media_type(content_type)}; send the value as the body")
     parameters: Sequence[Parameter] = importlib.import_module(forms).parse_form(content_type or "", bytes(body))
     return parameters
 

@@ -138,6 +138,12 @@ class Served:
     ) -> Parts:
         """Send a step, and do not wait for its answer."""
         row = step("", sequence_id, body, start=start, end=end, number=number, token=token, **claims)
+        return self.submit_row(row, sequence_id, start=start, end=end, number=number, token=token)
+
+    def submit_row(
+        self, row: Any, sequence_id: str, *, start: bool = False, end: bool = False, number: int = 0, token: str = ""
+    ) -> Parts:
+        """Send a step with the body and the headers of this row."""
         named = SequenceRequest(sequence_id, start, end, (), number or None, token or None)
         request = InferenceRequest(row.headers, row.body, row.content_type, sequence=named)
         return self._run(lambda: self.dispatcher.submit(request))

@@ -24,7 +24,7 @@ def open_steps(context: Context, load: Load) -> Steps | None:
     states: SequenceCache = SequenceCache(context) if context.sequence_cache is None else context.sequence_cache
     rules = Rules(cache["require_start"], cache["restart_expired"])
     if not cache["durable"]:
-        return Steps(context, states, rules, most_kept=cache["kept"], most_ids=cache["most_ids"])
+        return Steps(context, states, rules, most_kept=cache["kept"], most_ids=cache["most_ids"], forms=load["forms"])
     settings = StoreSettings(
         model=load["model_name"],
         version=load["model_version"],
@@ -45,7 +45,10 @@ def open_steps(context: Context, load: Load) -> Steps | None:
     except StoreError as error:
         raise LoadError(str(error)) from error
     return StoredSteps(
-        *(context, states, store, settings, rules), max_answer=load["max_response_size"], max_state=cache["most_state"]
+        *(context, states, store, settings, rules),
+        max_answer=load["max_response_size"],
+        max_state=cache["most_state"],
+        forms=load["forms"],
     )
 
 

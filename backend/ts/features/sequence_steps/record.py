@@ -47,7 +47,7 @@ class KeptStep(NamedTuple):
 
     number: int
     request_id: str
-    digest: bytes  # of the request's body
+    digest: bytes  # of the request, see `request_digest`; of its values only if the client had not named it
 
 
 class Checkpoint(NamedTuple):

@@ -37,7 +37,7 @@ class Claim(NamedTuple):
         request_id: The client's id of the request, else the server's.
         names_request: Whether the id is the client's.
         starts: Whether the request has the start marker.
-        digest: The digest of its body; empty if it is not compared.
+        digest: The digest of the request, see `request_digest`; empty if it is not compared.
         asks: Whether the client only asks what has become of the step, which then begins nothing.
         is_new: Whether the id cannot have come before: it is the server's own, and was sent to no worker yet.
     """
@@ -184,7 +184,7 @@ def _is_same_beginning(claim: Claim, record: SequenceRecord) -> bool:
     end.
     """
     first = (record.kept or {}).get(1)
-    if first is None or first.digest != claim.digest:
+    if first is None or bool(first.digest) != bool(claim.digest) or not _is_same_request(first.digest, claim.digest):
         return False
     is_alone = record.last == 1
     if claim.names_request or claim.number is None:
@@ -197,10 +197,16 @@ def _repeat(number: int, claim: Claim, record: SequenceRecord) -> Verdict:
     if kept is None:
         text = f"Step {number} was applied before; its answer is not kept any more. The last one is step {record.last}."
         return Refuse(APPLIED, text)
-    if kept.digest and claim.digest and kept.digest != claim.digest:
-        text = f"Step {number} was applied before, with another body; this one is not applied."
+    if not _is_same_request(kept.digest, claim.digest):
+        text = f"Step {number} was applied before, with another body or as another call; this one is not applied."
         return Refuse(DIFFERS, text)
     return Repeat(number)
+
+
+def _is_same_request(one: bytes, other: bytes) -> bool:
+    """Whether two digests are of the same request, as far as both say: one may have only the digest of the values."""
+    size = min(len(one), len(other))
+    return one[:size] == other[:size]
 
 
 def _over(record: SequenceRecord) -> Refuse:

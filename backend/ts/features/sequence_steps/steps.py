@@ -20,7 +20,8 @@ from typing import Any, Final, NamedTuple
 
 from ts.context import Context
 from ts.features.sequence_steps.prepared import prepare
-from ts.features.sequence_steps.record import SequenceRecord, digest_of_body, new_token
+from ts.features.sequence_steps.record import SequenceRecord, new_token
+from ts.features.sequence_steps.request_digest import digest_of_request
 from ts.features.sequence_steps.rules import APPLIED, Claim, Refuse, Repeat, Rules, judge
 from ts.features.sequence_steps.step import (
     BROKEN_OFF,
@@ -80,6 +81,7 @@ class Steps:
         rules: What the model's configuration says of steps without a number.
         most_kept: Of how many of the latest steps the answers are kept, besides the first.
         most_ids: How many request ids of an incarnation are remembered.
+        forms: The module that parses forms, as of `ts.runtime.decoded_rows.read_row`.
     """
 
     #: Whether the bodies of all steps are compared with those that were sent before, or only of those with a name.
@@ -87,12 +89,15 @@ class Steps:
     #: Whether a step whose handler has returned can still be undone; in memory it cannot.
     undoes = False
 
-    def __init__(self, context: Context, cache: SequenceCache, rules: Rules, *, most_kept: int, most_ids: int) -> None:
+    def __init__(
+        self, context: Context, cache: SequenceCache, rules: Rules, *, most_kept: int, most_ids: int, forms: str
+    ) -> None:
         self._context = context
         self._cache = cache
         self._rules = rules
         self._most_kept = most_kept
         self._most_ids = most_ids
+        self._forms = forms
         self._warned_of_ids = False
         self._end_header = context.header_key_sequence_end
         self._live: dict[str, Step] = {}  # by job id: the steps that have begun and lack their last answer
@@ -117,10 +122,10 @@ class Steps:
             wire_rows: The wire rows of these requests, perhaps among others.
             histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.History`.
         """
-        bodies = {wire_row.job_id: wire_row.body for wire_row in wire_rows}
+        sent = {wire_row.job_id: wire_row for wire_row in wire_rows}
         steps, running = [], []
         for row in rows:
-            step = self._step_of(row, bodies, histories)
+            step = self._step_of(row, sent, histories)
             if step is None:  # a request to describe the model
                 running.append(row)
             else:
@@ -144,7 +149,7 @@ class Steps:
             running = [row for row in running if not row.done]
         return running, self._with_rolled_back(answers)
 
-    def _step_of(self, row: Row, bodies: Mapping[str, Any], histories: Histories) -> Step | None:
+    def _step_of(self, row: Row, wire_rows: Mapping[str, InferRow], histories: Histories) -> Step | None:
         sent, context, job_id = row.processor.get_headers_by_name().get, self._context, row.job_id
         sequence_id = sent(context.header_key_sequence_id)
         if not sequence_id:
@@ -153,14 +158,18 @@ class Steps:
         number, request_id = sent(STEP_NUMBER), sent(REQUEST_ID)
         history = histories.get(job_id, NEW)
         asks = history.asks_after == CLIENT_ASKS
-        needs_digest = (self._compares_all or number is not None or request_id) and not asks
+        is_named = number is not None or bool(request_id)
+        needs_digest = (self._compares_all or is_named) and not asks
+        digest = b""
+        if needs_digest:
+            digest = digest_of_request(wire_rows[job_id], row.processor, self._forms, is_named=is_named)
         fields = (
             None if number is None else int(number),
             sent(SEQUENCE_TOKEN),
             request_id or job_id,
             bool(request_id),
             starts is not None and _is_true(starts),
-            digest_of_body(bodies[job_id]) if needs_digest else b"",
+            digest,
             asks,
             not (request_id or history.was_sent or history.asks_after),
         )

@@ -31,7 +31,8 @@ from ts.features.sequence_steps.commit_thread import CommitOverlap, CommitThread
 from ts.features.sequence_steps.holdings import Holdings, quietly
 from ts.features.sequence_steps.kept_answers import look_up, repeated
 from ts.features.sequence_steps.migration import Migration
-from ts.features.sequence_steps.record import Damaged, SequenceRecord, digest_of_body, new_token
+from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, SequenceRecord, new_token
+from ts.features.sequence_steps.request_digest import digest_of_values
 from ts.features.sequence_steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, Run, judge
 from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.step import (
@@ -92,8 +93,9 @@ class StoredSteps(Steps):
         *,
         max_answer: int,
         max_state: int,
+        forms: str,
     ) -> None:
-        super().__init__(context, cache, rules, most_kept=settings.kept, most_ids=settings.most_ids)
+        super().__init__(context, cache, rules, most_kept=settings.kept, most_ids=settings.most_ids, forms=forms)
         self._states = cache
         self._store = store
         self._settings = settings
@@ -300,7 +302,9 @@ class StoredSteps(Steps):
         if type(sent.body) is bytes:
             return True
         step = self._live.get(sent.job_id)
-        return step is None or digest_of_body(sent.body) == step.claim.digest
+        if step is None:
+            return True
+        return digest_of_values(sent, step.row.processor, self._forms) == step.claim.digest[:DIGEST_SIZE]
 
     def _write_and_apply(self, batch: BatchCommit) -> list[ResultRow]:
         """Write a commit to the store and apply it to memory; return the answers to send."""

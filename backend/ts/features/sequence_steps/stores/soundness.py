@@ -50,8 +50,8 @@ def check_sound(sequence: StoredSequence) -> None:
         raise Damaged(f"{len(numbers)} answers cannot be kept, each of another step")
     if any(not 0 < number <= head.last for number in numbers):
         raise Damaged("an answer is kept of a step that it has not had")
-    if any(len(each.step.digest) not in {0, DIGEST_SIZE} for each in sequence.answers):
-        raise Damaged("the digest of a body has the wrong size")
+    if any(len(each.step.digest) not in {0, DIGEST_SIZE, 2 * DIGEST_SIZE} for each in sequence.answers):
+        raise Damaged("the digest of a request has the wrong size")
     if sequence.closed:
         if sequence.state is not None or sequence.log:
             raise Damaged("it is over, and has a state")
