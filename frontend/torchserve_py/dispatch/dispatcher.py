@@ -38,6 +38,7 @@ from torchserve_py.scheduling.effects import (
 from torchserve_py.scheduling.job import STREAMING, Job
 from torchserve_py.scheduling.order import NewOrder
 from torchserve_py.scheduling.policy import Policy
+from torchserve_py.scheduling.remembered import MOST_REMEMBERED
 from torchserve_py.scheduling.scheduler import Scheduler
 from torchserve_py.scheduling.sequence import IDLE, PENDING
 from torchserve_py.transport.running_time import running_time
@@ -80,6 +81,7 @@ class Dispatcher(ReaderEvents):
         #: The most seconds that a request may wait for a worker.
         self._client_timeout = client_timeout
         self.model_metrics = record_model_metrics
+        self._over = over
         #: Every job in flight by id. The scheduler keeps the table, and only `submit` adds to it.
         self._jobs = cast("Mapping[str, InferenceJob]", self.scheduler.jobs)
         self._workers: dict[str, Worker] = {}
@@ -536,9 +538,21 @@ class Dispatcher(ReaderEvents):
 
     def _tell_closed(self, effect: CloseSequence, now: float) -> None:
         self.metrics.sequences_closed[effect.reason].inc()
+        if self._over is not None and (count := self._over.newly_forgotten()):
+            self._note_forgotten(count)
         self._moving.pop(effect.sequence_id, None)
         if effect.worker_id is not None and (worker := self._workers.get(effect.worker_id)) is not None:
             worker.end_sequence(effect.sequence_id, effect.reason.value, boot_time() - (now - effect.at))
+
+    def _note_forgotten(self, count: int) -> None:
+        """Count ids and tokens of sequences that are over, and are forgotten before their time."""
+        if not self.metrics.sequences_forgotten.value:
+            logger.warning(
+                "More than %d sequences of a model were over within rememberEndedSec: the oldest are forgotten, so that"
+                " a very late copy of a first step would begin a sequence; ts_sequences_forgotten_total counts them",
+                MOST_REMEMBERED,
+            )
+        self.metrics.sequences_forgotten.inc(count)
 
     def _release(self, worker_id: str) -> None:
         self._workers.pop(worker_id, None)

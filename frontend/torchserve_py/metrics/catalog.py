@@ -104,6 +104,7 @@ SERVER_METRICS: Final = _by_name(
     Declaration("ts_worker_restarts_total", COUNTER, "Count", _MODEL, "Workers that died and were started again"),
     Declaration("ts_outcomes_total", COUNTER, "Count", _OUTCOME, "Requests to a model that have ended, by cause"),
     Declaration("ts_worker_gpu_memory_bytes", GAUGE, "Bytes", _WORKER, "Memory of a worker on GPUs"),
+    Declaration("ts_sequences_forgotten_total", COUNTER, "Count", _MODEL, "Sequences that were forgotten too early"),
     Declaration("ts_sequences_closed_total", COUNTER, "Count", _REASON, "Sequences that ended, by reason"),
 )
 

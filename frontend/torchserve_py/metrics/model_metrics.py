@@ -177,6 +177,8 @@ class ModelMetrics:
             MIGRATED: self._later(Counter, "ts_sequences_migrated_total", labels),
             NOT_MIGRATED: self._later(Counter, "ts_migration_failures_total", labels),
         }
+        #: Sequences that are over, and were forgotten before `rememberEndedSec`.
+        self.sequences_forgotten = self._later(Counter, "ts_sequences_forgotten_total", labels)
         self.queue_depth = families.child(Gauge, "ts_queue_depth", labels)
         self.worker_restarts = families.child(Counter, "ts_worker_restarts_total", labels)
         self.workers_wanted = families.child(Gauge, "ts_workers_wanted", labels)

@@ -3,15 +3,16 @@
 What is over, is over for all versions of a model: they share one `Over`.
 """
 
-import math
 from collections import OrderedDict
 
 from torchserve_py.scheduling.effects import Cause, CloseReason
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import SequencePolicy
+from torchserve_py.scheduling.remembered import Remembered
 from torchserve_py.scheduling.sequence import IDLE, Sequence
 
-REMEMBERED_IDS = 100_000
+#: How many suspended sequences are remembered.
+MOST_SUSPENDED = 100_000
 
 REFUSALS = {
     CloseReason.idle: Cause.sequence_expired,
@@ -20,88 +21,88 @@ REFUSALS = {
     CloseReason.worker_lost: Cause.sequence_lost,
 }
 _OF_TOKENS = {**REFUSALS, CloseReason.unregistered: Cause.sequence_lost}
+#: By the marks of names in `Remembered`.
+_MARKS = (None, Cause.sequence_expired, Cause.sequence_lost, Cause.sequence_ended)
 
 
 class ClosedIds:
-    """Id -> why a job that continues that sequence is refused; bounded in number and time, the oldest goes first.
+    """Id -> why a job that continues that sequence is refused; bounded in number and time, see `Remembered`.
 
-    The causes are kept as text: the collector does not look at tuples that hold nothing but text and numbers.
     Sequences that ended for a reason without a refusal are not remembered.
     """
 
-    __slots__ = ("_ids", "seconds")
+    __slots__ = ("names",)
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._ids: OrderedDict[str | None, tuple[str, float]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._ids)
+    def __init__(self, names: Remembered) -> None:
+        self.names = names
 
     def remember(self, sequence_id: str, reason: CloseReason, now: float) -> None:
         """Remember why the sequence closed, if that refuses jobs; other sequences may begin again."""
-        if (cause := REFUSALS.get(reason)) is None:
-            return
-        self._ids[sequence_id] = (cause.value, now)
-        self._ids.move_to_end(sequence_id)
-        while len(self._ids) > REMEMBERED_IDS or now - next(iter(self._ids.values()))[1] > self.seconds:
-            self._ids.popitem(last=False)
+        if (cause := REFUSALS.get(reason)) is not None:
+            self.names.note(sequence_id, _MARKS.index(cause), now)
 
     def refusal(self, sequence_id: str | None, now: float) -> Cause | None:
         """Return why a job that continues this sequence is refused, or None if it is not."""
-        cause, closed_at = self._ids.get(sequence_id, ("", -math.inf))
-        return Cause(cause) if now - closed_at <= self.seconds else None
+        return _MARKS[self.names.mark(sequence_id or "", now)]
 
-    def forget(self, sequence_id: str) -> None:
+    def forget(self, sequence_id: str, now: float) -> None:
         """Forget an id that is open again."""
-        self._ids.pop(sequence_id, None)
+        self.names.forget(sequence_id, now)
 
 
 class ClosedTokens:
     """The tokens of sequences that are over, each with why a job that names it is refused; bounded as `ClosedIds`."""
 
-    __slots__ = ("_tokens", "seconds")
+    __slots__ = ("names",)
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._tokens: OrderedDict[tuple[str | None, str], tuple[str, float]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._tokens)
+    def __init__(self, names: Remembered) -> None:
+        self.names = names
 
     def remember(self, sequence_id: str, token: str, reason: CloseReason, now: float) -> None:
         """Remember that no job may begin a sequence of this id under this token once more."""
         cause = _OF_TOKENS.get(reason, Cause.sequence_ended)
-        self._tokens[sequence_id, token] = (cause.value, now)
-        self._tokens.move_to_end((sequence_id, token))
-        while len(self._tokens) > REMEMBERED_IDS or now - next(iter(self._tokens.values()))[1] > self.seconds:
-            self._tokens.popitem(last=False)
+        self.names.note(_named(sequence_id, token), _MARKS.index(cause), now)
 
     def refusal(self, sequence_id: str | None, token: str, now: float) -> Cause | None:
         """Return why a job with this token is refused, None if no sequence that is over had it."""
-        cause, closed_at = self._tokens.get((sequence_id, token), ("", -math.inf))
-        return Cause(cause) if now - closed_at <= self.seconds else None
+        return _MARKS[self.names.mark(_named(sequence_id, token), now)]
+
+
+def _named(sequence_id: str | None, token: str) -> str:
+    return f"{sequence_id}\0{token}"  # neither has such a character
 
 
 class Over:
     """The sequences of a model, whatever their version, that are over and whose states no store has."""
 
-    __slots__ = ("ids", "tokens")
+    __slots__ = ("_told", "ids", "tokens")
 
     def __init__(self, seconds: float) -> None:
-        self.ids = ClosedIds(seconds)
-        self.tokens = ClosedTokens(seconds)
+        self._told = 0
+        self.ids = ClosedIds(Remembered(seconds))
+        self.tokens = ClosedTokens(Remembered(seconds))
 
     def __len__(self) -> int:
-        return len(self.ids) + len(self.tokens)
+        return len(self.ids.names) + len(self.tokens.names)
+
+    @property
+    def forgotten(self) -> int:
+        """How many ids and tokens were forgotten before their time, because there were too many."""
+        return self.ids.names.forgotten + self.tokens.names.forgotten
+
+    def newly_forgotten(self) -> int:
+        """How many of these were forgotten since this was asked last."""
+        before, self._told = self._told, self.forgotten
+        return self._told - before
 
     def remember_for(self, seconds: float) -> None:
         """Remember for at least so long what is over from now on; a version of the model asks for that."""
-        self.ids.seconds = self.tokens.seconds = max(self.ids.seconds, seconds)
+        for names in (self.ids.names, self.tokens.names):
+            names.seconds = max(names.seconds, seconds)
 
     def known_cause(self, job: Job, now: float) -> Cause | None:
         """Why a job is refused whose token is that of a sequence that is over: it comes too late, or once more."""
-        if job.token is None or not self.tokens:
+        if job.token is None:
             return None
         cause = self.tokens.refusal(job.sequence_id, job.token, now)
         return Cause.step_applied if cause is Cause.sequence_ended and job.step == 1 else cause
@@ -146,7 +147,7 @@ class SuspendedIds:
         idle_since = sequence.idle_since if sequence.state is IDLE else now
         self._ids[sequence.id] = (sequence.active_since, idle_since + sequence.lane.max_idle)
         self._ids.move_to_end(sequence.id)
-        if len(self._ids) > REMEMBERED_IDS:
+        if len(self._ids) > MOST_SUSPENDED:
             self._ids.popitem(last=False)
 
     def asked_for(self, sequence_id: str | None, now: float, max_idle: float) -> None:

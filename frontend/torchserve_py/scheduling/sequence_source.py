@@ -346,7 +346,7 @@ class Sequences:
         self.open[sequence.id] = sequence
         self._pending.bound[sequence] = None
         self._pending.put(sequence, now)
-        self._over.ids.forget(sequence.id)
+        self._over.ids.forget(sequence.id, now)
         self._shared.deadlines.start_timer(sequence, now)
         self._bind_pending(now)
 

@@ -11,6 +11,7 @@ from torchserve_py.jobs.inference_job import InferenceJob, encode_batch
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.jobs.parts import Input, JobFailed, Parts, part_of
 from torchserve_py.metrics.server_metrics import ServerMetrics
+from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 from torchserve_py.transport.running_time import running_time
@@ -82,7 +83,7 @@ def _sent(jobs: Sequence[InferenceJob]) -> list[str]:
 class Shell:
     """A dispatcher and its workers, ``w1``, ``w2``, …"""
 
-    def __init__(self, policy: Policy, workers: int = 1) -> None:
+    def __init__(self, policy: Policy, workers: int = 1, over: Over | None = None) -> None:
         self.is_stateful = policy.sequences is not None
         self.recorded: list[list[Any]] = []
         self.metrics = ServerMetrics()
@@ -91,6 +92,7 @@ class Shell:
             self.metrics.model("m", "1.0"),
             stream_buffer_size=STREAM_BUFFER,
             record_model_metrics=self.recorded.extend,
+            over=over,
         )
         self.dispatcher.set_workers(workers)
         self.workers = [self.add_worker(f"w{number}") for number in range(1, workers + 1)]

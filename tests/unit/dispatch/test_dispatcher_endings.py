@@ -7,8 +7,10 @@ from tests.unit.dispatch.shell import Shell, cause_of, stateful, stateless, told
 
 from torchserve_py.dispatch import dispatcher
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.scheduling.closed import ClosedTokens, Over
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.scheduling.remembered import Remembered
 
 
 async def test_a_worker_retires_when_it_has_answered_what_it_has() -> None:
@@ -238,3 +240,17 @@ async def test_a_result_that_the_server_fails_to_handle_is_an_error(monkeypatch:
     following = shell.submit("2", "s")
     shell.answer(worker, following)
     assert (await following.next()).body == b"ok"
+
+
+async def test_sequences_that_are_forgotten_before_their_time_are_counted_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    over = Over(3600.0)
+    over.tokens = ClosedTokens(Remembered(3600.0, most=2, segment=1))
+    shell = Shell(stateful(), over=over)
+    (worker,) = shell.workers
+    for number in range(5):
+        parts = shell.submit("x", f"s{number}", ends_sequence=True)
+        shell.answer(worker, parts, news=told(token=f"t{number}"))
+    assert shell.dispatcher.metrics.sequences_forgotten.value == 3
+    assert len([each for each in caplog.records if "rememberEndedSec" in each.message]) == 1
