@@ -4,6 +4,7 @@ What is over, is over for all versions of a model: they share one `Over`.
 """
 
 from collections import OrderedDict
+from typing import Final
 
 from torchserve_py.scheduling.effects import Cause, CloseReason
 from torchserve_py.scheduling.job import Job
@@ -22,7 +23,7 @@ REFUSALS = {
 }
 _OF_TOKENS = {**REFUSALS, CloseReason.unregistered: Cause.sequence_lost}
 #: By the marks of names in `Remembered`.
-_MARKS = (None, Cause.sequence_expired, Cause.sequence_lost, Cause.sequence_ended)
+_MARKS: Final[tuple[Cause | None, ...]] = (None, Cause.sequence_expired, Cause.sequence_lost, Cause.sequence_ended)
 
 
 class ClosedIds:
