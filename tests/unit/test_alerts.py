@@ -48,6 +48,7 @@ SERIES_WITHOUT: Final = {
         _BOARD,
     ),
     "ts_key_refusals_total": _LIMIT,
+    "ts_sequences_forgotten_total": "the log warns of it; only very late copies of first steps are concerned",
     "ts_model_misses_total": "requests that wait for a load; those that cannot raise ModelsDoNotFit",
 }
 
