@@ -93,6 +93,8 @@ class Reading:
         yield from found.values()
 
 
+#: How long an answer takes from a worker to its server (seconds), at most: it may be heard after the worker's death.
+_PASSAGE: Final = 0.01
 Found = Iterator[str]
 Rule = Callable[[Reading], Found]
 
@@ -167,21 +169,33 @@ def a_refused_step_does_not_count(reading: Reading) -> Found:
 def a_sequence_that_is_in_use_is_not_over(reading: Reading) -> Found:
     """No step of an open sequence is told that the sequence is gone, unless it had been idle for too long.
 
-    Of clients without tokens a late start may end the sequence, and begin another.
+    Of clients without tokens a late start may end the sequence, and begin another. A state that is only in memory is
+    lost with its worker.
     """
     begun: dict[str, int] = {}
+    since: dict[str, float] = {}
     for event in reading.history.events:
         step = event.step
         if step is None or step.kind != "numbered" or not isinstance(event.details, Answer):
             continue
         if event.what == "answered" and event.details.status == 200:
+            if begun.get(step.client) != step.incarnation:
+                since[step.client] = event.time
             begun[step.client] = 0 if step.ends else step.incarnation
-        elif event.what == "heard" and event.details.status == 410 and reading.durable:
+        elif event.what == "heard" and event.details.status == 410:
+            if not reading.durable and _is_over_in_memory(reading, step, event, since.get(step.client, 0.0)):
+                continue
             is_open = begun.get(step.client) == step.incarnation and not step.altered
             if event.details.cause == "version_gone" or step.client in reading.damaged:
                 continue  # the former is true while the servers that have the version are down
             if is_open and not _has_been_idle(reading, step, event.time):
                 yield f"{step.word} was told {event.details} at {event.time:.1f}, though its sequence is open"
+
+
+def _is_over_in_memory(reading: Reading, step: Step, event: Event, since: float) -> bool:
+    """Whether a sequence without a store may be over: its worker died, or an attempt of this last step was applied."""
+    ended = step.ends and event.details.cause == "sequence_ended"
+    return ended or any(since - _PASSAGE <= death <= event.time for death in reading.deaths)
 
 
 def a_lease_ends(reading: Reading) -> Found:

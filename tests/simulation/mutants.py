@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
+from torchserve_py.scheduling.scheduler import Scheduler
 from ts.features.redis import redis_store
 from ts.features.sequence_steps import rules, steps
 from ts.features.sequence_steps.migration import Migration
@@ -21,6 +22,7 @@ from ts.features.sqlite import file_acquisition, file_journal, file_tables
 from ts.features.sqlite import file_store as file
 from ts.features.sqlite.file_store import FileStore
 from ts.protocol.messages import ResultRow
+from ts.sequence.sequence_cache import SequenceCache
 
 Planted = AbstractContextManager[Any]
 
@@ -166,6 +168,20 @@ def log_of_two_versions() -> Planted:
     return mock.patch.object(WrittenStates, "_is_whole", planted)
 
 
+def half_a_step_in_memory() -> Planted:
+    """What a step that has failed has changed in memory stays."""
+    return mock.patch.object(SequenceCache, "undo", lambda self, sequence_id: False)
+
+
+def a_failed_end_ends() -> Planted:
+    """A step with the end marker ends its sequence although it has failed."""
+
+    def failed(self: Scheduler, job_id: str) -> None:
+        self.jobs[job_id].failed = True
+
+    return mock.patch.object(Scheduler, "failed", failed)
+
+
 #: By name; under "" nothing is planted.
 MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
     "": contextlib.nullcontext,
@@ -176,6 +192,7 @@ MUTANTS: Final[dict[str, Callable[[], Planted]]] = {
             *(journal_as_a_whole, ghost_after_the_end, wall_clock_for_leases),
             *(lost_entry, entry_applied_twice, checkpoint_ahead_of_the_log, earlier_state),
             *(migrated_state_of_the_old_version, log_of_two_versions),
+            *(half_a_step_in_memory, a_failed_end_ends),
         )
     },
 }

@@ -85,7 +85,7 @@ class Plan:
             weather=weather,
             at_points=random.choice((0.0, 0.002, 0.01)),
             disasters=random.choice((0, 1, 3, 5)),
-            failing=0.0 if store == "memory" else random.choice((0.0, 0.0, 0.05)),  # it cannot undo half a step
+            failing=random.choice((0.0, 0.0, 0.05)),
             has_logs=random.random() < 0.5,
         )
 
