@@ -259,7 +259,7 @@ _CAUSES: Final[dict[Cause, tuple[int, str, str]]] = {
     Cause.step_differs: (
         409,
         "StepDiffersException",
-        f"This step of {_NAMED} was applied before, with another body. This one was not applied.",
+        f"This step of {_NAMED} was applied before, with another body or as another call. This one was not applied.",
     ),
     Cause.step_gap: (
         409,
