@@ -13,7 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.incidents.of_clients import connections_taken, drain_with_keep_alive_clients, requests_that_kill_workers
+from tests.incidents.of_clients import (
+    batches_with_a_request_that_kills,
+    connections_taken,
+    drain_with_keep_alive_clients,
+    requests_that_kill_workers,
+)
 from tests.incidents.of_operators import (
     certificate_is_renewed,
     log_files_are_rotated,
@@ -26,6 +31,7 @@ from tests.incidents.scenes import Scene
 INCIDENTS: Final[tuple[Callable[[Scene], None], ...]] = (
     connections_taken,
     requests_that_kill_workers,
+    batches_with_a_request_that_kills,
     drain_with_keep_alive_clients,
     certificate_is_renewed,
     log_files_are_rotated,

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from tests.e2e.running_server import RunningServer, model_folder
@@ -17,6 +18,15 @@ import os, signal
 
 def handle(data, context):
     if data and b"kill" in bytes(data[0].get("data") or data[0].get("body")):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ['well'] * len(data) if data else None
+"""
+_FATAL_IN_BATCHES = """
+import os, signal
+
+
+def handle(data, context):
+    if any("kill" in str(row.get("data") or row.get("body")) for row in data or ()):
         os.kill(os.getpid(), signal.SIGKILL)
     return ['well'] * len(data) if data else None
 """
@@ -52,6 +62,21 @@ def requests_that_kill_workers(scene: Scene) -> None:
                 scene.lost += server.predict("m", "x").status_code != 200
         scene.detect(lambda: metric(server, "ts_outcomes_total", cause="worker_died"), "deaths are counted")
         scene.heal(lambda: metric(server, "ts_workers_ready") == 2 and is_well(server, "m"), "both workers are back")
+
+
+def batches_with_a_request_that_kills(scene: Scene) -> None:
+    """One request in each batch of four kills every worker that runs it; the only worker is replaced each time."""
+    model = model_folder(scene.directory, "m", _FATAL_IN_BATCHES, "batchSize: 4\nmaxBatchDelay: 1000\n")
+    with RunningServer({"m": model}) as server, ThreadPoolExecutor() as pool:
+        server.wait_ready()
+        for _ in range(5):
+            killer = pool.submit(server.predict, "m", "kill")
+            others = [pool.submit(server.predict, "m", "x") for _ in range(3)]
+            scene.lost += sum(each.result().status_code != 200 for each in others)
+            scene.expect(killer.result().headers.get("ts-error-cause") == "worker_died", "it is not refused by name")
+        scene.expect(not scene.lost, "neighbours of a request that kills are not answered")
+        scene.detect(lambda: "does not run again: 2 workers have died with it" in server.log(), "the log names it")
+        scene.heal(lambda: metric(server, "ts_workers_ready") == 1 and is_well(server, "m"), "the worker is back")
 
 
 def drain_with_keep_alive_clients(scene: Scene) -> None:

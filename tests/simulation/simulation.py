@@ -25,7 +25,7 @@ from tests.simulation.servers import Server
 from tests.simulation.stores import Trouble, simulated_stores
 from tests.simulation.virtual_time import virtual_time
 from tests.simulation.workers import CommitOverlap, CommitThread, WatchThread
-from tests.simulation.world import Machine, World
+from tests.simulation.world import Killed, Machine, World
 
 from torchserve_py.jobs import inference_job
 from ts.features.sequence_steps import server_identity, stored_steps
@@ -36,6 +36,8 @@ FOLDER: Final = Path("/dev/shm" if Path("/dev/shm").is_dir() else "/tmp")
 LEASE: Final = 10.0
 #: What opens the stores that outlive their workers.
 _MODULES: Final = {"file": "ts.features.sqlite.open_sqlite", "redis": "ts.features.redis.open_redis"}
+#: Where handlers fail, the step kills every worker that runs it whose word is one of so many.
+_DEADLY: Final = 11
 #: How many worlds wait for a collection of all garbage: they take a megabyte each.
 WORLDS_AT_ONCE: Final = 50
 #: How long it is remembered that a sequence is over (seconds): longer than anything comes late.
@@ -259,6 +261,10 @@ def _let_handlers_fail(world: World, disasters: Disasters, share: float) -> None
         number = next(runs)
         if world.random.random() < share and not disasters.are_over:
             raise ValueError(word)
+        if share and sum(word.encode()) % _DEADLY == 0 and not disasters.are_over:
+            world.history.note(world.now, world.current.name, f"killed by the step {word}")
+            world.current.kill()
+            raise Killed
         if world.random.random() < 0.2:
             world.sleep(world.random.random() * 2)
         return number

@@ -1,5 +1,6 @@
 """The timeline of the console: events are what differs between two looks at a version."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -63,3 +64,13 @@ def test_old_events_are_forgotten() -> None:
     for each in range(MOST_EVENTS + 10):
         timeline.look(model, status(most=each + 1), float(each), is_default=False)
     assert len(timeline.events) == MOST_EVENTS
+
+
+def test_when_a_failing_worker_starts_again_is_told() -> None:
+    timeline, model = Timeline(), FakeModel("m").served
+    soon = time.time() + 12.5
+    failing = worker_status(ready=False, pid=-1, restarts=1, failure="no such file", starts_at=soon)
+    timeline.look(model, status(failing), 1.0, is_default=True)
+    timeline.look(model, status(replace(failing, gave_up=True)), 2.0, is_default=True)
+    assert "worker 9000 cannot load the model: no such file; starts again in 13 s" in texts(timeline)
+    assert texts(timeline)[-1] == "worker 9000 was given up; it is started again once a minute"

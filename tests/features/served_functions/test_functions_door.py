@@ -1,6 +1,7 @@
 """The server's own path of a model, ``/NAME``, and its refusals: problem details as RFC 9457 has them."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -133,6 +134,14 @@ async def test_a_model_that_cannot_be_loaded_is_told_with_the_reason_where_only_
     assert problem(answer)["detail"] == f"The model 'shout' cannot be loaded{told}"
     torchserve = await serving.request("POST", "/predictions/shout", data=b"hello")
     assert torchserve.json()["message"].startswith('Model "shout" has no worker to serve inference request.')
+    model.starts_at = time.time() + 12.5
+    answer = await serving.request("POST", "/shout", data=b"hello")
+    again = "Its workers fail; the next one starts in 13 s."
+    assert problem(answer)["detail"] == f"The model 'shout' cannot be loaded{told.removesuffix('.')}. {again}"
+    assert answer.headers["retry-after"] == "13"
+    torchserve = await serving.request("POST", "/predictions/shout", data=b"hello")
+    assert torchserve.json()["message"].endswith(f"maxSequenceJobQueueSize. {again}")
+    model.starts_at = None
     model.load_failure = ""  # the workers may not have been started yet
     answer = await serving.request("POST", "/shout", data=b"hello")
     assert problem(answer)["detail"].startswith('Model "shout" has no worker')

@@ -154,6 +154,8 @@ class FakeModel:
         self.is_durable = False
         self.lacks_memory = False
         self._tells_memory = lambda: self.lacks_memory
+        self.starts_at: float | None = None
+        self._tells_start = lambda: self.starts_at
         self.load_failure = ""
         self._tells_load_failure = lambda: self.load_failure
         self._counts_sequences = lambda: len(self.known_sequences)
@@ -188,6 +190,7 @@ class FakeModel:
             is_durable=self.is_durable,
             loaded_at_startup=self.loaded_at_startup,
             lacks_memory=self._tells_memory,
+            starts_at=self._tells_start,
             load_failure=self._tells_load_failure,
             open_sequences=self._counts_sequences,
         )
