@@ -17,6 +17,7 @@ from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
 from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 
 HANDLER = """
+import os
 import time
 
 from ts.handler_utils.utils import send_intermediate_predict_response
@@ -40,9 +41,14 @@ class Handler:
             return [1.0004] * len(data)
         if self.version == "slow":
             time.sleep(0.05)
-        if self.version == "jerky":
+        if self.version == "dying":
             self.count += 1
-            time.sleep(0 if self.count % 10 else 0.1)
+            if self.count % 30 == 0:
+                os._exit(1)
+        if self.version != "1":
+            context.metrics.add_metric("Score", 0.1 if self.version == "unsure" else 1.0, "count")
+        else:
+            context.metrics.add_metric("Score", 1.0, "count")
         return [self.version] * len(data)
 """
 
@@ -209,7 +215,7 @@ def test_canaries_and_shadows_survive_a_restart_with_a_snapshot(tmp_path: Path) 
     with server_with_snapshots(tmp_path) as server:
         register(server, version(tmp_path, "twin"))
         rules = {"version": "2", "steps": [40, 50], "intervalSec": 1, "minRequests": 5, "maxLatencyRatio": 1000}
-        traffic(server, "PUT", {"canary": {**rules, "maxQuantileRatio": 1000}})
+        assert traffic(server, "PUT", {"canary": {**rules, "maxQuantileRatio": 1000}}).ok
         shadow(server, "PUT", {"version": "twin", "percent": 50})
         restart_with_snapshot(server)
 
@@ -271,11 +277,29 @@ def test_a_canary_is_promoted(server: RunningServer) -> None:
     assert 'decision="promoted"' in requests.get(f"{server.metrics}/metrics", timeout=DEADLINE).text
 
 
-@pytest.mark.parametrize("name", ["bad", "slow"])
-def test_a_canary_that_is_worse_is_rolled_back(server: RunningServer, tmp_path: Path, name: str) -> None:
-    register(server, version(tmp_path, name))
-    rules = {"version": name, "steps": [50, 100], "intervalSec": 1, "minRequests": 5, "maxLatencyRatio": 3}
-    traffic(server, "PUT", {"canary": rules})
+@pytest.mark.parametrize(
+    ("name", "more", "why"),
+    [
+        ("bad", {}, "requests failed"),
+        ("slow", {"maxLatencyRatio": 3}, "half of the answers take up to"),
+        ("dying", {"maxDeathRatio": 0.01, "maxFailureIncrease": 0.5}, "workers of it died"),
+        ("2", {"shadow": {}}, "answers differ from those of the old version"),
+        (
+            "unsure",
+            {"metrics": [{"name": "Score", "minRatio": 0.9}]},
+            "Score is 0.1 on average, and 1 of the old version",
+        ),
+    ],
+)
+def test_a_canary_that_is_worse_is_rolled_back(
+    server: RunningServer, tmp_path: Path, name: str, more: dict[str, Any], why: str
+) -> None:
+    if name != "2":
+        register(server, version(tmp_path, name))
+    lenient = {"maxLatencyRatio": 1000, "maxQuantileRatio": 1000}
+    rules = {"version": name, "steps": [50, 99], "intervalSec": 1, "minRequests": 1000, **lenient, **more}
+    answer = traffic(server, "PUT", {"canary": rules})
+    assert answer.ok, answer.text
 
     def is_over() -> bool:
         said(server, 10)
@@ -284,23 +308,25 @@ def test_a_canary_that_is_worse_is_rolled_back(server: RunningServer, tmp_path: 
     eventually(is_over, "the canary is over")
     *_, last = traffic(server).json()["decisions"]
     assert last["decision"] == "rolled back"
-    assert ("requests failed" if name == "bad" else "an answer takes") in last["why"]
+    assert why in last["why"]
     assert said(server, 10) == {"1": 10}
+    assert shadow(server).json() == {}
 
 
-def test_a_canary_with_a_slow_tail_is_rolled_back(server: RunningServer, tmp_path: Path) -> None:
-    register(server, version(tmp_path, "jerky"))
-    rules = {"version": "jerky", "steps": [50], "intervalSec": 3600, "minRequests": 5, "maxLatencyRatio": 1000}
-    answer = traffic(server, "PUT", {"canary": {**rules, "quantile": 0.95, "maxQuantileRatio": 3, "windowSec": 600}})
-    assert answer.ok, answer.text
-
-    def is_over() -> bool:
-        said(server, 20)
-        return "canary" not in traffic(server).json()
-
-    eventually(is_over, "the canary is over")
-    *_, last = traffic(server).json()["decisions"]
-    assert (last["decision"], "95 % of the answers take up to" in last["why"]) == ("rolled back", True)
+def test_a_refused_change_leaves_the_canary_as_it_is(server: RunningServer) -> None:
+    assert traffic(server, "PUT", {"canary": {"version": "2", "steps": [10], "intervalSec": 60}}).ok
+    for body, told in (
+        ({"canary": {"version": "1"}}, "is the default version already"),
+        ({"canary": {"version": "9"}}, "does not exist"),
+        ({"canary": {"version": "2", "windowSec": 60}}, "windowSec is not used any more"),
+        ({"canary": {"version": "2", "steps": [100]}}, "leave 100 out"),
+        ({"weights": {"9": 100}}, "does not exist"),
+    ):
+        answer = traffic(server, "PUT", body)
+        assert (answer.ok, told in answer.json()["message"]) == (False, True), answer.text
+    shown = traffic(server).json()
+    assert (shown["weights"], shown["canary"]["version"]) == ({"1": 90, "2": 10}, "2")
+    assert [each["decision"] for each in shown["decisions"]] == ["begun"]
 
 
 def test_an_operator_calls_a_canary_off(server: RunningServer) -> None:

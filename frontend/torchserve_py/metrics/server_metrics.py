@@ -8,8 +8,8 @@ import collections
 import importlib
 import logging
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
 from torchserve_py.metrics.catalog import HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS
 from torchserve_py.metrics.families import Family, ServerFamilies, U, expose
@@ -20,6 +20,9 @@ from torchserve_py.metrics.metrics_plan import MetricsPlan
 from torchserve_py.metrics.model_metrics import FollowJobs, ModelMetrics, Outcomes
 
 logger = logging.getLogger(__name__)
+
+#: Is told the name and version of a model, and the entries of a message as `HandlerMetrics.record` takes them.
+FollowValues: TypeAlias = Callable[[str, str, Sequence[Any]], None]
 
 #: Seconds that a record waits for others that are added up with it.
 FOLD_DELAY: Final = 0.02
@@ -79,6 +82,8 @@ class ServerMetrics:
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         #: Are told of the jobs that have ended, when these are added up.
         self.followers: list[FollowJobs] = []
+        #: Are told of what handlers report.
+        self.value_followers: list[FollowValues] = []
         #: By the name of the module that has made them.
         self._further: dict[str, ModelFamilies] = {}
         self._of_plugins: list[Family[Updatable]] = []
@@ -131,12 +136,14 @@ class ServerMetrics:
         """What workers find in their cache from the start: `[type, name, unit, [dimension, ..]]` of each."""
         return [[each.kind, each.name, each.unit, list(each.dimensions)] for each in self._plan.model.values()]
 
-    def record_model_metrics(self, model_name: str, entries: Iterable[Any]) -> None:
+    def record_model_metrics(self, model_name: str, entries: Sequence[Any], version: str = "") -> None:
         """Takes a `metrics` message of a worker of the model; entries that cannot be shown are logged and dropped."""
         for (name, _), metrics in self._models.items():
             if name == model_name:
                 metrics.fold()  # lines of earlier calls of the handler come first
         self.handlers.record(model_name, entries)
+        for follow in self.value_followers:
+            follow(model_name, version, entries)
 
     def answered(self, at: float, status: int) -> None:
         """The head of an HTTP answer was written at that moment (seconds since 1970)."""

@@ -159,7 +159,7 @@ class Assembly:
             config.policy(ahead=sends_ahead(config, settings)),
             metrics,
             stream_buffer_size=settings.stream_buffer_size,
-            record_model_metrics=lambda entries: self._metrics.record_model_metrics(plan.name, entries),
+            record_model_metrics=lambda entries: self._metrics.record_model_metrics(plan.name, entries, plan.version),
             client_timeout=config.client_timeout_ms / 1000 or None,
             over=over,
             order=importlib.import_module(order).new_order if (order := module_of("order")) else None,

@@ -223,6 +223,7 @@ class Model:
             state=supervisor.condition,
             device=f"gpu {gpu}" if gpu is not None else "gpu of its node" if supervisor.has_gpu else "cpu",
             restarts=supervisor.restarts,
+            deaths=supervisor.deaths,
             last_end=supervisor.last_end,
             running=0 if supervisor.worker is None else len(supervisor.worker.in_flight),
             launched_at=None if supervisor.worker is None else supervisor.worker.started_at,

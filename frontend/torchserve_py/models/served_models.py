@@ -27,7 +27,7 @@ _MAX_DIGITS: Final = 18
 
 
 class Versions:
-    """The versions of one model name, at least one; ``changed`` is called whenever another one is the default."""
+    """The versions of one model name, at least one; ``changed`` is called whenever another one becomes the default."""
 
     def __init__(self, first: Model, changed: Callable[[], None]) -> None:
         self.models = {first.version: first}  # in the order of registration

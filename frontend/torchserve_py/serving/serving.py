@@ -111,6 +111,7 @@ class WorkerStatus:
     state: str = ""  # one word; see `workers.supervisor.Supervisor.condition`
     device: str = "cpu"
     restarts: int = 0
+    deaths: int = 0  # how often the worker of its place has died, or did not get ready
     last_end: str = ""  # why the last worker ended that was not told to, "" if none did
     running: int = 0  # jobs
     launched_at: datetime | None = None  # when the process was started; `started_at` is when its place was

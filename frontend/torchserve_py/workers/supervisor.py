@@ -46,6 +46,8 @@ class Supervisor:
         #: How often a worker was replaced, and why the last one ended that was not told to; "" if none did.
         self.restarts = 0
         self.last_end = ""
+        #: How often its worker has died, or did not get ready.
+        self.deaths = 0
         self.worker: Worker | None = None
         #: Called when a worker may get work.
         self.on_up = events.worker_up
@@ -212,6 +214,7 @@ class Supervisor:
             self._advance("no_room" if failure.unplaced else "failed")
             self._is_unplaced = failure.unplaced
             self.lacks_memory = failure.lacks_memory
+            self.deaths += not failure.unplaced and not self._stopping.is_set()
             if not self._stopping.is_set() and not is_known:
                 if failure.traceback_printed:
                     # Without the error's name, so that a search for it finds the traceback in the model log.
@@ -242,6 +245,7 @@ class Supervisor:
         if worker.state is WorkerState.DIED:
             self._logger.error("Worker %s %s", _named(worker), reason)
             self.last_end = reason
+            self.deaths += 1
         has_worked = worker.has_worked or worker.state is WorkerState.STOPPED  # who was told to stop has not failed
         self._failures.was_ready(time.monotonic() - ready_at, has_worked=has_worked)
 

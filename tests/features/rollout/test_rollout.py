@@ -229,6 +229,33 @@ def test_a_rollout_that_stops_half_way_can_go_on_or_back(tmp_path: Path) -> None
         assert set(clients.stop()) == {"1", "2"}
 
 
+def test_a_rollout_that_stops_leaves_weights_and_canary(tmp_path: Path) -> None:
+    with RunningServer({"said": version(tmp_path, "1")}) as server:
+        server.wait_ready()
+        new = version(tmp_path, "2")
+        (new / "fails 2").touch()
+        assert server.register(new, model_name="said", initial_workers=1).ok
+        traffic = f"{server.management}/models/said/traffic"
+        assert requests.put(traffic, json={"canary": {"version": "2", "steps": [5]}}, timeout=DEADLINE).ok
+        assert roll_out(server, "2").status_code == 500
+        assert workers(server) == {"1": 1, "2": 1}
+        shown = requests.get(traffic, timeout=DEADLINE).json()
+        assert shown["weights"] == {"1": 95, "2": 5}
+        assert [each["decision"] for each in shown["decisions"]] == ["begun"]
+
+        def is_judged() -> bool:
+            server.predict("said")
+            now: str = requests.get(traffic, timeout=DEADLINE).json()["canary"]["now"]
+            return "of 600 requests compared" in now
+
+        eventually(is_judged, "the canary is judged")
+        (new / "fails 2").unlink()
+        assert roll_out(server, "2").ok
+        shown = requests.get(traffic, timeout=DEADLINE).json()
+        assert (shown["default"], shown["weights"]) == ("2", {})
+        assert shown["decisions"][-1]["why"] == "a rollout has made version 2 the default one"
+
+
 @pytest.mark.parametrize("places", [1, 2])
 def test_stored_sequences_go_on_with_the_new_version(tmp_path: Path, places: int) -> None:
     with RunningServer({"said": version(tmp_path, "1", places, COUNTING, STORED)}) as server:

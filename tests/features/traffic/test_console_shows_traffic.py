@@ -58,7 +58,7 @@ def test_weights_decisions_and_differences_are_shown(page: ConsolePage) -> None:
     assert not page.find(".traffic").is_displayed()
     manage(page, "PUT", "models/said/traffic", {"canary": {"version": "2", "steps": [5], "intervalSec": 60}})
     page.see(".traffic .bars", r"1\s+95 %\s+2\s+5 %")
-    page.see(".traffic .canary", r"Canary 2: 0 of 20 requests so far")
+    page.see(".traffic .canary", r"Canary 2: 0 of 600 requests compared so far")
     page.see(".traffic tbody", r"2 begun 5 %")
     manage(page, "DELETE", "models/said/traffic")
     page.see(".traffic tbody", r"2 called off – an operator has changed the traffic")

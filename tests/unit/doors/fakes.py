@@ -36,6 +36,7 @@ class FakeMetrics:
         self.asked_for: set[str] | None = None
         self.exposed: Iterable[str] = ("# HELP\n",)
         self.followers: list[Any] = []
+        self.value_followers: list[Any] = []
         self.handlers = HandlerMetrics()
         self.http_requests: Counter[tuple[str, str, int]] = Counter()
         #: Families that were added.

@@ -33,7 +33,7 @@ def test_every_family_is_documented_with_its_type() -> None:
     show_member(metrics, FleetMember(nobody, nobody))
     shadows = Shadows(nobody)
     families = (
-        Canaries(nobody, nobody).decisions,
+        Canaries(nobody, nobody, nobody).decisions,
         Rollouts(nobody, nobody, nobody, 0.0).ended,
         *BookmarkCounts().families,
         *usage_families(),

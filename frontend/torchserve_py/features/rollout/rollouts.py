@@ -136,7 +136,6 @@ class Rollouts:
         if old is None:
             return
         self._check(new, old)
-        self._canaries.forget(name)
         places = self._count(name, old.version) or int(not self._count(name, version))
         await self._complete(Rollout(name, version, old.version, places))
 
@@ -188,7 +187,7 @@ class Rollouts:
     async def _run(self, rollout: Rollout) -> None:
         logger.info("%s begins: it takes %d places of version %s", rollout.label, rollout.places, rollout.old)
         try:
-            await (self._take_all if rollout.kind == "rollout" else self._renew_all)(rollout)
+            await (self._take_requests if rollout.kind == "rollout" else self._renew_all)(rollout)
         except (ModelError, DoorError) as error:
             rollout.phase, rollout.why = Phase.stopped, failure_of(error).message
             logger.error("%s has stopped: %s", rollout.label, rollout.why)
@@ -201,6 +200,20 @@ class Rollouts:
             logger.info("%s is done", rollout.label)
         finally:
             self.ended.child({"model_name": rollout.name, "result": rollout.phase.value}).inc()
+
+    async def _take_requests(self, rollout: Rollout) -> None:
+        """Let the new version take all places; if that stops, the earlier weights hold again, and a canary goes on."""
+        name, before = rollout.name, dict(self._serving.weights(rollout.name))
+        self._canaries.hold(name)
+        try:
+            await self._take_all(rollout)
+        except BaseException:
+            if before and rollout.taken < rollout.places:
+                with contextlib.suppress(ModelError):
+                    self._serving.set_weights(name, before)
+            self._canaries.go_on(name)
+            raise
+        self._canaries.forget(name, f"a rollout has made version {rollout.new} the default one")
 
     async def _take_all(self, rollout: Rollout) -> None:
         name, new, old = rollout.name, rollout.new, rollout.old

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,12 @@ from typing import Any, Final, Self
 from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.management.management_calls import ManagementCalls
-from torchserve_py.features.traffic.answer_times import RecentRequests
-from torchserve_py.features.traffic.canary import Canary, Judgement, Phase, Verdict, judge
-from torchserve_py.features.traffic.traffic_body import CanaryRules, SavedCanary
+from torchserve_py.features.traffic.canary import Canary, Judgement, Phase, Verdict
+from torchserve_py.features.traffic.canary_rules import CanaryRules
+from torchserve_py.features.traffic.shadows import Shadows
+from torchserve_py.features.traffic.traffic_body import SavedCanary, ShadowRules
+from torchserve_py.features.traffic.trial import Trial
+from torchserve_py.features.traffic.version_watch import VersionWatch, memory_of
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter
 from torchserve_py.metrics.model_metrics import JobRecord
@@ -29,20 +33,34 @@ _MOST_DECISIONS: Final = 20
 _CHANGED: Final = "an operator has changed the traffic"
 
 
+#: Why a job has no answer that has nothing to do with its version.
+_NO_FAULT: Final = frozenset(
+    {Cause.sequence_expired, Cause.sequence_ended, Cause.sequence_unknown, Cause.sequence_open, Cause.sequence_moved}
+    | {Cause.step_applied, Cause.step_differs, Cause.step_gap, Cause.request_running, Cause.not_applied}
+    | {Cause.rate_limited, Cause.too_many_at_once, Cause.too_many_tokens, Cause.too_many_sequences}
+    | {Cause.unregistered, Cause.draining, Cause.version_gone}
+)
+
+
 @dataclass
 class _Run:
     """A canary that runs.
 
     Attributes:
-        began: Since when (monotonic) it is at its step.
-        recent: What the old version and the new one did lately.
-        in_step: How many requests of the new one have ended at this step.
+        began_at: Since when it runs, in seconds since 1970.
+        began, looked: Since when it is at its step, and when it was looked at last (monotonic).
+        measured: The latest measurement of the memory of workers that counts.
+        is_held: Whether a rollout has its versions' requests for now.
     """
 
     canary: Canary
+    began_at: float
     began: float
-    recent: Mapping[str, RecentRequests]
-    in_step: int = 0
+    trial: Trial
+    watches: Mapping[str, VersionWatch]
+    looked: float
+    measured: Mapping[int, int]
+    is_held: bool = False
 
 
 @dataclass
@@ -59,30 +77,35 @@ class Canaries:
     @classmethod
     def of(cls, context: DoorContext) -> Self:
         """Return those of a server."""
-        made = cls(context.serving, context.shared(ManagementCalls.of))
+        made = cls(context.serving, context.shared(ManagementCalls.of), context.shared(Shadows.of))
         context.metrics.add(made.decisions)
         context.metrics.followers.append(made.follow)
+        context.metrics.value_followers.append(made.follow_values)
         return made
 
-    def __init__(self, serving: Serving, calls: ManagementCalls) -> None:
+    def __init__(self, serving: Serving, calls: ManagementCalls, shadows: Shadows) -> None:
         self._serving = serving
         self._calls = calls
+        self._shadows = shadows
         self._runs: dict[str, _Run] = {}
         self._told: dict[str, _Told] = {}
         self.decisions = Family("ts_canary_decisions_total", Counter, "Count", "Decisions about new versions")
 
     async def begin(self, name: str, rules: CanaryRules) -> None:
-        """Give a new version its first share of the requests.
+        """Give a new version its first share of the requests, instead of the canary that the model has.
 
-        Raises ModelNotFound, ModelVersionNotFound; BadParameter: it is the default version already, or takes other
-        requests.
+        That one goes on if this is refused. Raises ModelNotFound, ModelVersionNotFound; BadParameter: it is the default
+        version already, or takes other requests, or cannot have the shadow that the rules ask for.
         """
         old = self._serving.get(name).version
         if old == self._serving.get(name, rules.version).version:
             raise BadParameter(f"Version {old} of model {name} is the default version already; name a newer one.")
+        if rules.shadow is not None:
+            self._shadows.check(name, _shadow_of(rules), of_canary=True)
         canary = Canary(rules, old)
         await self._calls.set_weights(name, canary.weights)
-        self._start(name, canary)
+        self.forget(name)
+        self._start(name, canary, time.time())
         self._decide(name, "begun", canary, "")
 
     def resume(self, name: str, saved: SavedCanary) -> None:
@@ -95,19 +118,20 @@ class Canaries:
         self._told[name] = _Told()
         self._told[name].decisions.extend(saved.decisions)
         rules, weights, present = saved.rules, {}, ""
+        every = [Canary(rules, saved.old, step) for step in range(len(rules.steps))]
         try:
             present, weights = self._serving.get(name).version, dict(self._serving.weights(name))
             self._serving.get(name, rules.version)
+            canary = next((each for each in every if present == saved.old and each.weights == weights), None)
+            if canary is not None:
+                self._start(name, canary, saved.began or time.time())
         except ModelError as error:
-            self._decide(name, "called off", Canary(rules, saved.old), f"the server has restarted: {error}")
+            self._decide(name, "called off", every[0], f"the server has restarted: {error}")
             return
-        every = [Canary(rules, saved.old, step) for step in range(len(rules.steps))]
-        canary = next((each for each in every if present == saved.old and each.weights == weights), None)
         if canary is None:
             why = "the server has restarted, and the traffic is not what the canary had made of it"
             self._decide(name, "called off", every[0], why)
             return
-        self._start(name, canary)
         self._decide(name, "resumed", canary, "the server has restarted")
 
     def saved(self) -> dict[str, SavedCanary]:
@@ -116,30 +140,60 @@ class Canaries:
             name: SavedCanary(
                 rules=run.canary.rules,
                 old=run.canary.old,
+                began=run.began_at,
                 decisions=list(self._told[name].decisions),
             )
             for name, run in self._runs.items()
         }
 
     def follow(self, name: str, version: str, jobs: Sequence[JobRecord]) -> None:
-        """Count jobs that have ended, if their version is in a canary: a `metrics.model_metrics.FollowJobs`."""
+        """Count jobs that have ended, if their version is in a canary: a `metrics.model_metrics.FollowJobs`.
+
+        Those that name their version are not shared by chance, so they are not compared. Nor are those that came before
+        the step: the first ones of a version to end are not like the others.
+        """
         run = self._runs.get(name)
-        if run is None or (recent := run.recent.get(version)) is None:
+        if run is None or run.is_held or version not in run.watches:
             return
+        side = run.trial.new if version == run.canary.rules.version else run.trial.old
         now = time.monotonic()  # the clock of jobs may have stood still with the server
         for job in jobs:
-            if not job.failed:
-                recent.count(now, job.ended_at - job.submitted_at)
-            elif isinstance(job.told, Cause) or job.told >= 500:  # else it is the client's mistake
-                recent.count(now, None)
-            else:
+            took = job.ended_at - job.submitted_at
+            if not job.by_default or now - took < run.began or job.told in _NO_FAULT:
                 continue
-            run.in_step += version == run.canary.rules.version
+            if job.failed and job.told is not Cause.cancelled:
+                if not isinstance(job.told, Cause) and job.told < 500:
+                    continue  # it is the client's mistake
+                seconds = None
+            else:
+                seconds = took  # a client that left has waited so long
+            side.ended((job.worker_id, job.sent_at) if job.sent_at else job.job_id, seconds)
 
-    def forget(self, name: str) -> None:
+    def follow_values(self, name: str, version: str, entries: Sequence[Any]) -> None:
+        """Take what a handler has reported: a `metrics.server_metrics.FollowValues`."""
+        run = self._runs.get(name)
+        if run is None or run.is_held or not run.trial.metrics or version not in run.watches:
+            return
+        for rule in run.trial.metrics:
+            for entry in entries:
+                if (value := _value_of(entry, rule.name)) is not None:
+                    rule.reported(value, new=version == run.canary.rules.version)
+
+    def forget(self, name: str, why: str = _CHANGED) -> None:
         """Judge a model's versions no more, because an operator has said who gets its requests."""
-        if (run := self._runs.pop(name, None)) is not None:
-            self._decide(name, "called off", run.canary, _CHANGED)
+        if (run := self._runs.get(name)) is not None:
+            self._end(name, run, "called off", run.canary, why)
+
+    def hold(self, name: str) -> None:
+        """Judge a model's versions no more for now: a rollout has their requests."""
+        if (run := self._runs.get(name)) is not None:
+            run.is_held = True
+
+    def go_on(self, name: str) -> None:
+        """Judge them again, from the beginning of the step."""
+        if (run := self._runs.get(name)) is not None and run.is_held:
+            run.is_held = False
+            self._begin_step(run, time.monotonic())
 
     def about(self, name: str) -> dict[str, Any]:
         """Return what is shown of a model's canary, empty if it has had none."""
@@ -153,19 +207,22 @@ class Canaries:
     async def look(self, now: float) -> None:
         """Judge each canary; ``now`` is monotonic."""
         for name, run in list(self._runs.items()):
+            if run.is_held:
+                continue
             try:
                 await self._look_at(name, run, now)
             except DoorError as error:
-                self._call_off(name, run, str(error))
+                self._end(name, run, "called off", run.canary, str(error))
             except ModelError as error:
-                self._call_off(name, run, str(error))
+                self._end(name, run, "called off", run.canary, str(error))
                 await self._give_to_default(name)
 
-    def _call_off(self, name: str, run: _Run, why: str) -> None:
+    def _end(self, name: str, run: _Run, decision: str, canary: Canary, why: str) -> None:
         """Judge a canary no more, unless an operator was faster."""
         if self._runs.get(name) is run:
             del self._runs[name]
-            self._decide(name, "called off", run.canary, why)
+            self._shadows.end(name, "the canary is over", of_canary=True)
+            self._decide(name, decision, canary, why)
 
     async def _give_to_default(self, name: str) -> None:
         """Let the default version get all requests; the weights of a canary that nobody judges would stay for ever."""
@@ -182,16 +239,12 @@ class Canaries:
         is_leaving = bool(weights) and weights.items() < wanted.items()
         if weights != wanted or present != run.canary.old:
             why = f"an operator has made {present} the default version" if weights == wanted else _CHANGED
-            self._call_off(name, run, "a version is being unregistered" if is_leaving else why)
+            why = "a version is being unregistered" if is_leaving else why
+            self._end(name, run, "called off", run.canary, why)
             if is_leaving or weights == wanted:
                 await self._give_to_default(name)
             return
-        self._add_up(name, run.canary)
-        for recent in run.recent.values():
-            recent.forget(now)
-        found: Judgement = judge(rules, run.recent[run.canary.old].record, run.recent[rules.version].record)
-        if found.verdict is Verdict.good and run.in_step < rules.min_requests:
-            found = Judgement(Verdict.unknown, f"{run.in_step} of {rules.min_requests} requests so far")
+        found = self._judged(name, run, now)
         self._told[name].now = found.why
         if found.verdict is Verdict.unknown or (found.verdict is Verdict.good and now < run.began + rules.interval_sec):
             return
@@ -202,18 +255,53 @@ class Canaries:
         if self._runs.get(name) is not run:  # an operator was faster
             return
         if canary.phase is Phase.rising:
-            self._runs[name] = _Run(canary, now, run.recent)
+            run.canary = canary
+            self._begin_step(run, time.monotonic())
             self._decide(name, "goes on", canary, found.why)
         else:
-            del self._runs[name]
-            self._decide(name, canary.phase.value, canary, found.why)
+            self._end(name, run, canary.phase.value, canary, found.why)
 
-    def _start(self, name: str, canary: Canary) -> None:
-        """Judge a canary from now on."""
-        rules = canary.rules
-        recent = {each: RecentRequests(rules.window_sec, rules.min_requests) for each in (canary.old, rules.version)}
+    def _judged(self, name: str, run: _Run, now: float) -> Judgement:
+        """Return what the trial says of all that has ended until now."""
+        rules = run.canary.rules
+        self._add_up(name, run.canary)
+        self._watch_workers(name, run, now)
+        run.trial.look(now - run.looked)
+        run.looked = now
+        found = run.trial.judge()
+        if found.verdict is not Verdict.worse and time.time() > run.began_at + rules.deadline_sec:
+            late = f"it did not get through its steps within {rules.deadline_sec} s (deadlineSec)"
+            return Judgement(Verdict.worse, f"{late}: {found.why}")
+        return found
+
+    def _watch_workers(self, name: str, run: _Run, now: float) -> None:
+        """Tell the trial of workers that died, and of memory; if more of the new version died, the step begins anew."""
+        trial, versions = run.trial, (run.canary.rules.version, run.canary.old)
+        new, old = (self._serving.status(self._serving.get(name, version)) for version in versions)
+        ours, theirs = (run.watches[version] for version in versions)
+        if trial.deaths.died(ours.died(new), theirs.died(old), ours.workers, theirs.workers):
+            self._begin_step(run, now)
+        measured = self._serving.usage.worker_memory
+        if trial.memory is not None and measured is not run.measured:
+            run.measured = measured
+            sizes = memory_of(new), memory_of(old)
+            if all(sizes):
+                trial.memory.measured(*sizes)
+
+    def _begin_step(self, run: _Run, now: float) -> None:
+        run.began = run.looked = now
+        run.trial.begin_step()
+
+    def _start(self, name: str, canary: Canary, began_at: float) -> None:
+        """Judge a canary from now on. Raises as `Shadows.begin`."""
+        versions = {version: self._serving.get(name, version) for version in (canary.old, canary.rules.version)}
+        watches = {version: VersionWatch(self._serving.status(model)) for version, model in versions.items()}
+        trial = Trial(canary.rules)
+        if trial.differences is not None:
+            self._shadows.begin(name, _shadow_of(canary.rules), trial.differences.compared)
         self._add_up(name, canary)  # what ended before is not to be judged
-        self._runs[name] = _Run(canary, time.monotonic(), recent)
+        now = time.monotonic()
+        self._runs[name] = _Run(canary, began_at, now, trial, watches, now, self._serving.usage.worker_memory)
 
     def _add_up(self, name: str, canary: Canary) -> None:
         """Have `follow` told of all that has ended. Raises ModelNotFound, ModelVersionNotFound."""
@@ -232,3 +320,17 @@ class Canaries:
         reason = f": {why}" if why else ""
         at = f", with {share} % of the requests" if share else ""
         logger.info("Canary of model %s version %s: %s%s%s", name, version, decision, at, reason)
+
+
+def _shadow_of(rules: CanaryRules) -> ShadowRules:
+    assert rules.shadow is not None
+    return ShadowRules(version=rules.version, percent=rules.shadow.percent, tolerance=rules.shadow.tolerance)
+
+
+def _value_of(entry: Any, name: str) -> float | None:
+    """Return the value of a handler's report if it is one of that metric, and a finite number."""
+    if not isinstance(entry, list | tuple) or len(entry) < 4 or entry[0] != name:
+        return None
+    value = entry[3]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None

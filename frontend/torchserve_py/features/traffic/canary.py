@@ -1,4 +1,4 @@
-"""Whether a new version of a model, its canary, gets more requests, all, or none: by what both versions did. Pure."""
+"""A canary: a new version of a model that gets more requests, all, or none, by one verdict after the other. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
-from torchserve_py.features.traffic.answer_times import Record
-from torchserve_py.features.traffic.traffic_body import CanaryRules
+from torchserve_py.features.traffic.canary_rules import CanaryRules
 
 
 class Verdict(Enum):
-    """What a comparison says of the new version."""
+    """What a trial says of the new version."""
 
-    unknown = "unknown"  # too few requests
+    unknown = "unknown"  # too few requests, or something points to its being worse
     good = "good"
     worse = "worse"
 
@@ -66,36 +65,3 @@ class Judgement(NamedTuple):
 
     verdict: Verdict
     why: str
-
-
-def judge(rules: CanaryRules, old: Record, new: Record) -> Judgement:
-    """Compare what the old and the new version did lately.
-
-    The new version is worse as soon as so many requests have failed that no further answer among the fewest that it
-    needs could mend it. A quantile counts once both versions have so many answers that one may be slower.
-    """
-    fewest = max(new.requests, rules.min_requests)
-    most_failures = (old.failure_share + rules.max_failure_increase) * fewest
-    if new.failed > most_failures:
-        shares = (
-            f"{new.failed} of {new.requests} requests failed, and {old.failed} of {old.requests} of the old version"
-        )
-        return Judgement(Verdict.worse, shares)
-    if new.requests < rules.min_requests:
-        return Judgement(Verdict.unknown, f"{new.requests} of {rules.min_requests} requests so far")
-    if not (new.succeeded and old.succeeded):
-        return Judgement(Verdict.good, f"{new.requests} requests, none to compare with")
-    text = f"an answer takes {_ms(new.mean)}, and {_ms(old.mean)} of the old version"
-    if new.mean > old.mean * rules.max_latency_ratio:
-        return Judgement(Verdict.worse, text)
-    ours, theirs = new.quantile(rules.quantile), old.quantile(rules.quantile)
-    if ours is None or theirs is None:
-        return Judgement(Verdict.good, text)
-    slow = f"{rules.quantile * 100:g} % of the answers take up to {_ms(ours)}, and {_ms(theirs)} of the old version"
-    if ours > theirs * rules.max_quantile_ratio:
-        return Judgement(Verdict.worse, slow)
-    return Judgement(Verdict.good, f"{text}; {slow}")
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms"

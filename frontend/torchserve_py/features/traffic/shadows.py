@@ -11,7 +11,7 @@ import logging
 import random
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.traffic.answer_copy import AnswerCopy
@@ -40,11 +40,22 @@ _MOST_DIFFERENCES: Final = 10
 _SHARED_MEMORY: Final = b"shared_memory_region"
 
 
+class Verdict(Protocol):
+    """Is told what came of a comparison."""
+
+    def __call__(self, *, is_same: bool) -> None:
+        """Take whether the answers were the same."""
+
+
 @dataclass(eq=False)
 class _Shadow:
-    """The shadow of a model: its rules, what came of its requests, and the tasks that compare answers."""
+    """The shadow of a model: its rules, what came of its requests, and the tasks that compare answers.
+
+    ``verdict`` is told what came of each comparison, for a canary; None: an operator has made the shadow.
+    """
 
     rules: ShadowRules
+    verdict: Verdict | None = None
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_OUTCOMES, 0))
     seconds: float = 0.0  # of its answers that were compared
     live_seconds: float = 0.0  # of those that clients got
@@ -69,14 +80,15 @@ class Shadows:
         self.requests = Family("ts_shadow_requests_total", Counter, "Count", "Requests that were to run on a shadow")
         self.seconds = Family("ts_shadow_seconds_total", Counter, "Seconds", "Time of answers that were compared")
 
-    def begin(self, name: str, rules: ShadowRules) -> None:
-        """Let a version run a share of the requests as well, from now on.
+    def check(self, name: str, rules: ShadowRules, *, of_canary: bool = False) -> None:
+        """Check that a version can be a shadow; that of a canary has a weight, and runs what the other one answers.
 
         Raises ModelNotFound, ModelVersionNotFound; BadParameter: the version answers requests itself, or has sequences,
-        or takes requests of another kind; a tolerance is given although the version compares answers itself.
+        or takes requests of another kind; a tolerance is given although the version compares answers itself; a canary
+        and an operator want different shadows.
         """
         live, shadow = self._serving.get(name), self._serving.get(name, rules.version)
-        if self._answers_itself(shadow):
+        if self._answers_itself(shadow, of_canary=of_canary):
             raise BadParameter(
                 f"Version {rules.version} of model {name} answers requests itself; a shadow must not be the "
                 "default version, and must have no weight."
@@ -89,14 +101,28 @@ class Shadows:
             raise BadParameter(f"Model {name} has sequences: its steps cannot run twice. Only others have shadows.")
         if live.kind != shadow.kind:
             raise BadParameter(f"Versions {live.version}, {rules.version} of model {name} take different requests.")
-        self.end(name, "other rules")
-        state = self._shadows[name] = _Shadow(rules)
+        present = self._shadows.get(name)
+        if present is not None and (present.verdict is not None) != of_canary and self._look_at(name) is not None:
+            owner = "an operator" if of_canary else "its canary"
+            raise BadParameter(
+                f"Model {name} has a shadow of {owner}, version {present.rules.version}; end that first."
+            )
+
+    def begin(self, name: str, rules: ShadowRules, verdict: Verdict | None = None) -> None:
+        """Let a version run a share of the requests as well, from now on; with a ``verdict`` it is that of a canary.
+
+        Raises as `check`.
+        """
+        self.check(name, rules, of_canary=verdict is not None)
+        self._drop(name, "other rules")
+        state = self._shadows[name] = _Shadow(rules, verdict)
         logger.info(
             "Shadow of model %s version %s: begun, with %g %% of the requests", name, rules.version, rules.percent
         )
 
         def watcher(answering: ServedModel, request: InferenceRequest, parts: Parts) -> None:
-            if request.by_default and random.random() * 100 < rules.percent:  # noqa: S311 - it is no secret
+            is_other = answering.version != rules.version
+            if request.by_default and is_other and random.random() * 100 < rules.percent:  # noqa: S311 - no secret
                 self._run(state, answering, request, parts)
 
         self._serving.watch(name, watcher)
@@ -113,10 +139,21 @@ class Shadows:
 
     def saved(self) -> dict[str, ShadowRules]:
         """Return what `resume` needs of each shadow."""
-        return {name: state.rules for name, state in self._shadows.items()}
+        return {name: state.rules for name, state in self._shadows.items() if state.verdict is None}
 
-    def end(self, name: str, why: str) -> None:
-        """Let a model have no shadow; do nothing if it has none."""
+    def end(self, name: str, why: str, *, of_canary: bool = False) -> None:
+        """Let a model have no shadow; do nothing if it has none, or one that an operator has made, for ``of_canary``.
+
+        Raises BadParameter: it is that of a canary.
+        """
+        if (state := self._shadows.get(name)) is None:
+            return
+        if (state.verdict is not None) == of_canary:
+            self._drop(name, why)
+        elif not of_canary:
+            raise BadParameter(f"Model {name} has a shadow of its canary, which ends with that.")
+
+    def _drop(self, name: str, why: str) -> None:
         state = self._shadows.pop(name, None)
         if state is None:
             return
@@ -128,7 +165,7 @@ class Shadows:
     def close(self) -> None:
         """End all, with the server."""
         for name in list(self._shadows):
-            self.end(name, "the server stops")
+            self._drop(name, "the server stops")
 
     def about(self, name: str) -> dict[str, Any]:
         """Return what is shown of a model's shadow, empty without one."""
@@ -156,17 +193,17 @@ class Shadows:
             return None
         try:
             model = self._serving.get(name, state.rules.version)
-            if not self._answers_itself(model):
+            if not self._answers_itself(model, of_canary=state.verdict is not None):
                 return model
             why = "it answers requests itself now"
         except ModelError as error:
             why = str(error)
-        self.end(name, why)
+        self._drop(name, why)
         return None
 
-    def _answers_itself(self, model: ServedModel) -> bool:
+    def _answers_itself(self, model: ServedModel, *, of_canary: bool) -> bool:
         is_default = self._serving.get(model.name).version == model.version
-        return is_default or model.version in self._serving.weights(model.name)
+        return is_default or (not of_canary and model.version in self._serving.weights(model.name))
 
     def _run(self, state: _Shadow, answering: ServedModel, request: InferenceRequest, parts: Parts) -> None:
         """Run a request on the shadow, too, unless that is not possible or too much."""
@@ -225,6 +262,8 @@ class Shadows:
 
     def _count(self, state: _Shadow, model: ServedModel, outcome: str) -> None:
         state.outcomes[outcome] += 1
+        if state.verdict is not None and outcome != "dropped":
+            state.verdict(is_same=outcome == "same")
         labels = {"model_name": model.name, "model_version": model.version, "outcome": outcome}
         self.requests.child(labels).inc()
 

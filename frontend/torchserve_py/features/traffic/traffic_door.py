@@ -29,11 +29,26 @@ _BODY: Final = {
             "required": ["version"],
             "properties": {
                 "version": TEXT,
-                "steps": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 100}},
-                **{key: {"type": "integer", "minimum": 1} for key in ("intervalSec", "minRequests", "windowSec")},
+                "steps": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 99}},
+                **{key: {"type": "integer", "minimum": 1} for key in ("intervalSec", "minRequests", "deadlineSec")},
                 **{
                     key: {"type": "number", "minimum": 0}
-                    for key in ("maxFailureIncrease", "maxLatencyRatio", "quantile", "maxQuantileRatio")
+                    for key in (
+                        *("maxFailureIncrease", "maxLatencyRatio", "quantile", "maxQuantileRatio"),
+                        *("maxDeathRatio", "maxMemoryRatio"),
+                    )
+                },
+                "metrics": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["name"],
+                        "properties": {"name": TEXT, "maxRatio": {"type": "number"}, "minRatio": {"type": "number"}},
+                    },
+                },
+                "shadow": {
+                    "type": "object",
+                    "properties": {key: {"type": "number"} for key in ("percent", "tolerance", "maxDifferent")},
                 },
             },
         },
@@ -80,7 +95,6 @@ class TrafficDoor(Door):
         except ValueError as error:
             raise bad_request(f"The body is no traffic of a model: {error}") from None
         if wanted.canary is not None:
-            self._canaries.forget(name)
             await self._canaries.begin(name, wanted.canary)
         else:
             assert wanted.weights is not None
