@@ -99,8 +99,9 @@ def test_a_clock_that_was_set_forward_ends_no_lease_and_expires_no_sequence(
     with redis.Redis.from_url(redis_server.url) as operator:
         # For these servers Redis's clock showed an hour less before: it has been set forward since.
         for store in (mine, same, other):
-            monkeypatch.setattr(store._clock, "_low", store._clock._low - 3600)
-            monkeypatch.setattr(store._clock, "_high", store._clock._high - 3600)
+            for clock in (store._clock, store._idle_clock):
+                monkeypatch.setattr(clock, "_low", clock._low - 3600)
+                monkeypatch.setattr(clock, "_high", clock._high - 3600)
         shift(operator, model, -3600)
         assert acquire(other, "s").refusal == Held()
         acquired = acquire(same, "s")  # by its own server, which knows that it has just been used
@@ -111,3 +112,21 @@ def test_a_clock_that_was_set_forward_ends_no_lease_and_expires_no_sequence(
     assert mine.commit([step(lease, "late")]) == [False]
     for store in (mine, same, other):
         store.close()
+
+
+def test_what_a_worker_knew_of_the_clock_does_not_die_with_it(redis_server: RedisServer) -> None:
+    """Redis's clock is set half an hour forward, and then the worker is killed: another one continues the sequence."""
+    model = uuid.uuid4().hex
+    killed = open_store(redis_server.url, model=model, lease=1.0)
+    watch = killed.watch()
+    watch.wait()
+    do(killed, "s", "one")
+    with redis.Redis.from_url(redis_server.url) as operator:
+        shift(operator, model, -1800)
+        clocks = f"tsq:{{{model}}}clocks"
+        for machine, offsets in operator.hgetall(clocks).items():
+            operator.hset(clocks, machine, " ".join(str(float(each) - 1800) for each in offsets.split()))
+    again = open_store(redis_server.url, model=model, lease=1.0)
+    assert acquire(again, "s", active_since={"s": boot_time()}).state == b"state one"
+    for each in (watch, killed, again):
+        each.close()

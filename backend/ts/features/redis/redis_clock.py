@@ -37,6 +37,15 @@ class RedisClock:
                 return
         self._low, self._high, self._ahead_since = low, high, None
 
+    @property
+    def offset(self) -> float:
+        """What Redis's clock shows more than `boot_time`, at least."""
+        return self._low
+
+    def begin_with(self, offset: float) -> None:
+        """Take over what another process of this machine has known."""
+        self._low = self._high = offset
+
     def shown_at(self, moment: float) -> float:
         """Return what Redis's clock showed at a moment (seconds since 1970), or less by the time of an answer."""
         return max(0.0, self._low + moment)

@@ -7,6 +7,7 @@ tsq:{model}state:ID        the state, raw; its checksum is in the record's head
 tsq:{model}ids:ID          the digests of the request ids, one after the other
 tsq:{model}log:ID          a list: what leads from the state to the last step, sealed, one for each step
 tsq:{model}damaged:ID      a hash that could not be read, set aside by a repair
+tsq:{model}clocks          a hash: by machine, how far Redis's clock is ahead of the machine's, as its workers know
 tsq:{model}served          a sorted set: which versions of the model are served, and until when that is believed
 tsq:{model}asked:OWNER     a channel: the ids of sequences that the server OWNER is asked to let go
 tsq:{model}copied          written only to wait until the replicas have everything that was written before
@@ -38,8 +39,8 @@ class Keys:
         self.prefix = f"tsq:{{{model}}}"
         self.sequence = f"{self.prefix}{SEQUENCE}:"
         self.asked = f"{self.prefix}asked:"
-        self.served, self.copied, self.converted = (
-            f"{self.prefix}{name}" for name in ("served", "copied", "converted")
+        self.served, self.copied, self.converted, self.clocks = (
+            f"{self.prefix}{name}" for name in ("served", "copied", "converted", "clocks")
         )
 
     def of(self, sequence_id: str, kind: str = SEQUENCE) -> str:

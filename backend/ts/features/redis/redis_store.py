@@ -39,7 +39,7 @@ from ts.features.redis.redis_record import (
 )
 from ts.features.redis.redis_scripts import ACQUIRE, COMMIT, END, PEEK, RELEASE, RENEW
 from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, SequenceRecord, check_state, unpack_head
-from ts.features.sequence_steps.server_identity import is_gone
+from ts.features.sequence_steps.server_identity import is_gone, machine
 from ts.features.sequence_steps.state_log import read_latest
 from ts.features.sequence_steps.stores.store import (
     IDLE,
@@ -103,6 +103,9 @@ class RedisStore(Store):
             self._client.register_script, (ACQUIRE, PEEK, RENEW, RELEASE, COMMIT, END)
         )
         self._clock = RedisClock(settings.lease)
+        #: For idle times: a jump is believed once no sequence can be idle by a moment that was noted before it.
+        self._idle_clock = RedisClock(max(settings.lease, settings.lifetime))
+        self._call(self._recall_clock)
         self._call(self._read_clock)
         check_keeping(self._connection.name, told_by(self._connection), replicas)
         convert(self._connection, self._keys, settings)
@@ -166,11 +169,11 @@ class RedisStore(Store):
             limits = (self._lease, self._lifetime, self._state_left, self._open_left, self._closed_left)
             rows: list[Any] = []
             for sequence_id, fence, moment in zip(sequence_ids, fences, since, strict=True):
-                rows += (fence, self._redis_time(moment), gone.get(sequence_id, ""))
+                rows += (fence, _milliseconds(self._idle_clock.shown_at(moment)), gone.get(sequence_id, ""))
             return [*own, *limits, self._most_ids, self._redis_time(asked_at), *rows]
 
         now, results = self._run(self._acquire, sequence_ids, arguments, copied=True)
-        self._clock.heard(now / 1000, asked_at)
+        self._heard(now / 1000, asked_at)
         holders = {
             sequence_id: result[1].decode(errors="replace")
             for sequence_id, result in zip(sequence_ids, results, strict=True)
@@ -378,7 +381,7 @@ class RedisStore(Store):
     def watch(self) -> Watch:
         from ts.features.redis.redis_watch import RedisWatch
 
-        return RedisWatch(self._settings, self._url, self._keys)
+        return RedisWatch(self._settings, self._url, self._keys, self._known_clock)
 
     def close(self) -> None:
         self._client.close()
@@ -386,7 +389,24 @@ class RedisStore(Store):
     def _read_clock(self) -> None:
         asked_at = boot_time()
         seconds, microseconds = self._client.time()
-        self._clock.heard(seconds + microseconds / 1_000_000, asked_at)
+        self._heard(seconds + microseconds / 1_000_000, asked_at)
+
+    def _heard(self, shown: float, asked_at: float) -> None:
+        self._clock.heard(shown, asked_at)
+        self._idle_clock.heard(shown, asked_at)
+
+    def _recall_clock(self) -> None:
+        """Take over what workers of this machine knew of Redis's clock: a worker that has died may have seen a jump."""
+        found: Any = self._client.hget(self._keys.clocks, machine())
+        try:
+            offset, idle_offset = map(float, (found or b"").split())
+        except ValueError:
+            return
+        self._clock.begin_with(offset)
+        self._idle_clock.begin_with(idle_offset)
+
+    def _known_clock(self) -> str:
+        return f"{self._clock.offset} {self._idle_clock.offset}"
 
     def _redis_time(self, moment: float) -> int:
         return _milliseconds(self._clock.shown_at(moment))

@@ -9,13 +9,14 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import redis
 
 from ts.features.redis.redis_client import open_client
 from ts.features.redis.redis_keys import Keys
+from ts.features.sequence_steps.server_identity import machine
 from ts.features.sequence_steps.stores.store import SERVED_SECONDS, StoreSettings, Watch
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,9 @@ _ANSWER_LIMIT: Final = 2.0
 _SLICE: Final = 0.1
 _PAUSE: Final = 1.0
 _SEPARATOR: Final = "\0"
+
+#: For how long what a machine knows of the clock is kept (seconds).
+_CLOCK_KEPT: Final = 7 * 86_400
 
 #: ARGV: for how long it is believed (ms), the member. Returns how many versions are served.
 _TELL: Final = """
@@ -59,8 +63,9 @@ def is_served(version: str, states: str, members: Sequence[bytes]) -> bool:
 class RedisWatch(Watch):
     """Hears by a subscription, and tells every third of a lease that the version is served."""
 
-    def __init__(self, settings: StoreSettings, url: str, keys: Keys) -> None:
+    def __init__(self, settings: StoreSettings, url: str, keys: Keys, known_clock: Callable[[], str]) -> None:
         self._keys = keys
+        self._known_clock = known_clock
         self._channel = keys.asked + settings.owner
         self._interval = settings.lease / 3
         self._believed = round((settings.lease + SERVED_SECONDS) * 1000)
@@ -98,6 +103,8 @@ class RedisWatch(Watch):
             self._subscription.subscribe(self._channel)
         if time.monotonic() >= self._next:
             self._tell([self._keys.served], [self._believed, self._member])
+            self._client.hset(self._keys.clocks, machine(), self._known_clock())
+            self._client.expire(self._keys.clocks, _CLOCK_KEPT)
             self._next = time.monotonic() + self._interval
         heard: list[str] = []
         while not (heard or self._closed.is_set()) and (left := end - time.monotonic()) > 0:

@@ -28,6 +28,11 @@ def is_gone(identity: str) -> bool:
     return started(int(pid)) != since
 
 
+def machine() -> str:
+    """Return the boot of this machine; empty without /proc."""
+    return _place().partition(":")[0]
+
+
 def _place() -> str:
     """Return the boot of the machine and the namespace of process ids; empty without /proc."""
     try:
