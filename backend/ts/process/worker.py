@@ -22,10 +22,11 @@ from functools import partial
 from typing import Any
 
 from ts.connection.batch_claims import BatchClaims
-from ts.connection.frontend_connection import Connection, FollowerConnection
+from ts.connection.frontend_connection import Connection, FollowerConnection, FrontendGone
 from ts.connection.heartbeat import Heartbeat
 from ts.jobs import device_loss
 from ts.jobs.errors import LoadError, users_traceback, wire_text
+from ts.jobs.processor_share import use_processors
 from ts.process.no_new_privileges import gain_no_privileges
 from ts.process.parent_death import die_with_parent
 from ts.protocol import messages
@@ -93,9 +94,11 @@ def load(connection: Connection, heartbeat: Heartbeat) -> Callable[[], None] | N
         raise ValueError(f"expected the message {messages.LOAD!r} first, got {message!r}")
     loading: Load = message[1]
     loading["model_dir"] = loading["model_dir"] or os.getcwd()  # noqa: PTH109 - a text
+    use_processors(loading["processors"])
+    del sys.argv[1:]  # they are this process's: a model that parses arguments finds none
     try:
         serve_model, declares = load_model(loading, connection, heartbeat)
-    except (SystemExit, KeyboardInterrupt):
+    except (FrontendGone, KeyboardInterrupt):
         raise
     except BaseException as error:  # a panic of Rust code, as tokenizers have it, is no Exception
         place = users_traceback(error)
@@ -140,6 +143,8 @@ def load_failure(error: BaseException) -> tuple[int, str]:
         return 507, "System out of memory"
     if isinstance(error, LoadError):
         return 500, str(error)
+    if isinstance(error, SystemExit):
+        return 500, f"The model's code called sys.exit({error.code!r}) while it was loaded"
     shown = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and str(error) == f"No module named {error.name!r}":
         return 500, f"{shown}; it is neither beside the model nor installed for {sys.executable}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ts.connection.frontend_connection import Connection
+from ts.connection.frontend_connection import Connection, FrontendGone
 from ts.jobs import device_loss
 from ts.jobs.errors import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, users_traceback
 from ts.jobs.row import Row
@@ -69,7 +69,10 @@ class Batch:
         started = time.perf_counter()
         try:
             return self.checked(self._service.entry_point([row.data for row in self.rows], self._service.context))
-        except (SystemExit, KeyboardInterrupt):
+        except (FrontendGone, KeyboardInterrupt):
+            raise
+        except SystemExit as error:
+            logger.error("The handler called sys.exit(%r), which ends this worker.", error.code)
             raise
         except BaseException as error:  # a panic of Rust code, as tokenizers have it, is no Exception
             steps, is_fresh = self._service.steps, not any(row.done or row.streaming for row in self.rows)

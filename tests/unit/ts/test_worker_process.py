@@ -139,10 +139,46 @@ def test_the_token_is_gone_from_the_environment_that_handlers_see(start: Callabl
     assert jobs.receive()[1][0][5] == b"null"
 
 
+def test_a_model_that_parses_arguments_finds_none(start: Callable[..., Any], tmp_path: Path) -> None:
+    _, jobs, _ = start(
+        "import argparse\nOPTIONS = argparse.ArgumentParser().parse_args()\ndef handle(data, context):\n    return data"
+    )
+    assert load(jobs, tmp_path) == OK
+
+
+def test_a_handler_that_exits_leaves_a_line(start: Callable[..., Any], tmp_path: Path) -> None:
+    process, jobs, _ = start("import sys\ndef handle(data, context):\n    if data:\n        sys.exit(0)")
+    load(jobs, tmp_path)
+    jobs.send("infer", [row("a")])
+
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
+    assert "The handler called sys.exit(0), which ends this worker." in output
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "3 3"), ("7", "7 None")])
+def test_libraries_use_the_workers_share_of_the_processors(
+    start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, expected: str
+) -> None:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    _, jobs, _ = start(
+        "import os\n"
+        "FOUND = os.environ.get('OMP_NUM_THREADS'), os.environ.get('OPENBLAS_NUM_THREADS')\n"
+        "def handle(data, context):\n    return data and ['%s %s' % FOUND]"
+    )
+    load(jobs, tmp_path, processors=3)
+    jobs.send("infer", [row("a")])
+
+    assert jobs.receive()[1][0][5] == expected.encode()
+
+
 @pytest.mark.parametrize(
     ("statement", "status", "message"),
     [
         ("raise ValueError('bad weights')", 500, "ValueError: bad weights"),
+        ("raise SystemExit(3)", 500, "The model's code called sys.exit(3) while it was loaded"),
         ("raise BaseException('a panic of Rust code')", 500, "BaseException: a panic of Rust code"),
         ("raise MemoryError()", 507, "System out of memory"),
         ("raise RuntimeError('CUDA out of memory')", 507, "System out of memory"),

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ts.jobs.errors import LoadError
+from ts.jobs.processor_share import thread_count
 
 
 def load_model(path: str) -> Any:
@@ -16,7 +17,9 @@ def load_model(path: str) -> Any:
         if suffix == ".onnx":
             import onnxruntime
 
-            return onnxruntime.InferenceSession(path)
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = thread_count()
+            return onnxruntime.InferenceSession(path, options)
         if suffix == ".joblib":
             import joblib
 
