@@ -27,7 +27,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
@@ -62,6 +62,10 @@ if TYPE_CHECKING:
     Attendant = Callable[["Server"], Coroutine[None, None, None]]
 
 logger = logging.getLogger(__name__)
+
+#: What new files and folders never are, whatever the umask that the server is started with: writable for other users.
+#: Workers inherit it. What holds keys, states or requests is made for the server's user alone.
+_NOT_FOR_OTHERS: Final = 0o022
 
 STARTED_LINE = "Model server started."
 
@@ -308,7 +312,11 @@ def _flush_logs() -> None:
 
 
 def configure_logging(settings: Settings) -> None:
-    """Send each log where a plugin says, else all to standard output. Raises LogConfigError, OSError."""
+    """Send each log where a plugin says, else all to standard output. Raises LogConfigError, OSError.
+
+    From here on the process makes files, so here it takes care that no other user can write to any of them.
+    """
+    os.umask(os.umask(_NOT_FOR_OTHERS) | _NOT_FOR_OTHERS)
     if module := module_of("logging"):
         importlib.import_module(module).configure_logging(settings)
     else:

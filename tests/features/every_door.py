@@ -265,8 +265,8 @@ class Session(OverHttp):
         **codes: Any,
     ) -> None:
         super().__init__(name, codes)
-        self._path, self._step, self._code_in = path, step, code_in
-        self._greets, self._config = greets, config or {}
+        self.path, self.step, self._code_in = path, step, code_in
+        self.greets, self._config = greets, config or {}
         self.part = part  # type: ignore[method-assign]
 
     def model(self, name: str) -> FakeModel:
@@ -277,16 +277,16 @@ class Session(OverHttp):
 
     async def call(self, model: str = "m", *, size: int = 1, token: str | None = None) -> Call:
         address = self.doors.address()
-        url = f"ws://{address.host}:{address.port}{self._path.format(model)}"
+        url = f"ws://{address.host}:{address.port}{self.path.format(model)}"
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         try:
             socket = await connect(url, additional_headers=headers, compression=None, max_size=None, max_queue=1)
         except InvalidStatus as refused:
             body = refused.response.body or b""
             raise Refused(refused.response.status_code, body.decode()) from refused
-        if self._greets:
+        if self.greets:
             await socket.recv()
-        for message in self._step(size):
+        for message in self.step(size):
             await socket.send(message)
         return SocketCall(socket, self._code_in)
 
@@ -355,7 +355,7 @@ class OverGrpc(Door):
     @contextlib.asynccontextmanager
     async def served(self, registry: FakeServing, folder: Path, **settings: Any) -> AsyncIterator[None]:
         wants_tokens = not settings.get("disable_token_authorization", True)
-        tokens = GeneratedKeys(folder / "key_file.json", 60) if wants_tokens else None
+        self.tokens = tokens = GeneratedKeys(folder / "key_file.json", 60) if wants_tokens else None
         known = make_settings(folder, grpc_inference_port=0, grpc_management_port=0, **settings)
         context = DoorContext(known, registry, FakeMetrics(), tokens)  # type: ignore[arg-type]
         self.serving = GrpcServing(await start_grpc_doors(context), registry)

@@ -6,6 +6,8 @@
 from pathlib import Path
 from typing import ClassVar
 
+from torchserve_py.url_secrets import without_secrets
+
 
 class StatusError(Exception):
     """An error that TorchServe's API tells with a status and a type.
@@ -18,6 +20,7 @@ class StatusError(Exception):
     error_type: ClassVar[str]
 
     def __init__(self, message: str, detail: str = "") -> None:
+        message, detail = without_secrets(message), without_secrets(detail)
         separator = " " if message.endswith(".") else ": "
         super().__init__(f"{message}{separator}{detail}" if detail else message)
         self.message = message

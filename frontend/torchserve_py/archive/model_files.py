@@ -25,6 +25,7 @@ from torchserve_py.archive.locate import PYTHON_SUFFIX
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, describe, read
 from torchserve_py.plugins import module_of, sources
 from torchserve_py.settings.model_spec import fallback_name
+from torchserve_py.url_secrets import without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> Mode
             for key in ("createdOn", "archiverVersion"):  # as TorchServe warns
                 if manifest.raw.get(key) is None:
                     text = "%s: %s is missing in %s; was it made by torch-model-archiver?"
-                    logger.warning(text, url, key, MANIFEST_PATH)
+                    logger.warning(text, without_secrets(url), key, MANIFEST_PATH)
             if manifest.handler:
                 contract = TORCHSERVE
         else:

@@ -10,6 +10,7 @@ from torchserve_py.archive.errors import ArchiveExists
 from torchserve_py.archive.locate import locate
 from torchserve_py.archive.model_files import ModelFiles, open_model
 from torchserve_py.settings.model_spec import is_url
+from torchserve_py.url_secrets import without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ def obtain(
     except ArchiveExists as error:
         if not reuse or not error.file.is_file():
             raise
-        logger.info("%s is not downloaded again: the model store has %s", url, error.file.name)
+        logger.info("%s is not downloaded again: the model store has %s", without_secrets(url), error.file.name)
         return open_found(error.file)
     try:
         return replace(open_found(archive), downloaded=archive)

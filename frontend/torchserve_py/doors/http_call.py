@@ -12,10 +12,12 @@ import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from torchserve_py.doors.credentials import NO_CREDENTIAL, key_of
 from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpExchange, failure_answer
 from torchserve_py.doors.failures import (
     EXPECTED_ERRORS,
     DoorError,
+    Failure,
     method_not_allowed,
     not_found,
     unreadable_request,
@@ -149,8 +151,10 @@ class HttpCall(Request):
             self._route = route
             if route.applies is not None and not route.applies(self, values):
                 continue
-            if tokens is not None and route.token is not None:
-                tokens.check(route.token, self.headers.get("Authorization"), values.get("model_name"))
+            if tokens is not None:
+                self.credential = NO_CREDENTIAL
+                if route.token is not None:
+                    self.credential = tokens.admit(route.token, key_of(self), values.get("model_name"))
             if self.method in route.methods:
                 reply = route.handler(self, values)
                 if reply is not None:
@@ -217,8 +221,11 @@ class HttpCall(Request):
         return after_body(body)
 
     def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._wait(coroutine))
-        self._task.add_done_callback(lambda _: coroutine.close())  # it may not have begun when the client left
+        self._task = task = asyncio.get_running_loop().create_task(self._wait(coroutine))
+        task.add_done_callback(lambda _: coroutine.close())  # it may not have begun when the client left
+        if self.credential is not None and (exchange := self._exchange) is not None:
+            forget = self.credential.hold(exchange.name, self._lose_right)
+            task.add_done_callback(lambda _: forget())
 
     async def _wait(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
         try:
@@ -238,7 +245,8 @@ class HttpCall(Request):
         try:
             if self.stage is WAITING:
                 if not is_expected:
-                    logger.error("%s %s failed.", self.method, ascii(self.target), exc_info=error)
+                    target = ascii(access_log.without_secrets(self.target))
+                    logger.error("%s %s failed.", self.method, target, exc_info=error)
                 elif self._exchange is None and (telling := self._refused(error)) is not None:
                     self._run(telling)
                     return
@@ -259,6 +267,13 @@ class HttpCall(Request):
         except Exception:
             logger.exception("An answer could not be written")
             self.finish()
+
+    def _lose_right(self, failure: Failure) -> None:
+        """End a long answer whose client's key is good no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        self.raised(DoorError(failure))
 
     def _refused(self, error: Exception) -> Coroutine[Any, Any, Reply] | None:
         """Return what answers a refused request in its route's own way, if there is such a way."""

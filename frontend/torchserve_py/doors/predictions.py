@@ -6,7 +6,7 @@ few objects as it can.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -44,12 +44,12 @@ class Session(NamedTuple):
 
 
 class InferenceDoor(Door):
-    """Turns HTTP requests into jobs, and the parts of their responses into HTTP answers."""
+    """Turns HTTP requests into jobs, and the parts of their responses into HTTP answers, in a ``dialect``."""
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: DoorContext, dialect: Callable[[str], TorchServeDialect] = TorchServeDialect) -> None:
         super().__init__(context)
         self._sequences = SequenceHeaders(context.settings)
-        self._dialect = TorchServeDialect(self._sequences.id_name)
+        self._dialect = dialect(self._sequences.id_name)
 
     def routes(self) -> Iterator[Route]:
         for path, explain, operation in (("/predictions", "False", PREDICT), ("/explanations", "True", EXPLAIN)):

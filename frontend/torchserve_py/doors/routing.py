@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from torchserve_py.doors.connection_counts import ConnectionCounts
+from torchserve_py.doors.credentials import Credential
 from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpDialect, HttpExchange
 from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.openapi import Operation
@@ -23,6 +24,7 @@ from torchserve_py.doors.requests import client_of, split_path
 from torchserve_py.doors.responses import AlreadySent, Answer, Responses
 from torchserve_py.doors.token_authorization import Authorization, TokenType
 from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.job_observer import Account
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.settings.table import Settings
@@ -175,12 +177,21 @@ class DoorContext:
 
         Raises DoorError: the request's key is not for this model.
         """
-        if self.tokens is not None:
-            inference.account = self.tokens.check_model(request.headers.get("Authorization"), model.name)
+        inference.account = self.account(request, model.name)
         inference.client = client_of(request)
         inference.request_line = request.method, request.target, request.route
         parts = self.serving.submit(model, inference)
         return HttpExchange(dialect, model, model.name, inference.sequence, parts, version, request, self.responses)
+
+    def account(self, request: Request, model: str) -> Account | None:
+        """Return the account to which a request to a model, or a workflow, is charged, if it is to one.
+
+        Raises DoorError: the request's key is not for this model, or is good no more.
+        """
+        if self.tokens is None:
+            return None
+        credential: Credential = request.credential
+        return credential.account(model)
 
     def limits(self, listener: str, *, for_operators: bool) -> tuple[Admission, RequestBudget]:
         """Return the limit of a listener's connections, and of what requests hold; all listeners share both.

@@ -17,6 +17,7 @@ LOGGER_NAME: Final = "ACCESS_LOG"
 _SECRET: Final = re.compile(
     r"(?i)signature|credential|token|passw|pwd|secret|bearer|jwt|access.?key|\bsig"
     r"|(?:^|[^a-z])(?:key|auth|pass|authorization|resume|sas)(?:$|[^a-z_-])|apikey(?:$|\W)"
+    r"|^(?:(?:auth|authorization|oauth|device|user)_)?code$|^(?:assertion|hmac|otp|sid|session|session_?id|ticket)$"
 )
 #: Parameters end at ``&``; for some servers, and so for some clients, at ``;`` too.
 _PARAMETER: Final = re.compile("[^&;]+")
@@ -60,12 +61,18 @@ def flush() -> None:
 
 def _text_of(entry: _Entry, start: str, second: int) -> str:
     peer, method, target, protocol, status, seconds, _, _ = entry
-    if "?" in target:
-        path, _, query = target.partition("?")
-        target = f"{path}?{_PARAMETER.sub(lambda found: _without_secret(found[0]), query)}"
+    target = without_secrets(target)
     if not (target.isascii() and target.isprintable()):
         target = fit(target.encode("ascii", "backslashreplace").decode("ascii"))
     return f'{start}/{_client(peer)} "{method} {target} {protocol}" {status} {round(seconds * 1000)}'
+
+
+def without_secrets(target: str) -> str:
+    """Return a request's target with ``***`` for what the names of its parameters say to be secret."""
+    path, mark, query = target.partition("?")
+    if not mark:
+        return target
+    return f"{path}?{_PARAMETER.sub(lambda found: _without_secret(found[0]), query)}"
 
 
 def _more_of(entry: _Entry) -> Mapping[str, Any]:

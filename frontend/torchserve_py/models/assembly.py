@@ -25,7 +25,7 @@ from torchserve_py.scheduling.closed import Over
 from torchserve_py.serving.errors import BadParameter
 from torchserve_py.serving.serving import RegisterRequest
 from torchserve_py.serving.usage import Usage
-from torchserve_py.settings.server_settings import sources
+from torchserve_py.settings.server_settings import secret_variables
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment as DeviceAssignment
@@ -80,7 +80,7 @@ class Assembly:
         self._worker_numbers = itertools.count(settings.initial_worker_port)
         self._next_distribution_number = settings.initial_distribution_port
         hidden = settings.blacklist_env_vars
-        secret = {each.env for each in sources().values() if each.secret}
+        secret = secret_variables() | settings.secret_variables
         hidden_variables = frozenset(
             name for name in os.environ if name in secret or (hidden and hidden.fullmatch(name))
         )

@@ -37,6 +37,7 @@ from torchserve_py.serving.usage import Usage
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.table import Settings
+from torchserve_py.url_secrets import without_secrets
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.startup import WorkerFailed
@@ -410,9 +411,11 @@ class ModelRegistry(ServedModels):
         try:
             return await self._prepare(wanted.request, at_startup=True)
         except (ArchiveError, ModelError, OSError) as error:
-            logger.warning("Model %s is not loaded: %s%s", wanted.spec, error, remedy(wanted.request.url))
+            name = without_secrets(str(wanted.spec))
+            logger.warning("Model %s is not loaded: %s%s", name, error, remedy(wanted.request.url))
         except Exception:
-            logger.exception("Model %s is not loaded because of an error in the server", wanted.spec)
+            name = without_secrets(str(wanted.spec))
+            logger.exception("Model %s is not loaded because of an error in the server", name)
         return None
 
     def _add_at_startup(self, wanted: StartupModel, plan: Plan | None) -> None:
@@ -422,7 +425,7 @@ class ModelRegistry(ServedModels):
         try:
             model = self._add(plan)
         except VersionConflict as error:
-            logger.warning("Model %s is not loaded: %s", wanted.spec, error)
+            logger.warning("Model %s is not loaded: %s", without_secrets(str(wanted.spec)), error)
             return
         versions = self._names[model.name]
         if wanted.default and (wanted.chosen or versions.default is not model):

@@ -26,6 +26,7 @@ from torchserve_py.settings.table import (
     Effective,
     Settings,
 )
+from torchserve_py.url_secrets import without_secrets
 
 #: The settings that keep clients out or workers in, and the features that heed them.
 _PROTECTION: Final = {
@@ -88,6 +89,9 @@ class Resolution:
             raise SettingsError("\n".join(self.errors))
         made = server_settings().model_construct(**{name: each.value for name, each in self.effective.items()})
         made.origins.update({name: each.origin for name, each in self.effective.items()})
+        for name, entry in self._properties.items():
+            if name in self._file_keys and sources()[name].secret:
+                made.secret_variables.update(_REFERENCE.findall(entry.value))
         return made
 
     # The file
@@ -260,18 +264,19 @@ class Resolution:
         if name == "temp_dir" and not (self._cwd / text).is_dir():
             self._problems[name].append(f"Invalid temp directory: {text}, please check TEMP environment variable.")
             return None
-        return _Given(text, origin, f"{origin} = {text}")
+        return _Given(text, origin, f"{origin} = {_quoted(name, text)}")
 
     def _from_flag(self, name: str, flag: str) -> _Given | None:
         value = getattr(self._flags, name)
         if sources()[name].must_exist and not (self._cwd / value).is_dir():
             self._problems[name].append(f"{flag} directory not found: {value}")
             return None
-        return _Given(value, f"flag {flag}", f"{flag} {value if isinstance(value, str) else ' '.join(value)}")
+        text = value if isinstance(value, str) else " ".join(value)
+        return _Given(value, f"flag {flag}", f"{flag} {_quoted(name, text)}")
 
     def _from_file(self, name: str, entry: Property) -> _Given | None:
         place = self._place(entry)
-        quoted = f"{place}: {name} = {'********' if sources()[name].secret else entry.value}"
+        quoted = f"{place}: {name} = {_quoted(name, entry.value)}"
         try:
             text = _REFERENCE.sub(lambda reference: self._environ[reference[1]], entry.value)
         except KeyError as missing:
@@ -279,3 +284,8 @@ class Resolution:
             self._problems[name].append(f"Invalid configuration: {quoted}: {problem}")
             return None
         return _Given(text, place, quoted)
+
+
+def _quoted(name: str, text: str) -> str:
+    """Return what a user has written for a setting, for messages."""
+    return "********" if sources()[name].secret else without_secrets(text)

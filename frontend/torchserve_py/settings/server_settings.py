@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 from pydantic import GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
@@ -22,6 +22,10 @@ from torchserve_py.settings.properties import written
 from torchserve_py.settings.schemas.schema import ClosedSchema
 from torchserve_py.settings.schemas.values import choice
 from torchserve_py.settings.table import BY_RULE, Settings, Source, setting
+
+#: The variable with the key of an operator who runs commands of this program against a server: all users of a machine
+#: can see the arguments of a command.
+KEY_VARIABLE: Final = "TORCHSERVE_PY_KEY"
 
 _LAUNCHER = Settings.model_fields["worker_launcher"]
 
@@ -82,3 +86,9 @@ def default_of(name: str, cwd: Path) -> Any:
     """Return the default of a setting; relative paths start from ``cwd``."""
     default = server_settings().model_fields[name].get_default(call_default_factory=True)
     return cwd / default if isinstance(default, Path) else default
+
+
+@cache
+def secret_variables() -> frozenset[str]:
+    """Return the variables that no process with a model's code may see."""
+    return frozenset((KEY_VARIABLE, *(each.env for each in sources().values() if each.secret and each.env)))

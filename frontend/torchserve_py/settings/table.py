@@ -109,11 +109,17 @@ class Settings(ClosedSchema):
     """The effective configuration of one server. Paths are absolute where `resolution` has made it."""
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+    _secret_variables: set[str] = PrivateAttr(default_factory=set)
 
     @property
     def origins(self) -> dict[str, str]:
         """Where the value of each setting comes from, see `Effective`; `resolution` fills it."""
         return self._origins
+
+    @property
+    def secret_variables(self) -> set[str]:
+        """The variables to which settings that are secrets refer, as in ``keystore_pass=${NAME}``; filled likewise."""
+        return self._secret_variables
 
     def of(self, section: type[S]) -> S:
         """Return the settings of a plugin. Raises TypeError: they are not among these; see `server_settings`."""

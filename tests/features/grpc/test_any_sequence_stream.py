@@ -18,7 +18,7 @@ from torchserve_py.scheduling.effects import Cause
 class Conversation:
     """A client without a network: what the server's side of a call sees of it."""
 
-    seconds_left = None
+    credential = seconds_left = None
     metadata = ()
     peer = "ipv4:127.0.0.1:5"
 

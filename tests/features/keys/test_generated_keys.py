@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from torchserve_py.doors.credentials import SentKey
 from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.keys.generated_keys import GeneratedKeys
@@ -59,7 +60,6 @@ async def test_each_door_wants_its_own_key(guarded, door, method, path, kind):
         bearer(guarded, other),
         bearer(guarded, "API"),
         {"Authorization": key},
-        {"Authorization": f"bearer {key}"},
         {"Authorization": f"Bearer {key}x"},
         {"Authorization": f"Api-Key {key}x"},
         {"Authorization": "Bearer "},
@@ -69,7 +69,11 @@ async def test_each_door_wants_its_own_key(guarded, door, method, path, kind):
         answer = await guarded.request(method, path, door=door, headers=headers)
         assert answer.status == 400
         assert answer.json() == {"code": 400, "type": "InvalidKeyException", "message": REFUSED}
-    for headers in (bearer(guarded, kind), {"Authorization": f"Api-Key {key}"}):
+    good = [
+        bearer(guarded, kind),
+        *({"Authorization": f"{scheme} {key}"} for scheme in ("Api-Key", "bearer", "BEARER")),
+    ]
+    for headers in good:
         answer = await guarded.request(method, path, door=door, headers=headers)
         assert answer.status == 200
 
@@ -135,19 +139,23 @@ async def test_the_key_file_goes_with_the_server(guarded):
 def test_keys_expire(tmp_path):
     now = datetime(2024, 1, 1, tzinfo=UTC)
     tokens = GeneratedKeys(tmp_path / "keys.json", 2.5, lambda: now)
-    header = f"Bearer {keys(tmp_path / 'keys.json')['inference']}"
+    key = keys(tmp_path / "keys.json")["inference"]
     now += timedelta(seconds=149)
-    tokens.check(TokenType.inference, header)
+    credential = tokens.admit(TokenType.inference, SentKey(key, given=True))
     now += timedelta(seconds=1)
     with pytest.raises(DoorError, match="expired"):
-        tokens.check(TokenType.inference, header)
-    tokens.rotate("inference", f"Bearer {keys(tmp_path / 'keys.json')['API']}")
-    tokens.check(TokenType.inference, f"Bearer {keys(tmp_path / 'keys.json')['inference']}")
+        tokens.admit(TokenType.inference, SentKey(key, given=True))
+    with pytest.raises(DoorError, match="expired"):
+        credential.check()
+    tokens.rotate("inference", SentKey(keys(tmp_path / "keys.json")["API"], given=True))
+    tokens.admit(TokenType.inference, SentKey(keys(tmp_path / "keys.json")["inference"], given=True))
+    with pytest.raises(DoorError, match="incorrect"):
+        credential.account("m")
 
 
 def test_a_lifetime_beyond_the_calendar_is_for_ever(tmp_path):
     tokens = GeneratedKeys(tmp_path / "keys.json", 1e15)
-    tokens.check(TokenType.management, f"Bearer {keys(tmp_path / 'keys.json')['management']}")
+    tokens.admit(TokenType.management, SentKey(keys(tmp_path / "keys.json")["management"], given=True))
 
 
 def test_a_key_file_that_cannot_be_written_is_an_error(tmp_path):

@@ -88,7 +88,7 @@ def test_each_token_opens_its_own_api(server: RunningServer, keys: Keys) -> None
 
 def test_without_a_good_token_nothing_opens(server: RunningServer, keys: Keys) -> None:
     key = keys.content["inference"]["key"]
-    for header in (None, "", key, f"bearer {key}", f"Basic {key}", "Bearer ", "Bearer wrong", f"Bearer {key}x"):
+    for header in (None, "", key, f"Basic {key}", "Bearer ", "Bearer wrong", f"Bearer {key}x"):
         assert refused(get(f"{server.inference}/predictions/echo", (header and {"Authorization": header}) or None))
     assert refused(get(f"{server.inference}/ping"))
     assert refused(requests.post(f"{server.management}/models", params={"url": "x"}, timeout=60))

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
 from tests.unit.doors.fakes import make_settings
 
+from torchserve_py.doors.credentials import SentKey
 from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.keys.given_keys import GivenKeys
@@ -108,10 +109,10 @@ def test_a_key_expires(tmp_path: Path) -> None:
     now = datetime(2030, 1, 30, 23, 59, tzinfo=UTC)
     file = write(tmp_path / "keys", {"name": "old", "key": "a", "expires": "2030-01-31"})
     keys = given(file, now=lambda: now)
-    keys.check(INFERENCE, "Bearer a")
+    keys.admit(INFERENCE, SentKey("a", given=True))
     now += timedelta(minutes=1)
     with pytest.raises(DoorError, match=r"The key 'old' expired at 2030-01-31T00:00:00\+00:00") as refused:
-        keys.check(INFERENCE, "Bearer a")
+        keys.admit(INFERENCE, SentKey("a", given=True))
     assert refused.value.failure.status == 401
 
 
@@ -120,24 +121,24 @@ def test_the_file_replaces_keys_and_damage_does_not(tmp_path: Path, caplog: pyte
     keys = given(file)
     write(file, {"key": "new"}, {"key": "boss", "scope": "management"})
     keys.reload()
-    keys.check(INFERENCE, "Bearer new")
-    keys.check(MANAGEMENT, "Api-Key boss")
+    keys.admit(INFERENCE, SentKey("new", given=True))
+    keys.admit(MANAGEMENT, SentKey("boss", given=True))
     with pytest.raises(DoorError, match="not one of this server's"):
-        keys.check(INFERENCE, "Bearer old")
+        keys.admit(INFERENCE, SentKey("old", given=True))
     for damage in ('{"keys": [{"key": "sécret"}]}', "[", ""):
         file.write_text(damage)
         keys.reload()
-        keys.check(INFERENCE, "Bearer new")
+        keys.admit(INFERENCE, SentKey("new", given=True))
     assert "The keys stay as they are: keys_file" in caplog.text
     assert "sécret" not in caplog.text
     file.unlink()
     keys.reload()
-    keys.check(INFERENCE, "Bearer new")
+    keys.admit(INFERENCE, SentKey("new", given=True))
 
 
 def test_what_runs_goes_on_to_count_when_the_file_is_read_again(tmp_path: Path) -> None:
     def begin() -> Cause | None:
-        account = keys.check_model("Bearer a", "m")
+        account = keys.admit(INFERENCE, SentKey("a", given=True)).account("m")
         assert account is not None
         begun = account.begin(InferenceRequest((), b""), "m", lambda sequence_id: True)
         return begun.cause if isinstance(begun, Exceeded) else None

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from torchserve_py.doors.failures import bad_request, not_found
+from torchserve_py.doors.exchange import HttpExchange, TorchServeDialect
+from torchserve_py.doors.failures import Failure, bad_request, not_found
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import READING, Door, DoorContext, PathValues, Reply, Route
@@ -20,9 +21,11 @@ from torchserve_py.features.console.tracebacks import Tracebacks
 from torchserve_py.features.console.worker_tails import WorkerTails
 from torchserve_py.features.live.live_session_door import LiveSessionDoor
 from torchserve_py.features.open_inference.stored_models import StoredModels
+from torchserve_py.jobs.parts import Part
 from torchserve_py.serving.model_activity import SequenceOrder
 from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.url_secrets import without_secrets
 
 _VERSION: Final = "{model_name}/{model_version}"
 _MANAGEMENT: Final = TokenType.management
@@ -64,6 +67,27 @@ HEADERS: Final = (
     ("permissions-policy", "microphone=(self), camera=(), geolocation=()"),
 )
 
+#: With these headers an answer of a model, which may be HTML, runs no scripts and is taken for nothing else.
+_CONFINED: Final = (("content-security-policy", "sandbox"), ("x-content-type-options", "nosniff"))
+
+
+class _ConfinedDialect(TorchServeDialect):
+    """Whatever a model answers is no page of the console's origin, where a script could use the management key."""
+
+    def answer(self, exchange: HttpExchange, part: Part) -> Answer:
+        return _confined(super().answer(exchange, part))
+
+    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
+        return _confined(super().opening(exchange, first))
+
+    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+        return _confined(super().failure(failure, exchange))
+
+
+def _confined(answer: Answer) -> Answer:
+    names = [name for name, _ in _CONFINED]
+    return answer._replace(headers=(*(pair for pair in answer.headers if pair[0].lower() not in names), *_CONFINED))
+
 
 class ConsoleDoor(Door):
     """Shows the page and feeds it."""
@@ -80,7 +104,7 @@ class ConsoleDoor(Door):
         context.metrics.followers.append(self._finished.follow)
         self._views = LiveViews(context, sampler, tails, tracebacks, self._finished)
         self._stored = context.shared(StoredModels.of)
-        self._inference = InferenceDoor(context)
+        self._inference = InferenceDoor(context, _ConfinedDialect)
         self._live = LiveSessionDoor(context)
         context.on_close += [sampler.close, tails.detach, tracebacks.detach]
 
@@ -96,9 +120,8 @@ class ConsoleDoor(Door):
         yield Route(f"{API}/sequences/{_VERSION}", self._end_sequence, ("DELETE",), _MANAGEMENT)
         for path in (f"/console/predictions/{_VERSION}", f"/console/predictions/{_VERSION}/{{rest:path}}"):
             yield Route(path, self._predict, ("POST",), _MANAGEMENT, passes_encoding_on=True)
-        yield Route(
-            f"/console/sequences/{_VERSION}", self._open_session, ("GET",), token=None, refuse=self._live.refuse
-        )
+        sessions = f"/console/sequences/{_VERSION}"
+        yield Route(sessions, self._live.open, ("GET",), _MANAGEMENT, refuse=self._live.refuse)
 
     def _page(self, request: Request, values: PathValues) -> Answer:
         path = request.target.partition("?")[0]
@@ -111,7 +134,8 @@ class ConsoleDoor(Door):
 
     async def _store(self, request: Request, values: PathValues) -> Answer:
         stored = await self._stored.by_name()
-        locations = sorted(location for every in stored.values() for location in every)
+        found = (location for every in stored.values() for location in every)
+        locations = sorted(each for each in found if each == without_secrets(each))
         return json_answer(locations[:_MOST_LOCATIONS])
 
     async def _sequences(self, request: Request, values: PathValues) -> Answer:
@@ -144,9 +168,6 @@ class ConsoleDoor(Door):
     def _predict(self, request: Request, values: PathValues) -> Reply:
         headers = (("url_path", values.get("rest", "")), ("explain", "False"))
         return self._inference.infer(request, values["model_name"], values["model_version"], headers)
-
-    def _open_session(self, request: Request, values: PathValues) -> Reply:
-        return self._live.open(request, values, _MANAGEMENT)
 
     def _model_of(self, values: PathValues) -> ServedModel:
         return self.serving.get(values["model_name"], values["model_version"])

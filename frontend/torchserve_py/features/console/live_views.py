@@ -27,8 +27,10 @@ from torchserve_py.features.traffic.traffic_care import TrafficCare
 from torchserve_py.metrics.catalog import BATCH_BOUNDS
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import ServedConfig, ServedModel, WorkerStatus
+from torchserve_py.settings.schemas.schema import as_shown
 from torchserve_py.transport.http1.errors import ReaderStalled
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.url_secrets import without_secrets
 from torchserve_py.version import __version__
 
 API: Final = "/console/api"
@@ -100,8 +102,8 @@ class LiveViews(Door):
 
     def _may_go_on(self, request: Request) -> bool:
         try:
-            if self.context.tokens is not None:
-                self.context.tokens.check(TokenType.management, request.headers.get("Authorization"))
+            if request.credential is not None:
+                request.credential.check()
         except DoorError:
             return False
         return True
@@ -157,11 +159,12 @@ class LiveViews(Door):
         """Yield a model version with its history, and each second what it does; end once it is unregistered."""
         history = self._sampler.histories.get(model.id)
         values = {each.name: getattr(model.config, each.name) for each in fields(ServedConfig)}
+        values |= {name: value for keys in values.pop("plugin_keys").values for name, value in as_shown(keys).items()}
         declared = self.serving.declared(model)
         config = {name: value for name, value in values.items() if value not in (None, "")}
         whole: dict[str, Any] = {
             **about(model),
-            "url": model.url,
+            "url": without_secrets(model.url),
             "config": config,
             "function": declared.get("function"),
             "example": declared_example(declared),

@@ -10,6 +10,7 @@ from torchserve_py.serving.serving import Serving
 from torchserve_py.settings.properties import written
 from torchserve_py.settings.server_settings import sources
 from torchserve_py.settings.table import Settings
+from torchserve_py.url_secrets import without_secrets
 
 _HIDDEN: Final = "********"
 
@@ -25,7 +26,7 @@ def settings_shown(settings: Settings) -> list[dict[str, str]]:
 def _value(name: str, value: Any) -> str:
     if value is None or value == ():
         return "none"
-    return _HIDDEN if sources()[name].secret else str(written(value))
+    return _HIDDEN if sources()[name].secret else without_secrets(str(written(value)))
 
 
 class Machine:

@@ -65,7 +65,7 @@ class GrpcDoors:
         tls = tls_context(settings)
         if tls is not None and settings.of(TlsSettings).keystore is None:  # a key store is for HTTP alone
             self.context.tls_contexts.append(tls)
-        inference = InferenceService(settings, self.context.serving, self._open_calls, self.context.tokens).methods
+        inference = InferenceService(settings, self.context.serving, self._open_calls).methods
         open_inference = OpenInferenceService(self.context, self._open_calls).methods
         inference_services = [
             (inference_pb2, inference),

@@ -15,9 +15,10 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc import StatusCode
 
-from torchserve_py.doors.failures import CAUSE_HEADER, EXPECTED_ERRORS, DoorError
+from torchserve_py.doors.credentials import Credential, key_in_metadata
+from torchserve_py.doors.failures import CAUSE_HEADER, EXPECTED_ERRORS, DoorError, Failure
 from torchserve_py.doors.routing import DoorContext
-from torchserve_py.doors.token_authorization import Authorization, TokenType
+from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.grpc.grpc_exchange import GrpcDialect
 from torchserve_py.features.grpc.http2.call import Call, Denied, Method
 from torchserve_py.features.grpc.http2.grpc_messages import MessageLimit
@@ -30,7 +31,6 @@ from ts.protocol.request_names import REQUEST_NAME, name_among, trace_of
 
 logger = logging.getLogger(__name__)
 
-_AUTHORIZATION: Final = "authorization"
 _TRACEPARENT: Final = "traceparent"
 
 
@@ -58,7 +58,8 @@ def methods_of(
     methods = {}
     for each in service.methods:
         row = table[each.name]
-        served = _Served(f"{service.full_name}/{each.name}", row, context)
+        is_stream = bool(each.client_streaming or each.server_streaming)
+        served = _Served(f"{service.full_name}/{each.name}", row, context, is_stream=is_stream)
         admit = None if context.tokens is None else served.admit
         method = Method(
             row.serve,
@@ -79,24 +80,24 @@ def methods_of(
 class _Served:
     """A method of a server: checks keys, words failures, and writes the access log."""
 
-    def __init__(self, name: str, row: GrpcMethod, context: DoorContext) -> None:
+    def __init__(self, name: str, row: GrpcMethod, context: DoorContext, *, is_stream: bool) -> None:
         self.name = name
+        self._is_stream = is_stream
         self._row = row
         self._tokens = context.tokens
         self._is_logged = context.settings.access_log
 
-    def admit(self, metadata: Metadata, peer: str) -> Denied | None:
-        """Check the key of a call; return the status of one that is refused."""
+    def admit(self, metadata: Metadata, peer: str) -> Denied | Credential:
+        """Return what the key of a call allows; the status of a call that is refused."""
         assert self._tokens is not None, "token authorization is on"
         try:
-            self._tokens.check(self._row.token, _authorization(metadata))
+            return self._tokens.admit(self._row.token, key_in_metadata(metadata))
         except DoorError as error:
             denied = self.refuse(error)
             name = name_among(metadata)
             if self._is_logged:
                 self._note(peer, denied.code, 0.0, {"request_id": name})
             return denied if name is None else denied._replace(metadata=(*denied.metadata, (REQUEST_NAME, name)))
-        return None
 
     def refuse(self, error: Exception) -> Denied:
         """Return the status of a call that fails with an exception."""
@@ -111,6 +112,14 @@ class _Served:
             call.always_sent = ((REQUEST_NAME, name),)
         if self._is_logged:
             call.on_end.append(functools.partial(self._log, time.monotonic()))
+        if self._is_stream and call.credential is not None:
+            forget = call.credential.hold(None, functools.partial(self._lose_right, call))
+            call.on_end.append(lambda _: forget())
+
+    def _lose_right(self, call: Call, failure: Failure) -> None:
+        """End a call whose key is good no more; its handler is cancelled."""
+        denied = self.refuse(DoorError(failure))
+        call.fail(denied.code, denied.details)
 
     def _log(self, started: float, call: Call) -> None:
         code = call.code or StatusCode.OK
@@ -138,17 +147,13 @@ def client_of(call: Call) -> str:
     return client_at(unquote(call.peer.partition(":")[2].rpartition(":")[0]).strip("[]"))
 
 
-def check_model(tokens: Authorization | None, metadata: Metadata, model: str) -> Account | None:
-    """Check that the key of a call, which was admitted, may use a model; return its account, if it has one.
+def account_of(call: Call, model: str) -> Account | None:
+    """Return the account to which a call to a model is charged, if it is to one.
 
-    Raises DoorError: it may not.
+    Raises DoorError: the call's key is not for this model, or is good no more.
     """
-    return None if tokens is None else tokens.check_model(_authorization(metadata), model)
-
-
-def _authorization(metadata: Metadata) -> str | None:
-    given = next((value for key, value in metadata if key == _AUTHORIZATION), None)
-    return given if isinstance(given, str) else None
+    credential: Credential | None = call.credential
+    return None if credential is None else credential.account(model)
 
 
 def _serialized(kind: type[Message], response: Any) -> bytes:

@@ -16,7 +16,7 @@ from torchserve_py.features.grpc.grpc_exchange import GrpcExchange
 from torchserve_py.features.grpc.grpc_settings import GrpcSettings
 from torchserve_py.features.grpc.http2.call import Call
 from torchserve_py.features.grpc.http2.grpc_messages import BadMessage
-from torchserve_py.features.grpc.method_table import GrpcMethod
+from torchserve_py.features.grpc.method_table import GrpcMethod, account_of
 from torchserve_py.features.grpc.open_inference_dialect import DIALECT
 from torchserve_py.features.grpc.open_inference_requests import OpenInferenceJobs, read_request, values_of
 from torchserve_py.features.grpc.open_inference_stream import InferStream
@@ -27,6 +27,7 @@ from torchserve_py.features.open_inference import descriptions
 from torchserve_py.features.open_inference.repository import Repository
 from torchserve_py.features.open_inference.shared_memory import SharedMemory
 from torchserve_py.features.open_inference.shared_tensors import REGION
+from torchserve_py.serving.serving import ServedModel
 
 #: A response as JSON.
 _Described = dict[str, Any]
@@ -53,7 +54,7 @@ class OpenInferenceService:
         self._serving = context.serving
         self._memory = context.shared(SharedMemory.of)
         self._repository = context.shared(Repository.of)
-        self._jobs = OpenInferenceJobs(context.settings, context.serving, context.tokens)
+        self._jobs = OpenInferenceJobs(context.settings, context.serving)
         self._open_calls = open_calls
 
     @property
@@ -115,13 +116,19 @@ class OpenInferenceService:
         return {"ready": not self._context.is_leaving and self._serving.startup_ready()}
 
     async def _model_ready(self, request: messages.ModelReadyRequest, call: Call) -> _Described:
-        model = self._serving.get_latest(request.name, request.version or None)
+        model = self._model(request, call)
         return {"ready": await descriptions.model_ready(self._serving, model)}
+
+    def _model(self, request: Any, call: Call) -> ServedModel:
+        """Return the described model. Raises DoorError: the call's key is not for it; ModelError: there is none."""
+        account_of(call, request.name)
+        return self._serving.get_latest(request.name, request.version or None)
 
     def _server_metadata(self, request: Any, call: Call) -> _Described:
         return descriptions.server_metadata(self._context.settings)
 
     def _model_metadata(self, request: messages.ModelMetadataRequest, call: Call) -> _Described:
+        account_of(call, request.name)
         described = descriptions.model_metadata(self._serving, request.name, request.version or None)
         for each in (described, *described["inputs"], *described["outputs"]):
             if values := each.get("parameters"):
@@ -129,10 +136,11 @@ class OpenInferenceService:
         return described
 
     def _model_config(self, request: messages.ModelConfigRequest, call: Call) -> _Described:
-        model = self._serving.get_latest(request.name, request.version or None)
-        return {"config": descriptions.model_config(self._serving, model)}
+        return {"config": descriptions.model_config(self._serving, self._model(request, call))}
 
     def _model_statistics(self, request: messages.ModelStatisticsRequest, call: Call) -> _Described:
+        if request.name:
+            account_of(call, request.name)
         return {"model_stats": descriptions.statistics(self._serving, request.name or None, request.version or None)}
 
     async def _repository_index(self, request: messages.RepositoryIndexRequest, call: Call) -> _Described:

@@ -11,10 +11,9 @@ from google.protobuf.message import DecodeError
 from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.requests import PRIORITY, priority_in_parameter
 from torchserve_py.doors.sequences import SequenceHeaders
-from torchserve_py.doors.token_authorization import Authorization
 from torchserve_py.features.grpc.grpc_exchange import GrpcDialect, GrpcExchange
 from torchserve_py.features.grpc.http2.call import Call
-from torchserve_py.features.grpc.method_table import check_model, client_of
+from torchserve_py.features.grpc.method_table import account_of, client_of
 from torchserve_py.features.grpc.protos.open_inference_head_pb2 import RequestHead
 from torchserve_py.features.open_inference.answers import refuse_if_failing
 from torchserve_py.features.open_inference.infer_endpoints import TIMEOUT, seconds_of
@@ -114,9 +113,8 @@ def _is_in_shared_memory(inputs: list[memoryview]) -> bool:
 class OpenInferenceJobs:
     """Finds models and submits requests to them."""
 
-    def __init__(self, settings: Settings, serving: Serving, tokens: Authorization | None) -> None:
+    def __init__(self, settings: Settings, serving: Serving) -> None:
         self.serving = serving
-        self._tokens = tokens
         self._headers = SequenceHeaders(settings)
 
     def model(self, request: OpenRequest) -> ServedModel:
@@ -138,7 +136,7 @@ class OpenInferenceJobs:
         Raises DoorError: the sequence, the time limit or the priority of the request is invalid, or the sequence of a
         request to a stateful model is missing; or the workers of the model fail to start.
         """
-        account = check_model(self._tokens, metadata, model.name)
+        account = account_of(call, model.name)
         refuse_if_failing(self.serving, model)
         version = request.version
         sequence = self._sequence(model, request, metadata) if model.is_stateful else None

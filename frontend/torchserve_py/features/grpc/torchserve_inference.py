@@ -11,10 +11,10 @@ from grpc.aio import EOF
 from torchserve_py.doors.failures import bad_request, failure_of
 from torchserve_py.doors.requests import PRIORITY_HEADER, priority_in_text
 from torchserve_py.doors.sequences import SequenceHeaders, StepClaim, is_marked
-from torchserve_py.doors.token_authorization import Authorization, TokenType
+from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.grpc.grpc_exchange import GrpcDialect, GrpcExchange
 from torchserve_py.features.grpc.http2.call import Call
-from torchserve_py.features.grpc.method_table import GrpcMethod, check_model, client_of
+from torchserve_py.features.grpc.method_table import GrpcMethod, account_of, client_of
 from torchserve_py.features.grpc.protos.inference_pb2 import (
     PredictionResponse,
     PredictionsRequest,
@@ -91,15 +91,8 @@ NO_METADATA: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class InferenceService:
-    def __init__(
-        self,
-        settings: Settings,
-        serving: Serving,
-        open_calls: set[TwoWayCall],
-        tokens: Authorization | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, serving: Serving, open_calls: set[TwoWayCall]) -> None:
         self._serving = serving
-        self._tokens = tokens
         self._open_calls = open_calls
         self._max_request_size = settings.max_request_size
         self._headers = SequenceHeaders(settings)
@@ -169,7 +162,7 @@ class InferenceService:
         start and the end of a sequence, and for the id of the request mean what the headers mean. Of the call's
         metadata, what decides on the version counts. Raises DoorError: the priority is invalid.
         """
-        account = check_model(self._tokens, call.metadata, model.name)
+        account = account_of(call, model.name)
         version = request.model_version or None
         row = [(name, "", value) for name, value in request.input.items()]
         urgency = _text(request, PRIORITY_HEADER)

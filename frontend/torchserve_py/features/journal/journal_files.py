@@ -5,6 +5,7 @@ what could be written only in part is cut off again. A disk that refuses leaves 
 """
 
 import os
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -29,7 +30,7 @@ class JournalFiles:
     """
 
     def __init__(self, folder: Path, keep_hours: int, keep_bytes: int, key: bytes | None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(_ONLY_FOR_THE_SERVER | stat.S_IXUSR, parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"
         os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, _ONLY_FOR_THE_SERVER))
         probe.unlink()

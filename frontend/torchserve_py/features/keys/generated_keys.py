@@ -8,20 +8,22 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from torchserve_py.atomic_file import write_atomically
-from torchserve_py.doors.failures import INVALID_KEY
+from torchserve_py.doors.credentials import Credential, HeldCredentials, SentKey, unauthorized
+from torchserve_py.doors.failures import INVALID_KEY, Failure
 from torchserve_py.doors.token_authorization import TokenType
-from torchserve_py.features.keys.bearer import key_in, unauthorized
 from ts.protocol.regular_files import read_regular
 
 _KEY_BYTES: Final = 6
 _MOST_BYTES: Final = 100_000
 _REASON: Final = "failed. Token either incorrect, expired, or not provided correctly"
+_WRONG: Final = f"Token Authorization {_REASON}"
 _utc_now: Final = partial(datetime.now, UTC)
 
 
@@ -40,26 +42,33 @@ class GeneratedKeys:
         self._path = path
         self._minutes = minutes
         self._now = now
+        self.held = HeldCredentials()
         self._api_key = secrets.token_urlsafe(_KEY_BYTES)
         self._keys = {kind: self._new_key() for kind in TokenType}
         self._write()
 
-    def check(self, kind: TokenType, authorization: str | None, model: str | None = None) -> None:
-        """Check the header ``Authorization`` (``Bearer KEY``, ``Api-Key KEY``). Raises DoorError: the key is wrong."""
+    def admit(self, kind: TokenType, key: SentKey, model: str | None = None) -> Credential:
+        """Return what a key allows: these are for all models, and have no limits. Raises DoorError: it is wrong."""
+        found = self._keys[kind]
+        if not _is_same(key, found.text):
+            raise unauthorized(_WRONG, INVALID_KEY, given=key.given)
+        credential = _GeneratedCredential(self, kind, found.text)
+        credential.check()
+        return credential
+
+    def check(self, kind: TokenType, text: str) -> None:
+        """Check that a key which was admitted is still the one of its API. Raises DoorError: it is not, or expired."""
         key = self._keys[kind]
-        if not _matches(authorization, key.text) or self._now() >= key.expires_at:
-            raise unauthorized(f"Token Authorization {_REASON}", INVALID_KEY, given=bool(authorization))
+        if key.text != text or self._now() >= key.expires_at:
+            raise unauthorized(_WRONG, INVALID_KEY, given=True)
 
-    def check_model(self, authorization: str | None, model: str) -> None:
-        """Check nothing: these keys are for all models, and have no limits."""
+    def rotate(self, kind: str, key: SentKey) -> None:
+        """Replace a key by a new one, which the key file then holds; the old key is good no more.
 
-    def rotate(self, kind: str, authorization: str | None) -> None:
-        """Replace a key by a new one, which the key file then holds; the old key expires.
-
-        Raises DoorError: the kind is not one of `TokenType`, or ``authorization`` lacks the API key.
+        Raises DoorError: the kind is not one of `TokenType`, or ``key`` is not the API key.
         """
-        if kind not in TokenType.__members__ or not _matches(authorization, self._api_key):
-            raise unauthorized(f"Token Authentication {_REASON}", INVALID_KEY, given=bool(authorization))
+        if kind not in TokenType.__members__ or not _is_same(key, self._api_key):
+            raise unauthorized(f"Token Authentication {_REASON}", INVALID_KEY, given=key.given)
         self._keys[TokenType(kind)] = self._new_key()
         self._write()
 
@@ -88,5 +97,21 @@ def read_key(kind: TokenType, path: Path) -> str:
     return str(json.loads(read_regular(path, _MOST_BYTES))[kind]["key"])
 
 
-def _matches(authorization: str | None, key: str) -> bool:
-    return hmac.compare_digest(key_in(authorization).encode("utf-8", "surrogateescape"), key.encode())
+@dataclass(frozen=True, slots=True)
+class _GeneratedCredential(Credential):
+    keys: GeneratedKeys
+    kind: TokenType
+    text: str
+
+    def check(self, model: str | None = None) -> None:
+        self.keys.check(self.kind, self.text)
+
+    def account(self, model: str) -> None:
+        self.keys.check(self.kind, self.text)
+
+    def hold(self, model: str | None, end: Callable[[Failure], None]) -> Callable[[], None]:
+        return self.keys.held.hold(self, None, end)
+
+
+def _is_same(sent: SentKey, key: str) -> bool:
+    return hmac.compare_digest(sent.text.encode("utf-8", "surrogateescape"), key.encode())

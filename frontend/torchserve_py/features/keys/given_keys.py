@@ -6,22 +6,22 @@ the keys. Keys are meant to be random; for texts that people choose, a fast hash
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from torchserve_py.doors.failures import unsupported
+from torchserve_py.doors.credentials import Credential, HeldCredentials, SentKey, forbidden, unauthorized
+from torchserve_py.doors.failures import Failure, unsupported
 from torchserve_py.doors.token_authorization import TokenType
-from torchserve_py.features.keys.bearer import forbidden, key_in, unauthorized
 from torchserve_py.features.keys.key_account import KeyAccount
 from torchserve_py.features.keys.keys_file import KeysFileError, LimitsEntry, read_keys
 from torchserve_py.features.keys.keys_settings import GivenKey, KeysSettings
 
 logger = logging.getLogger(__name__)
 
-_UNAUTHORIZED: Final = "UnauthorizedException"
 _HOW: Final = "Send the header 'Authorization: Bearer KEY'."
 _utc_now: Final = partial(datetime.now, UTC)
 
@@ -36,8 +36,9 @@ class _Key(NamedTuple):
     account: KeyAccount | None = None
 
 
-#: What a key is for, by the SHA-256 of the key; one key may open both APIs.
-_Keys = Mapping[tuple[TokenType, str], _Key]
+#: The API that a key is for, and the SHA-256 of the key; one key may open both APIs.
+_Id = tuple[TokenType, str]
+_Keys = Mapping[_Id, _Key]
 #: By what it is seen that a file has changed: its number, its time and its size.
 _Stamp = tuple[int, int, int]
 
@@ -47,6 +48,7 @@ class GivenKeys:
 
     def __init__(self, settings: KeysSettings, now: Callable[[], datetime] = _utc_now) -> None:
         self._now = now
+        self.held = HeldCredentials()
         self._path = settings.keys_file
         self._of_settings = {
             **_of_setting(TokenType.inference, settings.inference_keys),
@@ -56,36 +58,32 @@ class GivenKeys:
         self._keys: _Keys = {}
         self._keys = self._read()
 
-    def check(self, kind: TokenType, authorization: str | None, model: str | None = None) -> None:
-        """Check the header ``Authorization`` of a request to an API, and to a model if it is for one.
+    def admit(self, kind: TokenType, key: SentKey, model: str | None = None) -> Credential:
+        """Return what the key of a request to an API, and to a model if it names one, allows.
 
         Raises DoorError: there is no key, or it is unknown or has expired (401); it is for something else (403).
         """
-        if not (text := key_in(authorization)):
-            raise unauthorized(f"This server needs a key. {_HOW}", _UNAUTHORIZED, given=bool(authorization))
-        digest = _digest(text)
-        key = self._keys.get((kind, digest))
+        if not key.text:
+            raise unauthorized(f"This server needs a key. {_HOW}", given=key.given)
+        credential = _GivenCredential(self, (kind, _digest(key.text)))
+        credential.check(model)
+        return credential
+
+    def good(self, id_: _Id, model: str | None) -> _Key:
+        """Return what a key is for now. Raises as `admit` does."""
+        key = self._keys.get(id_)
         if key is None:
+            kind, digest = id_
             if any(known == digest for _, known in self._keys):
                 raise forbidden(f"This key does not open the {kind} API.")
-            raise unauthorized(f"The key is not one of this server's. {_HOW}", _UNAUTHORIZED, given=True)
+            raise unauthorized(f"The key is not one of this server's. {_HOW}", given=True)
         if key.expires_at is not None and self._now() >= key.expires_at:
-            raise unauthorized(f"{_named(key)} expired at {key.expires_at.isoformat()}.", _UNAUTHORIZED, given=True)
-        if model is not None:
-            _check_model(key, model)
+            raise unauthorized(f"{_named(key)} expired at {key.expires_at.isoformat()}.", given=True)
+        if model is not None and key.models is not None and model not in key.models:
+            raise forbidden(f"{_named(key)} is not for the model {model!a}.")
+        return key
 
-    def check_model(self, authorization: str | None, model: str) -> KeyAccount | None:
-        """Check that the key of a request, which was checked before, may use a model; return its account.
-
-        Raises DoorError: it may not.
-        """
-        key = self._keys.get((TokenType.inference, _digest(key_in(authorization))))
-        if key is None:
-            return None
-        _check_model(key, model)
-        return key.account
-
-    def rotate(self, kind: str, authorization: str | None) -> None:
+    def rotate(self, kind: str, key: SentKey) -> None:
         """Refuse, by raising DoorError: the operator replaces these keys."""
         raise unsupported("This server was given its keys. Replace the file of the setting keys_file to rotate them.")
 
@@ -139,6 +137,23 @@ class GivenKeys:
             yield id_, _Key(entry.name, entry.scope, models, entry.expires_at, account)
 
 
+@dataclass(frozen=True, slots=True)
+class _GivenCredential(Credential):
+    """What a key allows by what is said of it now: the file may have changed since it was admitted."""
+
+    keys: GivenKeys
+    id: _Id
+
+    def check(self, model: str | None = None) -> None:
+        self.keys.good(self.id, model)
+
+    def account(self, model: str) -> KeyAccount | None:
+        return self.keys.good(self.id, model).account
+
+    def hold(self, model: str | None, end: Callable[[Failure], None]) -> Callable[[], None]:
+        return self.keys.held.hold(self, model, end)
+
+
 def _of_setting(scope: TokenType, keys: Iterable[GivenKey]) -> _Keys:
     found = {_digest(each.text, is_hash=each.is_hash): each.name for each in keys}
     of_inference = scope is TokenType.inference
@@ -154,11 +169,6 @@ def _account(name: str, digest: str) -> KeyAccount:
 
 def _digest(text: str, *, is_hash: bool = False) -> str:
     return text.lower() if is_hash else sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _check_model(key: _Key, model: str) -> None:
-    if key.models is not None and model not in key.models:
-        raise forbidden(f"{_named(key)} is not for the model {model!a}.")
 
 
 def _named(key: _Key) -> str:

@@ -33,11 +33,11 @@ async def _problems(settings: Settings, held: list[socket.socket]) -> Sequence[s
 
 
 def _background() -> Iterable[BackgroundOffer]:
-    from torchserve_py.features.keys.server_keys import follow_file
+    from torchserve_py.features.keys.server_keys import follow_keys
     from torchserve_py.features.keys.usage_report import report_usage
 
     return [
-        BackgroundOffer("following changes of keys_file", follow_file),
+        BackgroundOffer("following changes of keys", follow_keys),
         BackgroundOffer("reporting the usage of keys", report_usage),
     ]
 

@@ -14,8 +14,9 @@ from torchserve_py.features.keys.keys_settings import KeysSettings
 from torchserve_py.features.keys.usage_files import UsageFolderError, held_folder
 from torchserve_py.settings.table import Settings
 
-#: How often the file of the keys is looked at (seconds).
-_INTERVAL: Final = 1.0
+#: How often the file of the keys is looked at, and whether what is open may stay so (seconds); each of these takes
+#: less than the second that the documents promise.
+_INTERVAL: Final = 0.5
 
 
 def open_keys(settings: Settings, key_file: Path) -> Authorization:
@@ -53,11 +54,13 @@ def problem_of(settings: Settings) -> str | None:
     )
 
 
-async def follow_file(context: DoorContext) -> None:
-    """Read the file of the given keys whenever it changes, until cancelled."""
+async def follow_keys(context: DoorContext) -> None:
+    """Read the file of the given keys whenever it changes, and end what keys have opened that are good no more."""
     keys = context.tokens
     if isinstance(keys, GivenKeys) and keys.may_change:
         context.on_reload.append(keys.reload)
-    while isinstance(keys, GivenKeys) and keys.may_change:
+    while keys is not None:
         await asyncio.sleep(_INTERVAL)
-        await asyncio.to_thread(keys.reload)
+        if isinstance(keys, GivenKeys) and keys.may_change:
+            await asyncio.to_thread(keys.reload)
+        keys.held.look()

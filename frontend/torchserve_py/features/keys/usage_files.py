@@ -37,7 +37,7 @@ class UsageFolderError(Exception):
 def held_folder(folder: Path) -> Iterator[None]:
     """Make the folder, and keep other servers from it. Raises UsageFolderError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise UsageFolderError(f"usage_folder {folder}: {error.strerror or error}") from error

@@ -15,7 +15,6 @@ from torchserve_py.background_tasks import in_background
 from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
-from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.live.live_session import LiveSession
 from torchserve_py.features.live.live_steps import StepExchange
 from torchserve_py.features.live.message_forms import FOR_PAGES, FORMS, refusal
@@ -47,16 +46,11 @@ class LiveSessionDoor(SessionDoor):
 
     def routes(self) -> Iterator[Route]:
         for path in ("/sequences/{model_name}", "/sequences/{model_name}/{model_version}"):
-            yield Route(path, self.open, ("GET",), token=None, refuse=self.refuse)
+            yield Route(path, self.open, ("GET",), refuse=self.refuse)
 
-    def open(
-        self, request: Request, values: PathValues, token: TokenType = TokenType.inference
-    ) -> Coroutine[Any, Any, AlreadySent]:
-        """Open a session for a client that has the key for ``token``.
-
-        Raises DoorError: the key is wrong, the request is no handshake, the model keeps no sequences, …
-        """
-        offered = self.admit(request, token)
+    def open(self, request: Request, values: PathValues) -> Coroutine[Any, Any, AlreadySent]:
+        """Open a session. Raises DoorError: the request is no handshake, the model keeps no sequences, …"""
+        offered = self.offered_to(request)
         version = values.get("model_version")
         model = self.serving.get(values["model_name"], version)
         form = FORMS[first_known(offered, tuple(FORMS))]

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from torchserve_py.doors.credentials import Credential, without_keys
 from torchserve_py.doors.failures import DoorError, bad_request, failure_of_job
 from torchserve_py.doors.requests import client_of, priority_of
 from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent
 from torchserve_py.doors.routing import Door, DoorContext
 from torchserve_py.doors.sequences import SequenceHeaders
-from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.browser_guard.browser_guard import check_origin
 from torchserve_py.features.live.live_steps import StepTemplate
 from torchserve_py.features.live.socket_session import SocketSession
@@ -19,20 +19,12 @@ from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.request import Request
 
 SUBPROTOCOL: Final = "Sec-WebSocket-Protocol"
-#: What precedes the key in the subprotocol that OpenAI's clients send.
-OPENAI_KEY: Final = "openai-insecure-api-key."
-_BEARER: Final = "bearer."
-#: What precedes a key in a subprotocol, in any of the APIs.
-_KEY_PREFIXES: Final = (_BEARER, OPENAI_KEY)
 #: The beginnings of the handshake's headers that are not passed on with steps.
 _OF_HANDSHAKE: Final = (b"connection", b"upgrade", b"sec-websocket-", b"content-length")
 
 
 class SessionDoor(Door):
-    """Opens sessions, and closes them when the server shuts down.
-
-    Its routes need no token: the door itself checks keys, which browsers cannot send in a header.
-    """
+    """Opens sessions, and closes them when the server shuts down or their keys are good no more."""
 
     def __init__(self, context: DoorContext) -> None:
         super().__init__(context)
@@ -40,19 +32,13 @@ class SessionDoor(Door):
         self._open_sessions: set[SocketSession] = set()
         context.on_close.append(lambda: self.close_sessions(lambda session: True))
 
-    def admit(
-        self, request: Request, token: TokenType = TokenType.inference, key_prefix: str = _BEARER
-    ) -> Sequence[str]:
-        """Check the client's key and its page's origin, and return the subprotocols that it offers.
+    def offered_to(self, request: Request) -> Sequence[str]:
+        """Return the subprotocols that a client offers, without keys. Raises DoorError: its page is of another origin.
 
-        A browser, which cannot set headers, sends its key in the subprotocol that begins with ``key_prefix``. Raises
-        DoorError: the key is wrong, or the page is of another origin.
+        Any page may open a WebSocket to any server, and the browser sends what it knows of the server.
         """
-        offered = offered_by(request)
-        if self.context.tokens is not None:
-            self.context.tokens.check(token, _authorization(request, key_prefix))
         check_origin(request, self.settings)
-        return [name for name in offered if not name.startswith(key_prefix)]
+        return without_keys(offered_by(request))
 
     def _socket_of(self, request: Request, model: ServedModel, version: str | None) -> WebSocket:
         if not model.is_stateful:
@@ -70,9 +56,7 @@ class SessionDoor(Door):
 
         Raises DoorError: the content type or the priority is unusable, or the client's key is not for the model.
         """
-        account = None
-        if self.context.tokens is not None:
-            account = self.context.tokens.check_model(_authorization(request, *_KEY_PREFIXES), model.name)
+        account = self.context.account(request, model.name)
         content_type = request.headers.get("Content-Type") or request.parameter("content_type")
         if content_type and not (content_type.isascii() and content_type.isprintable()):
             raise bad_request(
@@ -111,12 +95,16 @@ class SessionDoor(Door):
             "model": model.name,
             "model_version": model.version,
         }
+        credential: Credential | None = request.credential
+        forget = None if credential is None else credential.hold(model.name, session.lose_right)
         self._open_sessions.add(session)
         try:
             socket.accept(headers)
             await session.run()
         finally:
             self._open_sessions.discard(session)
+            if forget is not None:
+                forget()
             self.leave(session)
         return ALREADY_SENT
 
@@ -146,10 +134,3 @@ def first_known(offered: Sequence[str], known: Sequence[str]) -> str:
 def offered_by(request: Request) -> list[str]:
     """Return the subprotocols that a client offers."""
     return [name.strip() for name in request.headers.get(SUBPROTOCOL, "").split(",") if name.strip()]
-
-
-def _authorization(request: Request, *prefixes: str) -> str | None:
-    """Return the header ``Authorization``, or what it would be for the key in a subprotocol."""
-    keys = (name.removeprefix(prefix) for name in offered_by(request) for prefix in prefixes if name.startswith(prefix))
-    key = next(keys, None)
-    return request.headers.get("Authorization", None if key is None else f"Bearer {key}")

@@ -21,6 +21,7 @@ from torchserve_py.features.live.session_ends import (
     FULL,
     GOING,
     GONE,
+    POLICY_VIOLATION,
     SILENT,
     SessionOver,
     check_goes_on,
@@ -116,6 +117,10 @@ class SocketSession(ABC):
         """Close the session now."""
         if not self._closed_with.done():
             self._closed_with.set_result(SessionOver(code, reason))
+
+    def lose_right(self, failure: Failure) -> None:
+        """Close the session, whose key is good no more."""
+        self.close_with(POLICY_VIOLATION, failure.message)
 
     def close_later(self) -> None:
         """Close the session once all steps have their answers."""

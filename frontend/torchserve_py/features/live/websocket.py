@@ -31,6 +31,9 @@ _SWITCHING_PROTOCOLS: Final = 101
 _LONGEST_START: Final = 10
 _MASK_SIZE: Final = 4
 _TWO_BYTES_FOLLOW, _EIGHT_BYTES_FOLLOW = 126, 127
+_LEAST_OF_EIGHT_BYTES: Final = 1 << 16
+#: The bit of an opcode that makes a frame a control frame.
+_CONTROL: Final = 0x08
 
 
 class Kind(Enum):
@@ -52,26 +55,40 @@ class Message:
     code: int = 0
 
 
+class BadFrame(Exception):
+    """The start of a frame that no client may send (RFC 6455, 5.2 and 5.5)."""
+
+
 class FrameEnds:
     """Finds where the frames of a client end, so that pieces of frames are parsed as they arrive, and no two at once.
 
     One read may hold 40,000 frames, or compressed messages of a thousand times its size.
     """
 
-    __slots__ = ("_missing", "_start")
+    __slots__ = ("_has_failed", "_missing", "_start")
 
     def __init__(self) -> None:
         #: What has come of the bytes that tell how long the frame is, and how many bytes of it are to come after them.
         self._start = bytearray()
         self._missing = 0
+        self._has_failed = False
 
     def take(self, arrived: bytearray) -> int:
-        """Return how many of these bytes belong to the frame that they begin with or continue; they count as taken."""
+        """Return how many of these bytes belong to the frame that they begin with or continue; they count as taken.
+
+        Raises BadFrame, once: where the next frame would begin is unknown then, so all that follows is taken.
+        """
+        if self._has_failed:
+            return len(arrived)
         size = self._missing
         if not size:
             taken = len(self._start)
             self._start += arrived[: _LONGEST_START - taken]
-            size = _frame_size(self._start)
+            try:
+                size = _frame_size(self._start)
+            except BadFrame:
+                self._has_failed = True
+                raise
             if not size:
                 return len(arrived)
             size -= taken
@@ -82,15 +99,23 @@ class FrameEnds:
 
 
 def _frame_size(start: bytearray) -> int:
-    """Return the bytes of the frame that starts so, the start included; 0 if the start is incomplete."""
+    """Return the bytes of the frame that starts so, the start included; 0 if the start is incomplete.
+
+    Raises BadFrame: the length is written longer than it need be, or is that of no control frame.
+    """
     if len(start) < 2:
         return 0
     size, length = 2, start[1] & 0x7F
     if length >= _TWO_BYTES_FOLLOW:
-        size += 8 if length == _EIGHT_BYTES_FOLLOW else 2
+        if start[0] & _CONTROL:
+            raise BadFrame(f"A control frame has at most {_TWO_BYTES_FOLLOW - 1} bytes.")
+        is_long = length == _EIGHT_BYTES_FOLLOW
+        size += 8 if is_long else 2
         if len(start) < size:
             return 0
         length = int.from_bytes(start[2:size])
+        if length < (_LEAST_OF_EIGHT_BYTES if is_long else _TWO_BYTES_FOLLOW):
+            raise BadFrame("The length of a frame is written in more bytes than it needs.")
     return size + length + (_MASK_SIZE if start[1] & 0x80 else 0)
 
 
@@ -266,7 +291,13 @@ class WebSocket:
         self._flush()
         end = self._connection.turns.end_of_slice()
         while self._unparsed and self._has_room:
-            size = self._frame_ends.take(self._unparsed)
+            try:
+                size = self._frame_ends.take(self._unparsed)
+            except BadFrame as error:
+                self._drop_input()
+                self._protocol.fail(CloseCode.PROTOCOL_ERROR, str(error))
+                self._flush()
+                break
             piece = bytes(self._unparsed[:size])
             del self._unparsed[:size]
             self._parse(piece)
@@ -332,12 +363,15 @@ class WebSocket:
                 return
         self._counted = here
 
-    def _refuse_more(self) -> None:
+    def _drop_input(self) -> None:
         self._is_closing = True
         self._unparsed.clear()
         self._message.clear()
         self._waiting.clear()
         self._within_frame = self._waiting_size = 0
+
+    def _refuse_more(self) -> None:
+        self._drop_input()
         self._protocol.fail(CloseCode.TRY_AGAIN_LATER, "The server has no room for this message now.")
         self._request.let_go(self._counted - self._taken_size)
         self._counted = self._taken_size

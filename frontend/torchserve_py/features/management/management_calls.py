@@ -14,6 +14,7 @@ from torchserve_py.serving.changes import Changes
 from torchserve_py.serving.serving import ModelStatus, RegisterRequest, ServedModel, Serving, WorkerStatus
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.table import Settings
+from torchserve_py.url_secrets import without_secrets
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class ManagementCalls:
     def page(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of the default versions, sorted by name; functions of workflows are not among them."""
         models = [model for model in self._serving.models() if not model.is_function]
-        entries = [{"modelName": model.name, "modelUrl": model.url} for model in models]
+        entries = [{"modelName": model.name, "modelUrl": without_secrets(model.url)} for model in models]
         return page_of("models", entries, given)
 
     async def describe(self, name: str, version: str | None, *, customized: bool) -> list[dict[str, Any]]:
@@ -217,7 +218,7 @@ def _describe(
     return {
         "modelName": model.name,
         "modelVersion": model.version,
-        "modelUrl": model.url,
+        "modelUrl": without_secrets(model.url),
         "runtime": config.runtime,
         "minWorkers": status.min_workers,
         "maxWorkers": status.max_workers,

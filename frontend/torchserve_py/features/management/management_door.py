@@ -6,6 +6,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from torchserve_py.doors.credentials import key_of
 from torchserve_py.doors.openapi import JSON, OBJECT, TEXT, Operation, Parameter, described, document
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import ANY_METHOD, Door, DoorContext, PathValues, Route
@@ -177,7 +178,7 @@ class ManagementDoor(Door):
 
     def _rotate_token(self, request: Request, values: PathValues) -> Answer:
         assert self.context.tokens is not None
-        self.context.tokens.rotate(request.parameter("type") or "", request.headers.get("Authorization"))
+        self.context.tokens.rotate(request.parameter("type") or "", key_of(request))
         return Answer(200, b"\n")
 
     def _list(self, request: Request, values: PathValues) -> Answer:

@@ -22,6 +22,7 @@ from pathlib import Path
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.plans.plan import Plan
 from torchserve_py.serving.errors import DependencyError
+from torchserve_py.settings.server_settings import secret_variables
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.launch_command import interpreter, worker_package_root
 
@@ -138,7 +139,8 @@ async def _install(command: Sequence[str], required: Sequence[Path], model_dir: 
 async def _run(command: list[str], directory: Path, model_name: str) -> None:
     """Run a command and log its output; on a time-out or a cancellation kill it with all processes it started."""
     logger.info("%s: %s", model_name, " ".join(command))
-    environment = {name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_USER")}
+    hidden = secret_variables() | {"PIP_TARGET", "PIP_USER"}  # packages run code as they are built
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=directory,

@@ -88,18 +88,17 @@ class OpenpiDoor(SessionDoor):
     """Opens episodes."""
 
     def routes(self) -> Iterator[Route]:
-        for path in ("/", "/openpi/{model_name}", "/openpi/{model_name}/{model_version}"):
-            yield Route(path, self._open, ("GET",), token=None)
+        yield Route("/", self._open, ("GET",), applies=_is_handshake)
+        for path in ("/openpi/{model_name}", "/openpi/{model_name}/{model_version}"):
+            yield Route(path, self._open, ("GET",))
         yield Route("/healthz", self._healthy, READING, token=None, operations=(_HEALTHZ,))
 
     def _healthy(self, request: Request, values: PathValues) -> Answer:
         return Answer(200, b"OK\n", (("content-type", _PLAIN),))
 
-    def _open(self, request: Request, values: PathValues) -> Coroutine[Any, Any, AlreadySent] | None:
-        """Open an episode; pass on what is no WebSocket for the path ``/``."""
-        if not values and request.headers.get("Upgrade", "").lower() != "websocket":
-            return None
-        self.admit(request)
+    def _open(self, request: Request, values: PathValues) -> Coroutine[Any, Any, AlreadySent]:
+        """Open an episode."""
+        self.offered_to(request)
         version = values.get("model_version")
         name = values.get("model_name") or request.parameter("model")
         model = self.serving.get(name, version) if name else self._only_policy()
@@ -113,3 +112,8 @@ class OpenpiDoor(SessionDoor):
         names = ", ".join(model.name for model in policies)
         told = f"several models declare openpi: {names}" if policies else "no model declares openpi"
         raise bad_request(f"Name the model, as in /openpi/NAME or /?model=NAME: {told} in its model-config.yaml.")
+
+
+def _is_handshake(request: Request, values: PathValues) -> bool:
+    """Whether a request for the path ``/``, which others answer as well, asks for a WebSocket."""
+    return request.method == "GET" and request.headers.get("Upgrade", "").lower() == "websocket"

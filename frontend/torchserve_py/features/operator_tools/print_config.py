@@ -13,6 +13,7 @@ from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.schemas.schema import Schema, expected
 from torchserve_py.settings.server_settings import server_settings, sources
 from torchserve_py.terminal import tell
+from torchserve_py.url_secrets import without_secrets
 
 _WIDEST_COLUMN = 48
 
@@ -61,7 +62,10 @@ def shown(name: str, value: Any) -> str:
     """Return the value of a setting for people: no secret, and a default that is no value in parentheses."""
     if sources()[name].secret:
         return "********"
-    return written(value) or f"({_default_text(server_settings().model_fields[name]) if value is None else 'none'})"
+    return (
+        without_secrets(written(value))
+        or f"({_default_text(server_settings().model_fields[name]) if value is None else 'none'})"
+    )
 
 
 def table(schema: type[Schema], *, defaults: bool = True) -> Iterator[str]:

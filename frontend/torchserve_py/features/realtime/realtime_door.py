@@ -12,14 +12,14 @@ from typing import Any, Final
 from torchserve_py.doors.failures import DoorError, Failure, bad_request
 from torchserve_py.doors.responses import AlreadySent
 from torchserve_py.doors.routing import PathValues, Route
-from torchserve_py.features.live.session_door import OPENAI_KEY, SUBPROTOCOL, SessionDoor, first_known
+from torchserve_py.features.live.session_door import SUBPROTOCOL, SessionDoor, first_known
 from torchserve_py.features.openai.openai_door import DIALECT
 from torchserve_py.features.realtime.client_events import BadEvent
 from torchserve_py.features.realtime.realtime_keys import transcribes
 from torchserve_py.features.realtime.realtime_session import RealtimeSession
 from torchserve_py.transport.http1.request import Request
 
-#: Subprotocols of OpenAI's browser clients: that of the API, the beta, and the beginning of the one with the key.
+#: Subprotocols of OpenAI's browser clients: that of the API, and the beta.
 _REALTIME: Final = "realtime"
 _BETA: Final = "openai-beta.realtime-v1"
 _BETA_HEADER: Final = "OpenAI-Beta"
@@ -30,10 +30,10 @@ class RealtimeDoor(SessionDoor):
     """Opens sessions of the realtime API."""
 
     def routes(self) -> Iterator[Route]:
-        yield Route("/v1/realtime", self._open, ("GET",), token=None, dialect=DIALECT)
+        yield Route("/v1/realtime", self._open, ("GET",), dialect=DIALECT)
 
     def _open(self, request: Request, values: PathValues) -> Coroutine[Any, Any, AlreadySent]:
-        offered = self.admit(request, key_prefix=OPENAI_KEY)
+        offered = self.offered_to(request)
         intent = request.parameter("intent") or _TRANSCRIPTION
         if intent != _TRANSCRIPTION:
             raise bad_request(f"intent={intent!a}: this server has sessions with intent=transcription.")

@@ -134,7 +134,10 @@ class RealtimeSession(SocketSession):
         if config.model != self._config.model:
             if self.last:
                 raise BadEvent("The session has begun with another model.", "invalid_value", "transcription.model")
-            self.template = self._door.template(self._request, self._door.serving.get(config.model))
+            try:
+                self.template = self._door.template(self._request, self._door.serving.get(config.model))
+            except DoorError as error:
+                raise BadEvent(str(error), "insufficient_permissions", "transcription.model") from error
         self._config = config
         if event.session is msgspec.UNSET:
             self._events = VllmEvents(self._events.session_id)

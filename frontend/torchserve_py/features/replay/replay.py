@@ -35,10 +35,9 @@ from torchserve_py.features.replay.replay_requests import ReplayRequest, request
 from torchserve_py.features.replay.senders import USER_AGENT, NoAnswer, NotConnected, Sender, SentAnswer
 from torchserve_py.features.replay.sequence_names import SequenceNames
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.settings.server_settings import KEY_VARIABLE
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
 
-#: The variable with the server's key: arguments of a command can be seen by all users of a machine.
-KEY_VARIABLE: Final = "TORCHSERVE_PY_KEY"
 #: The members of answers that tell one answer, or one server, from others.
 _OPENAI: Final = "openai"
 _OWN_MEMBERS: Final[Mapping[str, Sequence[str]]] = {

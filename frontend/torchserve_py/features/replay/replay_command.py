@@ -15,8 +15,9 @@ from torchserve_py.features.journal.answer_comparison import Comparison
 from torchserve_py.features.journal.read_journal import JournalReader, JournalUnreadable
 from torchserve_py.features.journal.sealed_lines import KeyUnusable, key_in
 from torchserve_py.features.replay.grpc_sender import PLAIN, TLS
-from torchserve_py.features.replay.replay import KEY_VARIABLE, Refused, Replay, ReplayPlan, ServerGone
+from torchserve_py.features.replay.replay import Refused, Replay, ReplayPlan, ServerGone
 from torchserve_py.features.replay.replay_report import ReplayReport
+from torchserve_py.settings.server_settings import KEY_VARIABLE
 from torchserve_py.terminal import tell, visible
 
 _DIFFERS: Final = 1

@@ -63,10 +63,10 @@ class BidirectionalStreamDoor(SessionDoor):
         self._realtime = RealtimeDoor(context)
 
     def routes(self) -> Iterator[Route]:
-        yield Route(BIDIRECTIONAL_STREAM, self._open, ("GET",), token=None)
+        yield Route(BIDIRECTIONAL_STREAM, self._open, ("GET",))
 
     def _open(self, request: Request, values: PathValues) -> Coroutine[Any, Any, AlreadySent]:
-        self.admit(request)
+        self.offered_to(request)
         name = request.parameter("model_name") or only_startup_model(self.serving)
         if name is None:
             raise unnamed()

@@ -36,6 +36,7 @@ class InvocationsDoor(Door):
     def _run(self, request: Request, name: str, parameters: Pairs, body: bytes | None = None) -> Reply:
         """Run a model as SageMaker does: a request to a model that keeps sequences may belong to a session."""
         model = self.serving.get(name)
+        self.context.account(request, name)  # before anything of the model's sessions is looked at
         if not model.is_stateful or request.method == "OPTIONS":
             return self._predictions.infer(request, name, None, PREDICTING, parameters=parameters, body=body)
         if body is None:

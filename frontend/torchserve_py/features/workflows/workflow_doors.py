@@ -24,6 +24,7 @@ from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.serving import RegisterRequest
 from torchserve_py.transport.http1.request import Request
+from torchserve_py.url_secrets import without_secrets
 
 _LIST: Final = Operation("listWorkflows", "List the workflows", (200, 400, 500), PAGE, gives={JSON: OBJECT})
 _REGISTER: Final = Operation(
@@ -75,7 +76,7 @@ class WorkflowManagementDoor(Door):
 
     def _list(self, request: Request, values: PathValues) -> Answer:
         workflows = self._workflows.workflows()
-        entries = [{"workflowName": each.name, "workflowUrl": each.url} for each in workflows]
+        entries = [{"workflowName": each.name, "workflowUrl": without_secrets(each.url)} for each in workflows]
         return json_answer(page_of("workflows", entries, of_query(request, _LIST)))
 
     async def _register(self, request: Request, values: PathValues) -> Answer:
@@ -113,9 +114,7 @@ class WorkflowInferenceDoor(Door):
             return json_answer(
                 document(f"RESTful API for: {workflow.name}", [(path, "POST", operation)], version="1.0.0")
             )
-        account = None
-        if self.context.tokens is not None:
-            account = self.context.tokens.check_model(request.headers.get("Authorization"), workflow.name)
+        account = self.context.account(request, workflow.name)
         content_type = content_type_of(request)
 
         def submit(body: bytes) -> HttpExchange:
@@ -149,7 +148,7 @@ def _describe(workflow: Workflow) -> dict[str, Any]:
     edges = ", ".join(f"{node}=[{', '.join(children)}]" for node, children in spec.dag.edges.items())
     return {
         "workflowName": workflow.name,
-        "workflowUrl": workflow.url,
+        "workflowUrl": without_secrets(workflow.url),
         "minWorkers": spec.defaults.min_workers,
         "maxWorkers": spec.defaults.max_workers,
         "batchSize": spec.defaults.batch_size,

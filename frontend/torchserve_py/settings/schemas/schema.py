@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from torchserve_py.url_secrets import without_secrets
+
 _SHOWN_LENGTH = 80
 _NO_LINES: Mapping[str, int] = {}
 
@@ -53,6 +55,27 @@ class Schema(BaseModel):
     def field_of(cls, key: str) -> FieldInfo | None:
         """Return the field of a key as users write it, or None for a key that is not known."""
         return next((field for name, field in cls.model_fields.items() if key in (field.validation_alias, name)), None)
+
+
+def as_shown(values: Schema) -> dict[str, Any]:
+    """Return the keys that are given, and not by their defaults, for pages: without secrets, and those in URLs."""
+    fields = type(values).model_fields
+    given = ((str(field.alias or name), field, getattr(values, name)) for name, field in fields.items())
+    return {
+        name: _as_shown(value) if field.repr else "********"
+        for name, field, value in given
+        if value != field.get_default(call_default_factory=True)
+    }
+
+
+def _as_shown(value: Any) -> Any:
+    if isinstance(value, Schema):
+        return as_shown(value)
+    if isinstance(value, Mapping):
+        return {str(name): _as_shown(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_as_shown(each) for each in value]
+    return value if isinstance(value, (bool, int, float, type(None))) else without_secrets(str(value))
 
 
 class ClosedSchema(Schema):

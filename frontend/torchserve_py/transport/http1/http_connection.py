@@ -419,7 +419,8 @@ class HttpConnection(ClientTransport):
         try:
             request.begin()
         except Exception:
-            logger.exception("%s %s failed.", request.method, ascii(request.target))
+            path = ascii(request.target.partition("?")[0])  # a query may hold a secret
+            logger.exception("%s %s failed.", request.method, path)
             request.finish()
         if self._current is request and self._held and not request.is_complete:
             self._schedule()

@@ -39,10 +39,16 @@ _ONLY_ONCE: Final = frozenset(
 )
 #: Digits of a Content-Length; without a limit it could have thousands of leading zeros.
 _MAX_DIGITS: Final = 20
-#: With a host, and without a user (RFC 9110, 4.2.1 and 4.2.4).
+#: A name, an IPv4 address, or an IPv6 address in brackets (RFC 3986, 3.2.2), and a port.
+_NAME: Final = rb"[A-Za-z0-9.~%!$&'()*+,;=_-]"
+_IPV6: Final = rb"\[[0-9A-Fa-f:.]+(?:%25[A-Za-z0-9.~_-]+)?\]"
+_HOST: Final = re.compile(rb"(?:" + _NAME + rb"*|" + _IPV6 + rb")(?::[0-9]{0,5})?")
+#: With a host, and without a user (RFC 9110, 4.2.1 and 4.2.4); other schemes name resources of other servers.
 _ABSOLUTE: Final = re.compile(
-    rb"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9.~%!$&'()*+,;=_-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?#]|$)"
+    rb"https?://((?:" + _NAME + rb"+|" + _IPV6 + rb")(?::[0-9]{1,5})?)(?:[/?#]|$)", re.IGNORECASE
 )
+#: Clients name the server in few ways: of so many it is kept whether they are names.
+_KEPT_HOSTS: Final = 256
 
 
 class Headers(Mapping[str, str]):
@@ -80,6 +86,11 @@ def _key(name: str) -> bytes:
     return name.lower().encode("utf-8", "surrogateescape")
 
 
+@functools.lru_cache(maxsize=_KEPT_HOSTS)
+def _is_host(value: bytes) -> bool:
+    return _HOST.fullmatch(value) is not None
+
+
 @dataclass(slots=True)
 class Head:
     """The head of a request."""
@@ -87,7 +98,7 @@ class Head:
     method: str
     target: str  # as it was sent: a path with its query, or an absolute URL
     version: tuple[int, int]  # (1, 1) or (1, 0)
-    headers: Headers
+    headers: Headers  # with the host of an absolute URL as Host
     raw_headers: tuple[tuple[bytes, bytes], ...]  # as they were sent, in order
     keep_alive: bool  # whether the client lets the connection stay open after the answer
     length: int | None  # bytes of the body; None if it is sent in chunks
@@ -194,11 +205,14 @@ class RequestParser:
         if method == "CONNECT":
             self._fail("The method CONNECT is not supported; it is for proxies.")
         target = self._target
-        if not (target[:1] == b"/" or _ABSOLUTE.match(target) or (target, method) == (b"*", "OPTIONS")):
-            self._fail("The target must be a path or an absolute URL.")
+        absolute = None if target[:1] == b"/" else _ABSOLUTE.match(target)
+        if not (target[:1] == b"/" or absolute or (target, method) == (b"*", "OPTIONS")):
+            self._fail("The target must be a path or an absolute URL of http or https.")
         if len(method) + len(target) + _REST_OF_LINE > MAX_REQUEST_LINE:
             self._fail(f"The request line may have {MAX_REQUEST_LINE} bytes.")
         values = self._values(version)
+        if absolute is not None:  # its host is the one that counts (RFC 9112, 3.2.2)
+            values[b"host"] = absolute[1]
         digits = values.get(b"content-length", b"0")
         if len(digits) > _MAX_DIGITS:
             self._fail(f"Content-Length may have {_MAX_DIGITS} digits.")
@@ -250,8 +264,11 @@ class RequestParser:
                     self._fail(f"Header {name.decode('ascii', 'replace')} is given twice.")
         if b"sec-websocket-key1" in values:
             self._fail("This is the handshake of an obsolete WebSocket draft, which is not supported.")
-        if b"host" not in values and version == (1, 1):
-            self._fail("Header Host is missing.")
+        if b"host" not in values:
+            if version == (1, 1):
+                self._fail("Header Host is missing.")
+        elif not _is_host(values[b"host"]):
+            self._fail("Header Host is no host with an optional port.")
         return values
 
     def _check_sizes(self) -> None:

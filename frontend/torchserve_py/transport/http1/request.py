@@ -16,7 +16,7 @@ from enum import IntEnum
 from http import HTTPStatus
 from io import BytesIO
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from torchserve_py.transport.http1.errors import BadResponse, BodyError, BodyTooLarge
@@ -139,8 +139,8 @@ class Request(ABC):
     __slots__ = (
         *("_awaits_continue", "_body", "_held", "_is_chunked", "_length", "_limit", "_query", "_then", "_unsent_head"),
         "_whole",
-        *("arrived", "body_error", "body_size", "cause", "connection", "headers", "id", "is_complete", "keep_alive"),
-        *("log_fields", "method", "raw_headers", "stage", "status", "target", "upgrades", "version"),
+        *("arrived", "body_error", "body_size", "cause", "connection", "credential", "headers", "id", "is_complete"),
+        *("keep_alive", "log_fields", "method", "raw_headers", "stage", "status", "target", "upgrades", "version"),
     )
 
     def __init__(self, head: Head, connection: HttpConnection) -> None:
@@ -163,6 +163,8 @@ class Request(ABC):
         self.id = ""
         #: Why it failed, in a word; empty if it did not, or if its status says it all.
         self.cause = ""
+        #: What the application has decided that the client may do; None if it asks for no keys.
+        self.credential: Any = None
         #: Fields of the access log that the request itself does not hold.
         self.log_fields: Mapping[str, str | None] = _NO_FIELDS
         #: Whether the whole body has arrived.

@@ -95,6 +95,21 @@ def test_what_is_rarer_is_taken_as_well() -> None:
         assert taken.head.keep_alive is keep_alive
 
 
+@pytest.mark.parametrize(
+    "host", [b"", b"h", b"H.example.", b"a_b:80", b"[::1]", b"[fe80::1%25eth0]:8080", b"10.0.0.1:"]
+)
+def test_hosts(host: bytes) -> None:
+    (taken,) = parse_alike(WRK.replace(b"127.0.0.1:8080", host))
+    assert taken.head.headers["Host"] == host.decode()
+
+
+@pytest.mark.parametrize("target", [b"http://other:81/p?q", b"HTTPS://other:81", b"http://other:81?q"])
+def test_the_host_of_an_absolute_target_counts(target: bytes) -> None:
+    (taken,) = parse_alike(request(b"X-A: b", line=b"GET %s HTTP/1.1" % target))
+    assert taken.head.headers["host"] == "other:81"
+    assert taken.head.raw_headers == ((b"Host", b"h"), (b"X-A", b"b"))
+
+
 def test_a_wish_for_a_websocket_is_told_and_another_is_ignored_with_its_body_read() -> None:
     socket = request(b"Connection: Upgrade", b"Upgrade: websocket", line=b"GET / HTTP/1.1")
     taken = parse(socket + b"frames")
@@ -151,6 +166,12 @@ REFUSED = {
     "no host": WRK.replace(b"Host", b"X"),
     "asterisk": request(line=b"GET * HTTP/1.1"),
     "absolute URL without a host": request(line=b"GET http:///p HTTP/1.1"),
+    "absolute URL of another scheme": request(line=b"GET ftp://h/p HTTP/1.1"),
+    "host with a tail": WRK.replace(b"127.0.0.1:8080", b"[::1]evil"),
+    "host with a user": WRK.replace(b"127.0.0.1:8080", b"u@h"),
+    "host with a path": WRK.replace(b"127.0.0.1:8080", b"h/p"),
+    "host with a port that is none": WRK.replace(b"8080", b"http"),
+    "two names of a host": WRK.replace(b"127.0.0.1:8080", b"h, i"),
     "absolute URL with a user": request(line=b"GET http://u:p@h/p HTTP/1.1"),
     "absolute URL with a port that is none": request(line=b"GET http://h:port/p HTTP/1.1"),
     "no path": request(line=b"GET h:1 HTTP/1.1"),

@@ -13,5 +13,6 @@ export function settingsTab({ model }) {
 function shown(value) {
   if (value === true) return "yes";
   if (value === false) return "no";
-  return Array.isArray(value) ? value.join(", ") : String(value);
+  if (Array.isArray(value)) return value.map(shown).join(", ");
+  return value instanceof Object ? Object.entries(value).map(([name, each]) => `${name}: ${shown(each)}`).join(", ") : String(value);
 }

@@ -94,8 +94,8 @@ class Method(NamedTuple):
     #: Whether a call has any number of requests; then the handler gets the call, to iterate over, as its request.
     takes_stream: bool = False
     #: Gets the metadata of a call and the client's address as gRPC writes it, before anything else of the call is kept;
-    #: returns None to let the call pass.
-    admit: Callable[[Metadata, str], Denied | None] | None = None
+    #: returns why the call is refused, as a `Denied`, or else what becomes its `Call.credential`.
+    admit: Callable[[Metadata, str], Any] | None = None
     #: Gets each call whose head was let pass, before anything else of it has arrived.
     opened: Callable[[Call], None] = lambda call: None
     #: Returns the status of a call whose handler raises.
@@ -118,7 +118,10 @@ class Call:
     Raises BadMessage: the server already holds as many bytes of requests as it may.
     """
 
-    def __init__(self, connection: Http2Connection, stream_id: int, head: RequestHead, method: Method) -> None:
+    def __init__(
+        self, connection: Http2Connection, stream_id: int, head: RequestHead, method: Method, credential: Any = None
+    ) -> None:
+        self.credential = credential
         self.stream = Stream(stream_id, connection.unread)
         self.method = method
         #: The client's metadata, and its address as gRPC writes it.

@@ -322,10 +322,11 @@ class Http2Connection(asyncio.Protocol):
             self._answer_at_once(stream_id, header_blocks.http_error(head.http_status), ends=ends)
             return
         method = self.server.methods.get(head.path)
-        denied = _NOT_FOUND if method is None else method.admit and method.admit(head.metadata, self.peer)
+        admitted = _NOT_FOUND if method is None else method.admit and method.admit(head.metadata, self.peer)
+        denied = admitted if isinstance(admitted, Denied) else None
         if method is not None and denied is None:
             try:
-                call = self.calls[stream_id] = Call(self, stream_id, head, method)
+                call = self.calls[stream_id] = Call(self, stream_id, head, method, admitted)
             except BadMessage as error:
                 denied = Denied(error.code, str(error))
             else:
