@@ -323,18 +323,17 @@ class Http2Connection(asyncio.Protocol):
             return
         method = self.server.methods.get(head.path)
         admitted = _NOT_FOUND if method is None else method.admit and method.admit(head.metadata, self.peer)
-        denied = admitted if isinstance(admitted, Denied) else None
-        if method is not None and denied is None:
+        if method is not None and not isinstance(admitted, Denied):
             try:
                 call = self.calls[stream_id] = Call(self, stream_id, head, method, admitted)
             except BadMessage as error:
-                denied = Denied(error.code, str(error))
+                admitted = Denied(error.code, str(error))
             else:
                 self.sender.allow_changes()
                 if ends:
                     call.end_input()
-        if denied is not None:
-            block = header_blocks.trailers(denied.code.value[0], denied.details, denied.metadata)
+        if isinstance(admitted, Denied):
+            block = header_blocks.trailers(admitted.code.value[0], admitted.details, admitted.metadata)
             self._answer_at_once(stream_id, header_blocks.RESPONSE + block, ends=ends)
 
     def _answer_at_once(self, stream_id: int, block: bytes, *, ends: bool) -> None:
