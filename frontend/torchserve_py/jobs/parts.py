@@ -145,7 +145,7 @@ def _problem(row: list[Any]) -> str | None:
         if type(pair) is not list or len(pair) != 2:
             return "its headers are not a list of pairs"
     if news is not None and not _is_news(news):
-        return "what it tells of sequences is not a list of a cause, ids, a token, a version, a size and a migration"
+        return "what it tells of sequences is not a list of the fields of `SequenceNews`, such as a cause, ids, a token"
     problem = None
     if type(status) is not int or not (200 <= status <= 599 or (status == _SWITCHING_PROTOCOLS and more)):
         problem = status_problem(status)

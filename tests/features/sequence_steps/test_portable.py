@@ -85,7 +85,7 @@ def test_a_sound_sequence_comes_back_as_it_was() -> None:
         ({"log": [LogEntry(4, b"four"), whole_entry(5, b"!", (6,))]}, "is no state, though it begins as one"),
         ({"answers": [SOUND.answers[0]] * 2}, "2 answers cannot be kept, each of another step"),
         ({"answers": [KeptAnswer(KeptStep(6, "", b""), b"")]}, "of a step that it has not had"),
-        ({"answers": [KeptAnswer(KeptStep(1, "", b"short"), b"")]}, "digest of a body has the wrong size"),
+        ({"answers": [KeptAnswer(KeptStep(1, "", b"short"), b"")]}, "digest of a request has the wrong size"),
         ({"answers": [KeptAnswer(KeptStep(1, b"r", b""), b"")]}, "bytes instead of str"),  # type: ignore[arg-type]
     ],
 )

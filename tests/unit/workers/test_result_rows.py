@@ -33,8 +33,8 @@ def test_what_the_protocol_allows_is_passed_on(row: list[Any]) -> None:
 
 
 def test_what_a_row_tells_of_sequences_is_a_record() -> None:
-    part = part_of(changed(7, ["step_gap", ["a", "b"], "t", "2", 9, "failed"]))
-    told = SequenceNews(cause="step_gap", ended=["a", "b"], token="t", version="2", state_size=9, migration="failed")
+    part = part_of(changed(7, ["step_gap", ["a", "b"], "t", "2", 9, "failed", 3]))
+    told = SequenceNews("step_gap", ["a", "b"], "t", "2", state_size=9, migration="failed", last=3)
     assert part.news == told
 
 
@@ -65,12 +65,12 @@ def test_what_a_row_tells_of_sequences_is_a_record() -> None:
         ),
         (
             changed(7, "step_gap"),
-            "what it tells of sequences is not a list of a cause, ids, a token,",
+            "what it tells of sequences is not a list of the fields",
         ),
-        (changed(7, ["", [], "", "", None, ""]), "what it tells of sequences is not a list"),
+        (changed(7, ["", [], "", "", None, "", 0]), "what it tells of sequences is not a list"),
         (changed(7, ["", [], ""]), "what it tells of sequences is not a list"),
-        (changed(7, ["", [1], "", "", 0]), "what it tells of sequences is not a list"),
-        (changed(7, ["", [], None, "", 0, ""]), "what it tells of sequences is not a list"),
+        (changed(7, ["", [1], "", "", 0, "", 0]), "what it tells of sequences is not a list"),
+        (changed(7, ["", [], None, "", 0, "", 0]), "what it tells of sequences is not a list"),
         (WHOLE[:6], "its row has 6 fields instead of 8"),
         ([*WHOLE, 1], "its row has 9 fields instead of 8"),
         (["job"], "its row has 1 fields instead of 8"),
