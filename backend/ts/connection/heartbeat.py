@@ -11,7 +11,7 @@ from typing import Final
 
 from ts.connection.frontend_connection import Connection, FrontendGone
 from ts.protocol.frames import FrameError
-from ts.protocol.messages import HEARTBEAT_CHANNEL, PING, PONG, WANTED
+from ts.protocol.messages import EVICTIONS, HEARTBEAT_CHANNEL, PING, PONG, WANTED
 
 #: How long the main thread may go on after the frontend has gone: an inference that hangs must not keep the process.
 _GRACE_SECONDS: Final = 10.0
@@ -29,6 +29,11 @@ class Heartbeat:
         """Tell the frontend which stored sequences other servers ask for; any thread may call this."""
         with self._sending:
             self._connection.send([WANTED, list(sequence_ids)])
+
+    def tell_evictions(self, may_evict: bool, count: int) -> None:
+        """Tell the frontend whether the store may drop sequences by itself, and how many keys it has dropped ever."""
+        with self._sending:
+            self._connection.send([EVICTIONS, may_evict, count])
 
     def _answer_pings(self) -> None:
         try:

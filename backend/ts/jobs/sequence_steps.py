@@ -14,7 +14,7 @@ class Steps(Protocol):
     #: Whether a step whose handler has returned can still be undone.
     undoes: bool
 
-    def listen(self, tell: Callable[[Sequence[str]], None]) -> None:
+    def listen(self, tell: Callable[[Sequence[str]], None], tell_evictions: Callable[[bool, int], None]) -> None:
         """Have a thread call ``tell`` with the ids of sequences that other servers ask for."""
 
     def begin(

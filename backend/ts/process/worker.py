@@ -133,7 +133,7 @@ def load_handler(
     runtime = kind(service, connection, load, claims=BatchClaims(os.environ.pop(messages.CLAIMS_VARIABLE, "")))
     prepare(service, runtime, load)
     if service.steps is not None:
-        service.steps.listen(heartbeat.tell_wanted)
+        service.steps.listen(heartbeat.tell_wanted, heartbeat.tell_evictions)
     return partial(serve, connection, runtime), runtime.declares
 
 

@@ -2,7 +2,7 @@
 
 A worker opens two connections. ``jobs`` carries the work and is usually read by the thread (or event loop) that runs
 the handler. ``heartbeat`` has a thread of its own, so that a stopped or hung process is noticed while a long inference
-is not mistaken for one; `PING`, `PONG` and `WANTED` go over it, everything else over ``jobs``.
+is not mistaken for one; `PING`, `PONG`, `WANTED` and `EVICTIONS` go over it, everything else over ``jobs``.
 
 Two rules keep both ends simple:
 
@@ -37,6 +37,7 @@ ANSWER: Final = "answer"  # [ANSWER, number, value]: whether it is healthy; Prom
 DECLARES: Final = "declares"  # [DECLARES, the model's new declarations]; see `Loaded`
 LEAVING: Final = "leaving"  # [LEAVING]: the worker answers its jobs and ends, because it cannot go on; it takes no more
 PONG: Final = "pong"  # [PONG, number]
+EVICTIONS: Final = "evictions"  # [EVICTIONS, whether the store may drop sequences by itself, keys that it has dropped]
 WANTED: Final = "wanted"  # [WANTED, [sequence id, …]]: other servers ask for stored sequences of this one
 
 JOBS_CHANNEL: Final = "jobs"

@@ -339,6 +339,10 @@ class Dispatcher(ReaderEvents):
         self._perform(self.scheduler.postpone(job.id, now + pause, now), now)
         return True
 
+    def evictions(self, may_evict: bool, count: int) -> None:
+        """A worker has looked at what the store drops by itself."""
+        self.metrics.note_evictions(may_evict, count)
+
     def wanted(self, worker: Worker, sequence_ids: Sequence[str]) -> None:
         """Another server asks for sequences that this one holds."""
         for sequence_id in sequence_ids:

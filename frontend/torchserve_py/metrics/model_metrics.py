@@ -179,6 +179,10 @@ class ModelMetrics:
         }
         #: Sequences that are over, and were forgotten before `rememberEndedSec`.
         self.sequences_forgotten = self._later(Counter, "ts_sequences_forgotten_total", labels)
+        self._redis_evicts = self._later(Gauge, "ts_redis_evicts", labels)
+        self._redis_evicted_keys = self._later(Counter, "ts_redis_evicted_keys_total", labels)
+        #: How many keys the store had dropped when a worker last looked; workers tell the same number.
+        self._evicted: int | None = None
         self.queue_depth = families.child(Gauge, "ts_queue_depth", labels)
         self.worker_restarts = families.child(Counter, "ts_worker_restarts_total", labels)
         self.workers_wanted = families.child(Gauge, "ts_workers_wanted", labels)
@@ -217,6 +221,13 @@ class ModelMetrics:
             self._families.show(name, labels, instrument)
         if unused:
             _ = self.by_version, self.by_default
+
+    def note_evictions(self, may_evict: bool, count: int) -> None:
+        """Note whether the store of sequences may drop some by itself, and how many keys it has dropped ever."""
+        self._redis_evicts.set(float(may_evict))
+        if self._evicted is not None and count > self._evicted:
+            self._redis_evicted_keys.inc(count - self._evicted)
+        self._evicted = count
 
     def ended(self, job: JobRecord) -> None:
         """Record a job that has its outcome."""

@@ -53,6 +53,9 @@ class WorkerEvents(Protocol):
     def wanted(self, worker: Worker, sequence_ids: Sequence[str]) -> None:
         """Take ids of stored sequences that another server asks for."""
 
+    def evictions(self, may_evict: bool, count: int) -> None:
+        """Take whether the store may drop sequences by itself, and how many keys it has dropped ever."""
+
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Take metrics that the handler has emitted."""
 
@@ -336,6 +339,8 @@ class Worker:
                 self._ranks.heard(connection)
             case [messages.WANTED, sequence_ids]:
                 self._events.wanted(self, [str(each) for each in sequence_ids])
+            case [messages.EVICTIONS, bool() as may_evict, int() as count]:
+                self._events.evictions(may_evict, count)
             case [kind, *_]:
                 raise ValueError(f"unexpected message {kind!r}")
 

@@ -16,9 +16,10 @@ from tests.features.redis.redis_store_steps import acquire, do, open_store, take
 from tests.programs import need_program
 from tests.redis_server import DEADLINE, RedisServer
 
+from ts.features.redis import redis_watch
 from ts.features.sequence_steps.stores.store import Held, OtherVersion
 
-pytest.importorskip("redis")
+redis = pytest.importorskip("redis")
 
 
 @pytest.fixture
@@ -60,6 +61,26 @@ def until_heard(listening: Listening, other: Any, sequence_id: str) -> None:
     while sequence_id not in listening.heard:
         assert acquire(other, sequence_id).refusal == Held()
         assert time.monotonic() < end, "nothing was heard"
+
+
+def test_a_policy_that_drops_sequences_is_noticed_while_the_server_runs(
+    own_redis: RedisServer, model: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(redis_watch, "LOOK_SECONDS", 0.0)
+    store = open_store(own_redis.url, model=model, lease=0.3)
+    told: list[tuple[bool, int]] = []
+    watch = store.watch(lambda may_evict, count: told.append((may_evict, count)))
+    with redis.Redis.from_url(own_redis.url) as client:
+        for policy, expected in (("noeviction", False), ("allkeys-lru", True), ("noeviction", False)):
+            client.config_set("maxmemory-policy", policy)
+            told.clear()
+            watch.wait()
+            assert told[-1] == (expected, 0)
+    assert [each.message for each in caplog.records if "allkeys-lru" in each.message] == [
+        "Redis has maxmemory-policy allkeys-lru now: it drops acknowledged sequences when its memory is full."
+        " Set noeviction."
+    ]
+    watch.close()
 
 
 def test_the_holder_and_nobody_else_hears_who_asks(redis_server: RedisServer, model: str) -> None:

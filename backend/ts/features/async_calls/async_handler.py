@@ -144,5 +144,5 @@ def _load(heartbeat: Heartbeat, load: Load, connection: Connection, runner: asyn
     handler = TorchServeHandler(service, connection, load)
     prepare(service, handler, load, wait_for)
     if service.steps is not None:
-        service.steps.listen(heartbeat.tell_wanted)
+        service.steps.listen(heartbeat.tell_wanted, heartbeat.tell_evictions)
     return AsyncHandler(service, connection, handler, load["max_response_size"])

@@ -11,7 +11,8 @@ from ts.features.sequence_steps.stores.store import StoreError
 
 logger = logging.getLogger(__name__)
 
-_KEEPS_ALL: Final = "noeviction"
+#: The policy with which Redis drops nothing by itself.
+KEEPS_ALL: Final = "noeviction"
 
 
 def told_by(connection: RedisConnection) -> Mapping[str, Any]:
@@ -34,11 +35,11 @@ def check_keeping(name: str, info: Mapping[str, Any], replicas: int) -> None:
     """
     policy = info.get("maxmemory_policy")
     if policy is None:
-        logger.warning("Redis at %s does not tell its maxmemory-policy. Make sure that it is %s.", name, _KEEPS_ALL)
-    elif policy != _KEEPS_ALL:
+        logger.warning("Redis at %s does not tell its maxmemory-policy. Make sure that it is %s.", name, KEEPS_ALL)
+    elif policy != KEEPS_ALL:
         raise StoreError(
             f"Redis at {name} has maxmemory-policy {policy}: it would drop sequences when its memory is full, and"
-            f" acknowledged steps with them. Set maxmemory-policy {_KEEPS_ALL}"
+            f" acknowledged steps with them. Set maxmemory-policy {KEEPS_ALL}"
         )
     if info.get("aof_enabled") == 0:
         logger.warning("Redis at %s has appendonly no: sequences are lost when it ends. Set appendonly yes.", name)

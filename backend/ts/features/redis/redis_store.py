@@ -54,8 +54,10 @@ from ts.features.sequence_steps.stores.store import (
     Store,
     StoreError,
     StoreSettings,
+    TellEvictions,
     Unreadable,
     Watch,
+    ignore_evictions,
 )
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import ENDED
@@ -378,10 +380,10 @@ class RedisStore(Store):
     def sweep(self) -> None:
         """Do nothing: abandoned sequences expire in Redis."""
 
-    def watch(self) -> Watch:
+    def watch(self, tell_evictions: TellEvictions = ignore_evictions) -> Watch:
         from ts.features.redis.redis_watch import RedisWatch
 
-        return RedisWatch(self._settings, self._url, self._keys, self._known_clock)
+        return RedisWatch(self._settings, self._url, self._keys, self._known_clock, tell_evictions)
 
     def close(self) -> None:
         self._client.close()

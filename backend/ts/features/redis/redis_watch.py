@@ -15,9 +15,16 @@ from typing import Any, Final, NamedTuple
 import redis
 
 from ts.features.redis.redis_client import open_client
+from ts.features.redis.redis_keeping import KEEPS_ALL
 from ts.features.redis.redis_keys import Keys
 from ts.features.sequence_steps.server_identity import machine
-from ts.features.sequence_steps.stores.store import SERVED_SECONDS, StoreSettings, Watch
+from ts.features.sequence_steps.stores.store import (
+    SERVED_SECONDS,
+    StoreSettings,
+    TellEvictions,
+    Watch,
+    ignore_evictions,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +33,8 @@ _ANSWER_LIMIT: Final = 2.0
 _SLICE: Final = 0.1
 _PAUSE: Final = 1.0
 _SEPARATOR: Final = "\0"
+#: How often the watch looks at what Redis evicts (seconds).
+LOOK_SECONDS: Final = 60.0
 
 #: For how long what a machine knows of the clock is kept (seconds).
 _CLOCK_KEPT: Final = 7 * 86_400
@@ -63,8 +72,18 @@ def is_served(version: str, states: str, members: Sequence[bytes]) -> bool:
 class RedisWatch(Watch):
     """Hears by a subscription, and tells every third of a lease that the version is served."""
 
-    def __init__(self, settings: StoreSettings, url: str, keys: Keys, known_clock: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        url: str,
+        keys: Keys,
+        known_clock: Callable[[], str],
+        tell_evictions: TellEvictions = ignore_evictions,
+    ) -> None:
         self._keys = keys
+        self._tell_evictions = tell_evictions
+        #: When evictions are looked at next, the number of evicted keys, -1 before the first look, and whether any may.
+        self._next_look, self._evicted, self._may_evict = 0.0, -1, False
         self._known_clock = known_clock
         self._channel = keys.asked + settings.owner
         self._interval = settings.lease / 3
@@ -106,6 +125,9 @@ class RedisWatch(Watch):
             self._client.hset(self._keys.clocks, machine(), self._known_clock())
             self._client.expire(self._keys.clocks, _CLOCK_KEPT)
             self._next = time.monotonic() + self._interval
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_SECONDS
+            self._look_at_evictions()
         heard: list[str] = []
         while not (heard or self._closed.is_set()) and (left := end - time.monotonic()) > 0:
             message = self._subscription.get_message(timeout=min(left, _SLICE))
@@ -113,6 +135,23 @@ class RedisWatch(Watch):
                 heard.append(_text(message["data"]))
                 message = self._subscription.get_message()
         return list(dict.fromkeys(heard))
+
+    def _look_at_evictions(self) -> None:
+        """Report whether Redis may drop sequences by itself, as somebody may set while it runs, and whether it has."""
+        policy = self._client.info("memory").get("maxmemory_policy", KEEPS_ALL)
+        evicted = int(self._client.info("stats").get("evicted_keys", 0))
+        may_evict = policy != KEEPS_ALL
+        if may_evict and not self._may_evict:
+            logger.error(
+                "Redis has maxmemory-policy %s now: it drops acknowledged sequences when its memory is full. Set %s.",
+                policy,
+                KEEPS_ALL,
+            )
+        if evicted > self._evicted >= 0:
+            dropped = evicted - self._evicted
+            logger.error("Redis has dropped %d keys since the last look: sequences may be lost", dropped)
+        self._may_evict, self._evicted = may_evict, evicted
+        self._tell_evictions(may_evict, evicted)
 
     def _disconnect(self) -> None:
         subscription, self._subscription, self._next = self._subscription, None, 0.0

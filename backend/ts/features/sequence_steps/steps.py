@@ -434,8 +434,11 @@ class Steps:
             self._cache.forget_aside(sequence_id)
             self._cache.drop(sequence_id)
 
-    def listen(self, tell: Callable[[Sequence[str]], None]) -> None:
-        """Have a thread call ``tell`` with the ids of sequences that other servers ask for."""
+    def listen(self, tell: Callable[[Sequence[str]], None], tell_evictions: Callable[[bool, int], None]) -> None:
+        """Have a thread call ``tell`` with the ids of sequences that other servers ask for.
+
+        It calls ``tell_evictions``, too, with whether the store may drop sequences by itself, and how many keys it has.
+        """
 
     # Between two batches: what a store needs.
 

@@ -119,8 +119,8 @@ class StoredSteps(Steps):
         self.wait_for_commit()
         return self._store
 
-    def listen(self, tell: Callable[[Sequence[str]], None]) -> None:
-        self._watch = WatchThread(self._store.watch(), tell)
+    def listen(self, tell: Callable[[Sequence[str]], None], tell_evictions: Callable[[bool, int], None]) -> None:
+        self._watch = WatchThread(self._store.watch(tell_evictions), tell)
 
     # Before the handler
 

@@ -34,7 +34,9 @@ from ts.features.sequence_steps.stores.store import (
     Store,
     StoreError,
     StoreSettings,
+    TellEvictions,
     Watch,
+    ignore_evictions,
 )
 from ts.features.sqlite.file_acquisition import Acquisition
 from ts.features.sqlite.file_journal import apply, fold, journal_of
@@ -306,7 +308,7 @@ class FileStore(Store):
     def sweep(self) -> None:
         sweep(self._tables, self._transaction, self._settings.remembered)
 
-    def watch(self) -> Watch:
+    def watch(self, tell_evictions: TellEvictions = ignore_evictions) -> Watch:
         return FileWatch(self._settings, self._path, open_file(self._path, fsync=self._fsync))
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ Moments are seconds of `ts.protocol.boot_clock`. A store that several machines s
 and idle times, and converts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
@@ -194,6 +194,14 @@ class Commit(NamedTuple):
         return None if state is None else len(state)
 
 
+#: Gets whether a store may drop sequences by itself, and how many keys it has dropped ever.
+TellEvictions = Callable[[bool, int], None]
+
+
+def ignore_evictions(may_evict: bool, count: int) -> None:
+    """Do nothing: nobody asks."""
+
+
 class Store(Protocol):
     """Keeps sequences. Every method raises `StoreError`."""
 
@@ -252,7 +260,7 @@ class Store(Protocol):
     def sweep(self) -> None:
         """Drop the states of abandoned sequences, and the records of sequences that ended long ago."""
 
-    def watch(self) -> "Watch":
+    def watch(self, tell_evictions: TellEvictions = ignore_evictions) -> "Watch":
         """Return what tells this process who asks for its sequences; a thread of its own waits for that."""
 
     def close(self) -> None:
