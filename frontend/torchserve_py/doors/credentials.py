@@ -73,7 +73,7 @@ def _one_of(authorizations: Iterable[str], subprotocols: Iterable[str] = ()) -> 
     if len(sent) > 1:
         challenge = f'{_REALM}, error="invalid_request"'  # RFC 6750, 3.1
         message = "The request has two keys that differ; send one."
-        raise DoorError(Failure(400, "BadRequestException", message, more_headers=(("WWW-Authenticate", challenge),)))
+        raise DoorError(Failure(400, "UnauthorizedException", message, more_headers=(("WWW-Authenticate", challenge),)))
     return SentKey(sent.pop()[0], given=True) if sent else NO_KEY
 
 
