@@ -142,6 +142,7 @@ _MODEL_ERRORS: Final[dict[type[Exception], tuple[int, str]]] = {
     model_errors.ModelVersionNotFound: (404, "ModelVersionNotFoundException"),
     model_errors.UnregisterTimeout: (408, "RequestTimeoutException"),
     model_errors.VersionConflict: (409, "ConflictStatusException"),
+    model_errors.VersionNotReady: (409, "ConflictStatusException"),
     model_errors.NotEnoughDevices: (500, "WorkerInitializationException"),
     model_errors.NoDescribeWorker: (503, UNAVAILABLE),
     model_errors.ShuttingDown: (503, UNAVAILABLE),
@@ -164,6 +165,8 @@ def failure_of(error: Exception) -> Failure:
         # The worker's message, such as the exception in the handler, names what the caller has to repair.
         reason = "" if error.__cause__ is None else f": {error.__cause__}"
         return Failure(error.status, INTERNAL, f"{error}{reason}")
+    if isinstance(error, model_errors.ModelAwaited):
+        return Failure(503, UNAVAILABLE, str(error), Cause.not_loaded.value, overloaded=True)
     for kind, (status, name) in _MODEL_ERRORS.items():
         if isinstance(error, kind):
             return Failure(status, name, str(error))

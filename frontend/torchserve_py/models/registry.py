@@ -13,7 +13,7 @@ from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.assembly import Assembly
 from torchserve_py.models.model import Model
 from torchserve_py.models.over_of_models import OverOfModels
-from torchserve_py.models.served_models import ServedModels, Versions
+from torchserve_py.models.served_models import ServedModels, Versions, shares_of
 from torchserve_py.models.startup_models import StartupModel, remedy, saved_model, startup_models
 from torchserve_py.models.traffic import Traffic
 from torchserve_py.plans.plan import Plan
@@ -25,14 +25,13 @@ from torchserve_py.serving.errors import (
     DefaultVersionInUse,
     DefaultVersionNotFound,
     ModelError,
-    ModelNotFound,
     ModelVersionNotFound,
     ShuttingDown,
     UnregisterTimeout,
     VersionConflict,
     WorkersFailed,
 )
-from torchserve_py.serving.serving import RegisterRequest, RegisterResult, ServedModel
+from torchserve_py.serving.serving import RegisterRequest, RegisterResult, ServedModel, Tell
 from torchserve_py.serving.usage import Usage
 from torchserve_py.settings.model_spec import ModelSpec
 from torchserve_py.settings.schemas.versions import SavedModel
@@ -66,6 +65,8 @@ class ModelRegistry(ServedModels):
         self._changes = Changes()
         #: Models whose workers are starting, before they are served; and removed models that finish accepted jobs.
         self._unserved: set[Model] = set()
+        #: Models whose registration has not come to its good end yet.
+        self._unsettled: set[Model] = set()
         #: The sequences that are over, by the name of the model, which may have been unregistered since.
         self._over = OverOfModels()
         self._preparations: set[asyncio.Task[Plan]] = set()
@@ -101,41 +102,54 @@ class ModelRegistry(ServedModels):
             saved_model(model, versions)
             for versions in self._names.values()
             for model in versions.staying
-            if not model.in_workflow
+            if not model.in_workflow and model not in self._unsettled
         ]
 
-    async def register(self, request: RegisterRequest) -> RegisterResult:
+    def forget_not_loaded(self) -> None:
+        self._not_loaded = []
+
+    async def register(self, request: RegisterRequest, tell: Tell | None = None) -> RegisterResult:
         model = self._add(await self._prepare(request, at_startup=False))
         self._not_loaded = [spec for spec in self._not_loaded if not _is_loaded_by(spec, model)]
-        wanted = model.config.initial_workers
-        scaling = model.start_workers(wanted)
-        if not request.synchronous and wanted:
-            self._changes.start(_unattended(scaling))
-            self._changed()
-            return RegisterResult(model.name, model.version, 0, wanted, pending=True)
+        self._unsettled.add(model)
         try:
-            await self._complete(scaling, model.name, model.version)
-        except WorkersFailed:
+            result = await self._start_registered(model, synchronous=request.synchronous)
+            if tell is not None:
+                await tell(saved_model(model, self._names.get(model.name)))
+        except Exception:
             if model in self._all():  # another call may have unregistered it meanwhile
                 await self._remove(model)
             raise
+        finally:
+            self._unsettled.discard(model)
+        self._changed()
+        return result
+
+    async def _start_registered(self, model: Model, *, synchronous: bool) -> RegisterResult:
+        """Start the workers of a model that was registered just now, and wait for them if the call is synchronous."""
+        wanted = model.config.initial_workers
+        scaling = model.start_workers(wanted)
+        if not synchronous and wanted:
+            self._changes.start(_unattended(scaling))
+            return RegisterResult(model.name, model.version, 0, wanted, pending=True)
+        await self._complete(scaling, model.name, model.version)
         pool = model.pool
         return RegisterResult(
             model.name, model.version, pool.ready_count, wanted, pending=False, loads_on_demand=pool.loads_on_demand
         )
 
-    async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
+    async def load(self, model: RegisterRequest | SavedModel, tell: Tell | None = None) -> ServedModel:
         request, saved = (RegisterRequest.of(model), model) if isinstance(model, SavedModel) else (model, None)
         successor = self._build(await self._prepare(request, at_startup=False))
         self._not_loaded = [spec for spec in self._not_loaded if not _is_loaded_by(spec, successor)]
-        await asyncio.shield(self._changes.start(self._take_over(successor, saved)))
+        await asyncio.shield(self._changes.start(self._take_over(successor, saved, tell)))
         return successor.served
 
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
     ) -> int | None:
+        self.check_scale(name, version, min_workers, max_workers)
         model = self.find(name, version)
-        check_worker_count(max_workers if model.config.follows_load else min_workers)
         scaling = model.scale(min_workers, max_workers)
         if not synchronous:
             self._changes.start(_unattended(scaling))
@@ -143,6 +157,9 @@ class ModelRegistry(ServedModels):
             return None
         await self._complete(scaling, name, model.version)
         return model.pool.ready_count
+
+    def check_scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> None:
+        check_worker_count(max_workers if self.find(name, version).config.follows_load else min_workers)
 
     async def renew(self, name: str, version: str, worker_id: str) -> None:
         await self._complete(self.find(name, version).pool.renew(worker_id), name, version)
@@ -153,7 +170,7 @@ class ModelRegistry(ServedModels):
     def hand_over(self, name: str, version: str, to: str) -> None:
         self.find(name, version).dispatcher.hand_over(self.find(name, to).dispatcher)
 
-    def set_weights(self, name: str, weights: Mapping[str, int]) -> None:
+    def check_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
         self.find(name)
         models = {version: self.find(name, version) for version in weights}
         versions = self._names[name]
@@ -162,26 +179,41 @@ class ModelRegistry(ServedModels):
             raise BadParameter(f"Versions {', '.join(weights)} of model {name} take requests of different kinds.")
         if leaving := [version for version, each in models.items() if each in versions.leaving]:
             raise ModelVersionNotFound(name, leaving[0])
-        for model in versions.models.values():
+        if not force:
+            self.check_gains(name, self.shares(name), shares_of(weights, versions.default.version))
+
+    def set_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
+        self.check_weights(name, weights, force=force)
+        for model in self._names[name].models.values():
             model.weight = weights.get(model.version, 0)
         self._weigh(name)
         self._changed()
 
-    def set_default(self, name: str, version: str) -> None:
-        versions = self._names.get(name)
-        if versions is None:
-            raise ModelNotFound(name)
+    def check_default(self, name: str, version: str, *, force: bool = False) -> None:
+        default = self.find(name)
+        versions = self._names[name]
         model = versions.models.get(version)
         if model is None or model in versions.leaving:
             raise DefaultVersionNotFound(name, version)
-        versions.choose(model)
+        if not force:
+            self.check_gains(name, {default.version: 1.0}, {version: 1.0})
+
+    def set_default(self, name: str, version: str, *, chosen: bool = True, force: bool = False) -> None:
+        self.check_default(name, version, force=force)
+        self._names[name].choose(self.find(name, version), chosen=chosen)
         self._changed()
 
-    async def unregister(self, name: str, version: str | None = None) -> None:
-        model, versions = self.find(name, version), self._names[name]
-        others = [each for each in versions.staying if each is not model]
-        if versions.default is model and others:
+    def check_unregister(self, name: str, version: str | None) -> str:
+        model = self.find(name, version)
+        versions = self._names[name]
+        if versions.default is model and any(each is not model for each in versions.staying):
             raise DefaultVersionInUse(name)
+        return model.version
+
+    async def unregister(self, name: str, version: str | None = None) -> None:
+        model = self.find(name, self.check_unregister(name, version))
+        versions = self._names[name]
+        others = [each for each in versions.staying if each is not model]
         if model in versions.leaving:
             gone: Awaitable[bool] = versions.leaving[model]
         elif others and model.dispatcher.scheduler.open_sequences:
@@ -286,7 +318,7 @@ class ModelRegistry(ServedModels):
         other = None if versions is None else versions.models.get(version)
         return None if other is None or other is model or not other.served.is_durable else other.dispatcher
 
-    async def _take_over(self, model: Model, saved: SavedModel | None) -> None:
+    async def _take_over(self, model: Model, saved: SavedModel | None, tell: Tell | None) -> None:
         """Start the workers of a model that is not served yet; then serve it in place of the one with its version.
 
         ``saved``, which the model was loaded from, tells whether it becomes the default version.
@@ -296,10 +328,17 @@ class ModelRegistry(ServedModels):
         model.pool.hold()
         try:
             await model.start_workers(max(1, model.config.initial_workers))
-        except WorkerFailed as failure:
+            if tell is not None:
+                told = saved_model(model, None)
+                if saved is not None:
+                    told = told.model_copy(update={"default": saved.default, "chosen": saved.chosen})
+                await tell(told)
+        except Exception as error:
             await self._end_workers(model)
             await asyncio.to_thread(model.files.remove)
-            raise WorkersFailed(model.name, model.version, failure.status) from failure
+            if isinstance(error, WorkerFailed):
+                raise WorkersFailed(model.name, model.version, error.status) from error
+            raise
         finally:
             self._unserved.discard(model)
         old = self._serve(model, saved)

@@ -17,9 +17,16 @@ from torchserve_py.jobs.parts import Parts
 from torchserve_py.models.model import Model
 from torchserve_py.models.traffic import Traffic
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.serving.errors import BadParameter, ModelNotFound, ModelVersionNotFound
+from torchserve_py.serving.errors import (
+    BadParameter,
+    ModelAwaited,
+    ModelError,
+    ModelNotFound,
+    ModelVersionNotFound,
+    VersionNotReady,
+)
 from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage, page_of_sequences
-from torchserve_py.serving.serving import ModelStatus, ServedModel, StickyBy, Watcher
+from torchserve_py.serving.serving import Awaited, ModelStatus, ServedModel, StickyBy, Watcher
 from torchserve_py.settings.model_spec import ModelSpec
 from ts.protocol.request_names import header_among
 
@@ -53,10 +60,10 @@ class Versions:
         """The versions that are not being unregistered."""
         return [model for model in self.models.values() if model not in self.leaving]
 
-    def choose(self, model: Model) -> None:
-        """Make ``model`` the default version, as chosen by an operator."""
+    def choose(self, model: Model, *, chosen: bool = True) -> None:
+        """Make ``model`` the default version, as chosen by an operator or not."""
         self.default = model
-        self.is_chosen = True
+        self.is_chosen = chosen
 
     def remove(self, model: Model) -> None:
         """Remove one of several versions."""
@@ -113,6 +120,19 @@ def _numbers(version: str) -> tuple[int, ...] | None:
     return None
 
 
+def shares_of(weights: Mapping[str, int], default: str) -> Mapping[str, float]:
+    """Return the shares that weights give versions; without any, the default version has all."""
+    total = sum(weights.values())
+    return {version: weight / total for version, weight in weights.items()} if total else {default: 1.0}
+
+
+def why_not_ready(model: Model) -> str:
+    """Return why a version has no ready worker, for people."""
+    if failure := model.pool.load_failure:
+        return f"its workers do not load it: {failure}"
+    return "its workers are starting" if model.pool.supervisors else "it has none: scale it first"
+
+
 class ServedModels:
     """The half of `serving.serving.Serving` that changes nothing."""
 
@@ -122,6 +142,7 @@ class ServedModels:
         #: Every model from its registration until its workers are gone, by the id of its `ServedModel`.
         self._live: dict[int, Model] = {}
         self._not_loaded: list[ModelSpec] = []
+        self.awaited: Mapping[tuple[str, str], Awaited] = {}
         #: By the names of models whose versions have weights.
         self._traffic: dict[str, Traffic] = {}
         self._watchers: dict[str, Watcher] = {}
@@ -134,14 +155,41 @@ class ServedModels:
         Raises ModelNotFound: no such name; ModelVersionNotFound: no such version of it.
         """
         versions = self._names.get(name)
-        if versions is None:
-            raise ModelNotFound(name)
-        if version is None:
+        if version is None and versions is not None:
             return versions.default
-        model = versions.models.get(version)
+        model = None if versions is None or version is None else versions.models.get(version)
         if model is None:
-            raise ModelVersionNotFound(name, version)
+            raise self._absent(name, version)
         return model
+
+    def _absent(self, name: str, version: str | None) -> ModelError:
+        """Return the error for a model that is not served: it may be one that is to be served."""
+        for (awaited_name, awaited_version), awaited in self.awaited.items():
+            if awaited_name == name and version in (None, awaited_version):
+                return ModelAwaited(name, version, awaited.why)
+        if version is None or name not in self._names:
+            return ModelNotFound(name)
+        return ModelVersionNotFound(name, version)
+
+    def check_gains(self, name: str, now: Mapping[str, float], then: Mapping[str, float]) -> None:
+        """Check that no version which answers gives requests of a model to one that has no ready worker.
+
+        ``now`` and ``then`` are the shares of versions. Nothing is lost where no version that gives some away is ready.
+
+        Raises VersionNotReady.
+        """
+        models = self._names[name].models
+        losing = [version for version, share in now.items() if share > then.get(version, 0)]
+        answering = next((each for each in losing if each in models and models[each].is_loaded), None)
+        if answering is None:
+            return
+        for version, share in then.items():
+            if share > now.get(version, 0) and not models[version].is_loaded:
+                raise VersionNotReady(name, version, why_not_ready(models[version]), answering)
+
+    def shares(self, name: str) -> Mapping[str, float]:
+        """Return the share of each version in the requests that name none, as far as it has one."""
+        return shares_of(self.weights(name), self._names[name].default.version)
 
     # The interface of doors; its docstrings are those of `Serving`.
 
@@ -258,7 +306,9 @@ class ServedModels:
 
     def startup_ready(self) -> bool:
         pools = (model.pool for model in self._all() if model.served.loaded_at_startup)
-        return not self._not_loaded and all(pool.ready_count >= pool.min_workers for pool in pools)
+        if self._not_loaded or any(each.failed for each in self.awaited.values()):
+            return False
+        return all(pool.ready_count >= pool.min_workers for pool in pools)
 
     def worker_pids(self) -> list[int]:
         return [worker.pid for model in self._all() for worker in model.pool.supervisors if worker.pid > 0]

@@ -45,16 +45,16 @@ def remedy(location: str) -> str:
     return f"; its absolute path is allowed: {path}" if path.exists() else f"; and there is no {path}"
 
 
-def saved_model(model: Model, versions: Versions) -> SavedModel:
+def saved_model(model: Model, versions: Versions | None) -> SavedModel:
     """Return what is saved of a model, which is one of `versions`; its location is the URL of its registration."""
     config = model.config
-    is_default = model is versions.default
+    is_default = versions is not None and model is versions.default
     return SavedModel(
         name=model.name,
         version=model.version,
         location=model.served.url,
         default=is_default,
-        chosen=is_default and versions.is_chosen,
+        chosen=is_default and versions is not None and versions.is_chosen,
         min_workers=model.pool.min_workers,
         max_workers=model.pool.max_workers,
         batch_size=config.batch_size,

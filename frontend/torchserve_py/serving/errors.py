@@ -36,6 +36,25 @@ class DefaultVersionNotFound(ModelVersionNotFound):
         self.args = (f"Model version {version or _NOT_GIVEN} does not exist for model {name}",)
 
 
+class ModelAwaited(ModelNotFound):
+    """The fleet serves that model or version, and this server does not yet, or cannot; the message says which."""
+
+    def __init__(self, name: str, version: str | None, why: str) -> None:
+        super().__init__(name)
+        named = f'Model "{name}"' if version is None else f'Model "{name}" version {version}'
+        self.args = (f"{named} is not loaded on this server: {why}",)
+
+
+class VersionNotReady(ModelError):
+    """A version without a ready worker would get requests that another version answers now."""
+
+    def __init__(self, name: str, version: str, why: str, answering: str) -> None:
+        super().__init__(
+            f"Version {version} of model {name} has no ready worker ({why}), and version {answering} answers requests"
+            " now. Nothing has changed. Wait until it is ready, or add force=true to let requests fail meanwhile."
+        )
+
+
 class InvalidModel(ModelError):
     """The files are not a model that can be served; the message says why."""
 
@@ -56,6 +75,8 @@ class VersionConflict(ModelError):
 
     def __init__(self, name: str, version: str) -> None:
         super().__init__(f"Model version {version} is already registered for model {name}")
+        self.name = name
+        self.version = version
 
 
 class DefaultVersionInUse(ModelError):

@@ -6,7 +6,7 @@ No live object crosses it. A door names a model by the `ServedModel` that `Servi
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
@@ -208,6 +208,16 @@ class RegisterResult:
     loads_on_demand: bool = False  # whether a request starts the first worker
 
 
+class Awaited(NamedTuple):
+    """A version that the server is to serve and does not: why, for people, and whether it has failed to load it."""
+
+    why: str
+    failed: bool
+
+
+#: Is told of a version before a change of it counts; if it raises, the change is undone.
+Tell: TypeAlias = Callable[[SavedModel], Awaitable[None]]
+
 #: Gets a request that was submitted, the version that has it, and its response, which it must not read.
 Watcher: TypeAlias = Callable[[ServedModel, InferenceRequest, Parts], None]
 
@@ -301,6 +311,9 @@ class Serving(Protocol):
     def not_loaded(self) -> Sequence[ModelSpec]:
         """The start-up models whose registration failed, and that have not been registered since."""
 
+    #: By name and version, what the server is to serve as its fleet does, and does not yet; replaced, never changed.
+    awaited: Mapping[tuple[str, str], Awaited]
+
     #: Called after each change of the served models, and of their numbers of workers.
     on_change: list[Callable[[], None]]
 
@@ -320,23 +333,32 @@ class Serving(Protocol):
         """Return whether the default version of every model has its workers, as TorchServe's ``/ping`` counts them."""
 
     def startup_ready(self) -> bool:
-        """Return whether every start-up model is registered and has its minimum of workers."""
+        """Return whether every start-up model is registered and has its minimum of workers.
+
+        What the fleet serves, and this server has failed to load, counts as well.
+        """
 
     # Changes.
 
-    async def register(self, request: RegisterRequest) -> RegisterResult:
+    def forget_not_loaded(self) -> None:
+        """Empty `not_loaded`, because a fleet says what is to be served; `awaited` tells what is missing of that."""
+
+    async def register(self, request: RegisterRequest, tell: Tell | None = None) -> RegisterResult:
         """Register a model and start its workers; wait for them when the request is synchronous.
+
+        What ``tell`` raises is passed on; the model is not registered then. `saved_models` leaves it out until then.
 
         Raises ArchiveError: the archive could not be fetched or read; ModelError: the model cannot be served, or its
         workers did not start (then it is not registered), or the server is shutting down.
         """
 
-    async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
+    async def load(self, model: RegisterRequest | SavedModel, tell: Tell | None = None) -> ServedModel:
         """Serve a model with at least one worker, and return it once all of its workers are ready.
 
         A model that is already served under this name and version goes on until then, and finishes its accepted jobs.
 
-        A model as it was saved becomes the default version if it was.
+        A model as it was saved becomes the default version if it was. ``tell`` is called when the workers are ready,
+        before the model is served; what it raises is passed on, and nothing has changed then.
 
         Raises as `register` does; if the workers did not start, nothing has changed.
         """
@@ -349,6 +371,9 @@ class Serving(Protocol):
         Raises BadParameter: that many workers cannot be started; WorkersFailed: a worker of a synchronous call did not
         start (it is tried again).
         """
+
+    def check_scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> None:
+        """Check that `scale` can be begun. Raises BadParameter: that many workers cannot be started."""
 
     async def renew(self, name: str, version: str, worker_id: str) -> None:
         """Let a worker finish its jobs, and start another one in its place; do nothing if the place is gone.
@@ -365,14 +390,27 @@ class Serving(Protocol):
         Those that wait behind a step which runs stay.
         """
 
-    def set_weights(self, name: str, weights: Mapping[str, int]) -> None:
+    def check_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
+        """Check that `set_weights` can be done. Raises as that."""
+
+    def set_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
         """Let versions share the requests that name none by these weights; without any, the default version gets all.
 
-        Raises BadParameter: the versions have different contracts, or not all of them have sequences.
+        Raises BadParameter: the versions have different contracts, or not all of them have sequences; VersionNotReady:
+        a version gets more requests, and no worker of it is ready, unless ``force`` is set.
         """
 
-    def set_default(self, name: str, version: str) -> None:
-        """Let ``version`` serve requests that name no version. Raises DefaultVersionNotFound: no such version of it."""
+    def check_default(self, name: str, version: str, *, force: bool = False) -> None:
+        """Check that `set_default` can be done. Raises as that."""
+
+    def set_default(self, name: str, version: str, *, chosen: bool = True, force: bool = False) -> None:
+        """Let ``version`` serve requests that name no version; ``chosen`` tells whether an operator has chosen it.
+
+        Raises DefaultVersionNotFound: no such version of it; VersionNotReady: as `set_weights`.
+        """
+
+    def check_unregister(self, name: str, version: str | None) -> str:
+        """Return the version that `unregister` would end. Raises DefaultVersionInUse."""
 
     async def unregister(self, name: str, version: str | None = None) -> None:
         """Stop serving a version of a model (the default one when None), answer its jobs and remove its files.

@@ -21,12 +21,14 @@ from torchserve_py.serving.errors import (
 )
 from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage, SequenceStatus
 from torchserve_py.serving.serving import (
+    Awaited,
     ModelStatus,
     RegisterRequest,
     RegisterResult,
     ServedConfig,
     ServedModel,
     StickyBy,
+    Tell,
     Watcher,
     WorkerStatus,
 )
@@ -254,6 +256,7 @@ class FakeServing:
     is_healthy: bool = True
     is_startup_ready: bool = True
     not_loaded: list[ModelSpec] = field(default_factory=list)
+    awaited: Mapping[tuple[str, str], Awaited] = field(default_factory=dict)
     on_change: list[Callable[[], None]] = field(default_factory=list)
     sticky_by: StickyBy = lambda _: None
     usage: Usage = field(default_factory=Usage)
@@ -354,11 +357,17 @@ class FakeServing:
     def startup_ready(self) -> bool:
         return self.is_startup_ready
 
-    async def register(self, request: RegisterRequest) -> RegisterResult:
+    def forget_not_loaded(self) -> None:
+        self.not_loaded = []
+
+    async def register(self, request: RegisterRequest, tell: Tell | None = None) -> RegisterResult:
         await self._change(request)
+        if tell is not None:
+            result = self.register_result
+            await tell(SavedModel(name=result.model_name, version=result.model_version, location=request.url))
         return self.register_result
 
-    async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
+    async def load(self, model: RegisterRequest | SavedModel, tell: Tell | None = None) -> ServedModel:
         if isinstance(model, SavedModel):
             name: str | None = model.name
             await self._change((model.location, name, model.default, model.chosen))
@@ -370,6 +379,9 @@ class FakeServing:
     def saved_models(self) -> list[SavedModel]:
         return self.saved
 
+    def check_scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> None:
+        self.get(name, version)
+
     async def scale(
         self, name: str, version: str | None, min_workers: int, max_workers: int, *, synchronous: bool
     ) -> int | None:
@@ -377,10 +389,14 @@ class FakeServing:
         await self._change((name, version, min_workers, max_workers, synchronous))
         return self.scale_result
 
-    async def unregister(self, name: str, version: str | None = None) -> None:
-        self.get(name, version)
+    def check_unregister(self, name: str, version: str | None) -> str:
+        model = self.get(name, version)
         if version is None and len(self.versions(name)) > 1:
             raise DefaultVersionInUse(name)
+        return model.version
+
+    async def unregister(self, name: str, version: str | None = None) -> None:
+        self.check_unregister(name, version)
         await self._change((name, version))
 
     async def unload(self, name: str, version: str | None = None) -> None:
@@ -407,12 +423,18 @@ class FakeServing:
     def hand_over(self, name: str, version: str, to: str) -> None:
         self.requests.append((name, version, to))
 
-    def set_weights(self, name: str, weights: Mapping[str, int]) -> None:
+    def check_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
+        self.find(name)
+
+    def set_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
         self.requests.append((name, weights))
 
-    def set_default(self, name: str, version: str) -> None:
+    def check_default(self, name: str, version: str, *, force: bool = False) -> None:
         if version not in [model.version for model in self.versions(name)]:
             raise DefaultVersionNotFound(name, version)
+
+    def set_default(self, name: str, version: str, *, chosen: bool = True, force: bool = False) -> None:
+        self.check_default(name, version)
         self.requests.append((name, version))
 
     async def _change(self, request: Any) -> None:

@@ -1,5 +1,6 @@
 """Where the servers of a fleet keep what they serve."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,9 +23,21 @@ def _place(text: str, base: Path) -> str:
 _PLACE: Final = Parsed("a folder that all servers share, or the URL of a Redis database", _place)
 
 
+def _name(text: str, base: Path) -> str:
+    if not re.fullmatch(r"[\w.-]{0,100}", text) or text in {".", ".."}:
+        raise ValueError
+    return text
+
+
+_NAME: Final = Parsed("a name of letters, digits, points, hyphens and underscores", _name)
+
+
 class FleetSettings(SettingsSection):
     """Where the servers of a fleet keep what they serve."""
 
     fleet_state: Annotated[str | None, _PLACE] = setting(
         None, "folder or Redis by which the servers of a [fleet](fleet.md) serve the same models", repr=False
+    )
+    fleet_name: Annotated[str, _NAME] = setting(
+        "", "name of the fleet; fleets that share a folder or a Redis database need different names"
     )

@@ -5,11 +5,13 @@ The text of a state is that of a snapshot (`features.snapshots.snapshot_file`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from torchserve_py.features.management.edits import DefaultChosen, Edit, Registered, Scaled, Unregistered, Weighted
 from torchserve_py.features.snapshots.snapshot_file import Snapshot, parse_snapshot
+from torchserve_py.serving.errors import ModelVersionNotFound
 from torchserve_py.settings.schemas.versions import SavedModel
 
 #: A model, and its version.
@@ -34,31 +36,87 @@ class FleetState:
         """The models by name and version."""
         return {(model.name, model.version): model for model in self.models}
 
-    def with_model(self, saved: SavedModel, *, becomes_default: bool) -> FleetState:
-        """Return the next state, in which a version is served as it is saved.
+    def with_edit(self, edit: Edit) -> FleetState:
+        """Return the next state, which differs in what an edit changes; this one if that is nothing.
 
-        It is the default version of its name if it becomes that, was that, or is the only one.
+        Raises ModelVersionNotFound: the edit is about a version that the fleet does not serve any more.
         """
-        others = [model for model in self.models if (model.name, model.version) != (saved.name, saved.version)]
-        of_name = [model for model in others if model.name == saved.name]
-        is_default = becomes_default or not any(model.default for model in of_name)
-        if is_default:
-            others = [_demoted(model) if model.name == saved.name else model for model in others]
-        before = self.by_version.get((saved.name, saved.version))
-        chosen = is_default and (becomes_default or (before is not None and before.chosen))
-        saved = saved.model_copy(update={"default": is_default, "chosen": chosen})
-        return replace(self, number=self.number + 1, models=(*others, saved))
+        match edit:
+            case Registered(saved):
+                models = self._registered(saved)
+            case Unregistered(name, versions):
+                models = self._without(name, versions)
+            case Scaled(name, version, min_workers, max_workers):
+                self._check(name, version)
+                numbers = {"min_workers": min_workers, "max_workers": max_workers}
+                models = [_updated(each, numbers, each.version == version, name) for each in self.models]
+            case DefaultChosen(name, version):
+                self._check(name, version)
+                models = self._with_default(name, version)
+            case Weighted(name, weights, instead_of):
+                for version in weights:
+                    self._check(name, version)
+                if instead_of is None or instead_of == self.weights(name):
+                    models = [
+                        _updated(
+                            each, {"weight": weights.get(each.version, 0)}, each.weight or each.version in weights, name
+                        )
+                        for each in self.models
+                    ]
+                else:
+                    models = self.models
+        return self if list(models) == list(self.models) else FleetState(self.number + 1, tuple(models))
 
-    def without_model(self, name: str, version: str) -> FleetState:
-        """Return the next state, in which a version is not served; if it was the default one, its name's first one is.
+    def with_edits(self, edits: Iterable[Edit]) -> FleetState:
+        """Return the next state, which differs in what some edits change. Raises as `with_edit`."""
+        state = self
+        for edit in edits:
+            state = state.with_edit(edit)
+        return self if list(state.models) == list(self.models) else replace(state, number=self.number + 1)
+
+    def weights(self, name: str) -> Mapping[str, int]:
+        """Return the weight of each version of a model that has one."""
+        return {each.version: each.weight for each in self.models if each.name == name and each.weight}
+
+    def _check(self, name: str, version: str) -> None:
+        if (name, version) not in self.by_version:
+            raise ModelVersionNotFound(name, version)
+
+    def _registered(self, saved: SavedModel) -> Sequence[SavedModel]:
+        """Return the models with one that is registered; what it has apart from its registration it keeps."""
+        before = self.by_version.get((saved.name, saved.version))
+        if before is not None:
+            kept = {"weight": before.weight, "chosen": before.chosen or saved.chosen}
+            if before.min_workers:
+                kept |= {"min_workers": before.min_workers, "max_workers": before.max_workers}
+            saved = saved.model_copy(update=kept)
+        others_default = any(each.default for each in self.models if each.name == saved.name and each != before)
+        is_default = saved.default or not others_default
+        chosen = is_default and saved.chosen
+        saved = saved.model_copy(update={"default": is_default, "chosen": chosen})
+        others = [each if each.name != saved.name or not is_default else _demoted(each) for each in self.models]
+        if before is None:
+            return [*others, saved]
+        return [saved if (each.name, each.version) == (saved.name, saved.version) else each for each in others]
+
+    def _with_default(self, name: str, version: str) -> Sequence[SavedModel]:
+        chosen = {"default": True, "chosen": True}
+        return [
+            each if each.name != name else each.model_copy(update=chosen) if each.version == version else _demoted(each)
+            for each in self.models
+        ]
+
+    def _without(self, name: str, versions: Iterable[str]) -> Sequence[SavedModel]:
+        """Return the models without some versions; if the default one was among them, the first that stays is it.
 
         That is what `models.served_models.Versions.remove` does, too.
         """
-        others = [model for model in self.models if (model.name, model.version) != (name, version)]
-        heir = next((index for index, model in enumerate(others) if model.name == name), None)
-        if heir is not None and not any(model.default for model in others if model.name == name):
+        gone = set(versions)
+        others = [each for each in self.models if each.name != name or each.version not in gone]
+        heir = next((index for index, each in enumerate(others) if each.name == name), None)
+        if heir is not None and not any(each.default for each in others if each.name == name):
             others[heir] = others[heir].model_copy(update={"default": True})
-        return replace(self, number=self.number + 1, models=tuple(others))
+        return others
 
     def text(self, created: int) -> str:
         """Return the JSON; ``created`` is in milliseconds since 1970. Raises FleetStateError: it is too large."""
@@ -66,6 +124,10 @@ class FleetState:
         if (size := len(text.encode())) > MOST_BYTES:
             raise FleetStateError(f"The state of the fleet has {size} bytes, at most {MOST_BYTES} are read.")
         return text
+
+
+def _updated(model: SavedModel, fields: Mapping[str, Any], is_concerned: object, name: str) -> SavedModel:
+    return model.model_copy(update=fields) if model.name == name and is_concerned else model
 
 
 def _demoted(model: SavedModel) -> SavedModel:
@@ -85,7 +147,12 @@ NOTHING: Final = FleetState(0, ())
 
 
 class StateStore(Protocol):
-    """Where the states are kept. Methods block, and raise FleetStateError."""
+    """Where the states are kept. Methods block, and raise FleetStateError.
+
+    ``name`` is what the place is called in messages.
+    """
+
+    name: str
 
     def newest_number(self) -> int:
         """Return the number of the newest state, 0 if there is none."""

@@ -30,6 +30,7 @@ class StateFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.name = str(folder)
 
     def newest_number(self) -> int:
         return max(self._numbers(), default=0)
@@ -63,7 +64,8 @@ class StateFolder:
             except FileExistsError:
                 return False
             finally:
-                partial.unlink()
+                with contextlib.suppress(OSError):
+                    partial.unlink()
         except OSError as error:
             raise FleetStateError(f"The state of the fleet cannot be written to {path}: {error}") from error
         self._tidy()

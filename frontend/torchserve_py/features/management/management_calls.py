@@ -1,34 +1,44 @@
 """The calls of the management API, for HTTP and gRPC: from plain values to the text of the answer.
 
-A change continues if its caller disconnects: half a registration is of no use.
+Each change is a transaction (`transactions`). It continues if its caller disconnects: half a registration is of no use.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, Self
 
 from torchserve_py.doors.failures import DoorError, bad_request, method_not_allowed
 from torchserve_py.doors.routing import DoorContext
+from torchserve_py.features.management.edits import (
+    DefaultChosen,
+    Edit,
+    Registered,
+    Scaled,
+    Unregistered,
+    Weighted,
+)
 from torchserve_py.features.management.handler_description import description_of
-from torchserve_py.serving.changes import Changes
-from torchserve_py.serving.serving import ModelStatus, RegisterRequest, ServedModel, Serving, WorkerStatus
+from torchserve_py.features.management.transactions import Transactions
+from torchserve_py.serving.errors import ModelAwaited, ModelNotFound, ModelVersionNotFound, VersionConflict
+from torchserve_py.serving.serving import (
+    ModelStatus,
+    RegisterRequest,
+    RegisterResult,
+    ServedModel,
+    Serving,
+    WorkerStatus,
+)
 from torchserve_py.settings.schemas.versions import SavedModel
 from torchserve_py.settings.table import Settings
 from torchserve_py.url_secrets import without_secrets
 
-T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
-
-class ChangedVersion(NamedTuple):
-    """A version that a call has changed, and whether the call has made it the default one."""
-
-    name: str
-    version: str
-    becomes_default: bool = False
-
-
-#: Is told what a call has changed, before the call is answered. May raise DoorError.
-FollowChange = Callable[[ChangedVersion], Awaitable[None]]
+#: Is called with the name of a model of which a version has been registered, before the call is answered.
+AfterRegistration = Callable[[str], Awaitable[None]]
 
 _PAGE: Final = 100
 _ALL_VERSIONS: Final = "all"
@@ -65,8 +75,8 @@ class ManagementCalls:
     def __init__(self, settings: Settings, serving: Serving) -> None:
         self._serving = serving
         self._model_api = settings.enable_model_api
-        self._changes = Changes()
-        self.followers: list[FollowChange] = []
+        self.transactions = Transactions()
+        self.after_registration: list[AfterRegistration] = []
 
     def page(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of the default versions, sorted by name; functions of workflows are not among them."""
@@ -90,10 +100,7 @@ class ManagementCalls:
         self.check_model_api()
         if "url" not in given:
             raise bad_request("Parameter url is required.")
-        result = await self._complete(
-            self._serving.register(RegisterRequest(**given)),
-            lambda done: [ChangedVersion(done.model_name, done.model_version)],
-        )
+        result = await self.transactions.complete(self._register(RegisterRequest(**given)))
         registered = f'Model "{result.model_name}" Version: {result.model_version} registered with'
         if result.workers_wanted == 0:
             advice = "Use scale workers API to add workers for the model."
@@ -109,16 +116,14 @@ class ManagementCalls:
     async def load(self, model: RegisterRequest | SavedModel) -> ServedModel:
         """Serve a model, or serve it again, with `Serving.load`."""
         self.check_model_api()
-        return await self._complete(
-            self._serving.load(model), lambda served: [ChangedVersion(served.name, served.version)]
-        )
+        return await self.transactions.complete(self._load(model))
 
     async def unload(self, name: str, version: str | None = None) -> None:
         """Stop serving a version of a model, or all versions, after its accepted requests are answered."""
         self.check_model_api()
         versions = self._serving.versions(name) if version is None else [self._serving.get(name, version)]
-        changed = [ChangedVersion(each.name, each.version) for each in versions]
-        await self._complete(self._serving.unload(name, version), lambda _: changed)
+        edit = Unregistered(name, tuple(each.version for each in versions))
+        await self.transactions.carry_out(edit, partial(_if_there, partial(self._serving.unload, name, version)))
 
     async def scale(self, name: str, version: str | None, given: Mapping[str, Any]) -> Done:
         """Change the number of workers of a version, the default one if None, as the given parameters say.
@@ -131,8 +136,11 @@ class ManagementCalls:
         model = self._serving.get(name, version)
         if max_workers < min_workers:
             raise bad_request("max_worker cannot be less than min_worker.")
-        scaling = self._serving.scale(name, version, min_workers, max_workers, synchronous=synchronous)
-        ready = await self._complete(scaling, lambda _: [ChangedVersion(name, model.version)])
+        self._serving.check_scale(name, version, min_workers, max_workers)
+        ready = await self.transactions.carry_out(
+            Scaled(name, model.version, min_workers, max_workers),
+            lambda: self._serving.scale(name, model.version, min_workers, max_workers, synchronous=synchronous),
+        )
         if ready is None:
             return Done(202, _PENDING)
         if ready < min_workers:
@@ -141,37 +149,113 @@ class ManagementCalls:
         return Done(200, text if version is None else f"{text}, version: {version}")
 
     async def unregister(self, name: str, version: str | None) -> Done:
-        """Unregister a version, the default one if None."""
-        self.check_model_api()
-        model = self._serving.get(name, version)
-        await self._complete(self._serving.unregister(name, version), lambda _: [ChangedVersion(name, model.version)])
-        return Done(200, f'Model "{name}" unregistered')
+        """Unregister a version, the default one if None.
 
-    async def set_default(self, name: str, version: str) -> Done:
-        """Let a version serve requests that name no version."""
-        self._serving.set_default(name, version)
-        await self._tell([ChangedVersion(name, version, becomes_default=True)])
+        One that this server is to serve as its fleet does, and cannot load, is unregistered in the fleet.
+        """
+        self.check_model_api()
+        done = Done(200, f'Model "{name}" unregistered')
+        try:
+            version = self._serving.check_unregister(name, version)
+        except ModelAwaited:
+            if version is None:
+                raise
+            await self.transactions.carry_out(Unregistered(name, (version,)), _nothing)
+            return done
+        except (ModelNotFound, ModelVersionNotFound):
+            if version is None or not self.transactions.is_unsure(name, version):
+                raise
+            await self.transactions.carry_out(Unregistered(name, (version,)), _nothing)
+            return done
+        end = partial(self._serving.unregister, name, version)
+        await self.transactions.carry_out(Unregistered(name, (version,)), partial(_if_there, end))
+        return done
+
+    async def set_default(self, name: str, version: str, *, force: bool = False) -> Done:
+        """Let a version serve requests that name no version.
+
+        ``force``: even if it has no ready worker, as in TorchServe.
+        """
+        self._serving.check_default(name, version, force=force)
+        _warn_of(name, [version], self._serving, force=force)
+
+        async def apply() -> None:
+            self._serving.set_default(name, version, force=True)
+
+        await self.transactions.carry_out(DefaultChosen(name, version), apply)
         return Done(200, f'Default version successfully updated for model "{name}" to "{version}"')
 
-    async def set_weights(self, name: str, weights: Mapping[str, int]) -> None:
-        """Let versions share the requests that name none, see `Serving.set_weights`."""
-        self._serving.set_weights(name, weights)
-        await self._tell([ChangedVersion(name, each.version) for each in self._serving.versions(name)])
+    async def set_weights(
+        self, name: str, weights: Mapping[str, int], *, force: bool = False, insist: bool = False
+    ) -> None:
+        """Let versions share the requests that name none, see `Serving.set_weights`.
 
-    async def _complete(self, change: Coroutine[Any, Any, T], changed: Callable[[T], Sequence[ChangedVersion]]) -> T:
-        """Complete a change and tell of the versions that have ``changed``, even if the caller leaves."""
+        With ``insist`` the weights hold here at once, whatever is ready, and a fleet that cannot be told is told again
+        until it is: for what protects clients, such as the end of a canary.
+        """
+        self._serving.check_weights(name, weights, force=force or insist)
+        if insist:
+            edit = Weighted(name, weights, instead_of=self._serving.weights(name))
+            self._serving.set_weights(name, weights, force=True)
+            await self.transactions.insist([edit])
+            return
+        _warn_of(name, weights, self._serving, force=force)
 
-        async def change_and_tell() -> T:
-            result = await change
-            await self._tell(changed(result))
-            return result
+        async def apply() -> None:
+            self._serving.set_weights(name, weights, force=True)
 
-        return await self._changes.complete(change_and_tell())
+        await self.transactions.carry_out(Weighted(name, weights), apply)
 
-    async def _tell(self, changed: Sequence[ChangedVersion]) -> None:
-        for each in changed:
-            for follow in self.followers:
-                await follow(each)
+    async def publish(self, name: str, default: str) -> None:
+        """Give all requests of a model to a version, and tell a fleet how many workers each version has here now.
+
+        A fleet that cannot be told is told again until it is.
+        """
+        self._serving.set_default(name, default, force=True)
+        self._serving.set_weights(name, {}, force=True)
+        edits: list[Edit] = [
+            Scaled(name, each.version, each.min_workers or 0, each.max_workers or 0)
+            for each in self._serving.saved_models()
+            if each.name == name
+        ]
+        await self.transactions.insist([*edits, DefaultChosen(name, default), Weighted(name, {})])
+
+    @contextlib.contextmanager
+    def holding(self, name: str) -> Iterator[None]:
+        """Keep a fleet from changing a model on this server while an operation of several steps is under way."""
+        with self.transactions.holding(name):
+            yield
+
+    async def _register(self, request: RegisterRequest) -> RegisterResult:
+        try:
+            result = await self._serving.register(request, self._tell_registered)
+        except VersionConflict as conflict:
+            result = self._registered_before(conflict)
+        for follow in self.after_registration:
+            await follow(result.model_name)
+        return result
+
+    def _registered_before(self, conflict: VersionConflict) -> RegisterResult:
+        """Return the result of a call that is made again because nobody knew whether the fleet was told of it."""
+        name, version = conflict.name, conflict.version
+        if not self.transactions.is_unsure(name, version):
+            raise conflict
+        self.transactions.forget_unsure(name, version)
+        status = self._serving.status(self._serving.get(name, version))
+        ready = sum(worker.ready for worker in status.workers)
+        wanted = status.min_workers
+        return RegisterResult(
+            name, version, ready, wanted, pending=ready < wanted, loads_on_demand=status.loads_on_demand
+        )
+
+    async def _load(self, model: RegisterRequest | SavedModel) -> ServedModel:
+        served = await self._serving.load(model, self._tell_registered)
+        for follow in self.after_registration:
+            await follow(served.name)
+        return served
+
+    async def _tell_registered(self, saved: SavedModel) -> None:
+        await self.transactions.tell([Registered(saved)])
 
     def _describe(self, model: ServedModel) -> dict[str, Any]:
         return _describe(model, self._serving.status(model), self._serving.declared(model), self._serving.usage.rests)
@@ -180,6 +264,22 @@ class ManagementCalls:
         """Check that models may be registered and unregistered. Raises ModelApiDisabledError: the model API is off."""
         if not self._model_api:
             raise ModelApiDisabledError
+
+
+async def _if_there(end: Callable[[], Awaitable[None]]) -> None:
+    """End a version, unless that has happened meanwhile: this server follows its fleet."""
+    with contextlib.suppress(ModelNotFound, ModelVersionNotFound):
+        await end()
+
+
+async def _nothing() -> None:
+    """Do nothing here: what is told concerns others."""
+
+
+def _warn_of(name: str, versions: Iterable[str], serving: Serving, *, force: bool) -> None:
+    for each in versions if force else ():
+        if not serving.is_loaded(serving.get(name, each)):
+            logger.warning("Requests of model %s go to version %s, which has no ready worker, by force", name, each)
 
 
 def page_of(name: str, entries: Sequence[dict[str, str]], given: Mapping[str, Any]) -> dict[str, Any]:

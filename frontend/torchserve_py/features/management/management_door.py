@@ -128,7 +128,13 @@ _SCALE: Final = Operation(
 _UNREGISTER: Final = Operation(
     "unregisterModel", "Unregister a model", (200, 403, 404, 405, 408, 500), (_IGNORED_SYNCHRONOUS, _TIMEOUT)
 )
-_SET_DEFAULT: Final = Operation("setDefault", "Set the version that serves requests which name none", (200, 404, 500))
+#: Of operations that move requests to other versions.
+FORCE: Final = Parameter(
+    "force", "Whether requests move even to a version without a ready worker", "boolean", default=False
+)
+_SET_DEFAULT: Final = Operation(
+    "setDefault", "Set the version that serves requests which name none", (200, 404, 409, 500), (FORCE,)
+)
 _READINESS: Final = Operation(
     "v1_model_readiness",
     "Whether a model has a worker",
@@ -204,7 +210,8 @@ class ManagementDoor(Door):
         return _done(await self._calls.unregister(values["model_name"], values.get("model_version")))
 
     async def _set_default(self, request: Request, values: PathValues) -> Answer:
-        return _done(await self._calls.set_default(values["model_name"], values["model_version"]))
+        force = of_query(request, _SET_DEFAULT).get("force", False)
+        return _done(await self._calls.set_default(values["model_name"], values["model_version"], force=force))
 
     def _describe_api(self, request: Request, values: PathValues) -> Answer:
         model = self.serving.get(values["model_name"], values.get("model_version"))

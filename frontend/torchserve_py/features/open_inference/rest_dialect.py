@@ -16,7 +16,7 @@ from torchserve_py.features.open_inference.shared_memory import SharedMemory
 from torchserve_py.features.open_inference.shared_tensors import Places, without_shared_outputs
 from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
-from torchserve_py.serving.errors import ModelNotFound, ModelVersionNotFound
+from torchserve_py.serving.errors import ModelAwaited, ModelNotFound, ModelVersionNotFound
 
 #: Causes for which the protocol's clients expect another status than TorchServe's.
 _STATUSES: Final = {Cause.worker_died: 503, Cause.response_timeout: 504}
@@ -42,7 +42,7 @@ class CustomDialect(HttpDialect):
         failure = failure_of(error)
         if isinstance(error, ModelVersionNotFound):
             return failure._replace(message=f"Model {error.name} with version {error.version} not found")
-        if isinstance(error, ModelNotFound):
+        if isinstance(error, ModelNotFound) and not isinstance(error, ModelAwaited):
             return failure._replace(message=f"Model {error.name} not found")
         return failure
 

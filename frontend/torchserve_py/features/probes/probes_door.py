@@ -60,7 +60,11 @@ class ProbesDoor(Door):
 
 
 def not_loaded(serving: Serving) -> Iterator[str]:
-    """Yield a sentence about each start-up model that could not be loaded."""
+    """Yield a sentence about each model that is to be served and could not be loaded."""
     for spec in serving.not_loaded:  # the error and the location may hold a path or a token
         name = spec.name or fallback_name(spec.location)
         yield f'The start-up model "{name}" could not be loaded; the log says why.'
+    for (name, version), awaited in serving.awaited.items():
+        if awaited.failed:
+            named = f'Model "{name}" (version {version}), which the fleet serves,'
+            yield f"{named} could not be loaded on this server; the log says why."

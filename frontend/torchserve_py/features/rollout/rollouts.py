@@ -187,7 +187,8 @@ class Rollouts:
     async def _run(self, rollout: Rollout) -> None:
         logger.info("%s begins: it takes %d places of version %s", rollout.label, rollout.places, rollout.old)
         try:
-            await (self._take_requests if rollout.kind == "rollout" else self._renew_all)(rollout)
+            with self._calls.holding(rollout.name):
+                await (self._take_requests if rollout.kind == "rollout" else self._renew_all)(rollout)
         except (ModelError, DoorError) as error:
             rollout.phase, rollout.why = Phase.stopped, failure_of(error).message
             logger.error("%s has stopped: %s", rollout.label, rollout.why)
@@ -233,10 +234,7 @@ class Rollouts:
         await self._limit(name, new, least, max(count, before.max_workers, own.max_workers))
         if self._serving.get(name, old).config.follows_load:  # a sequence that cannot move may start a worker again
             await self._limit(name, old, 0, before.max_workers)
-        try:
-            await self._calls.set_default(name, new)
-        finally:
-            await self._calls.set_weights(name, {})
+        await self._calls.publish(name, new)
 
     async def _renew_all(self, rollout: Rollout) -> None:
         name, version = rollout.name, rollout.new
@@ -317,7 +315,8 @@ class Rollouts:
     def _weigh(self, rollout: Rollout, left: int, have: int) -> None:
         share = round(100 * have / (left + have))
         weights = {rollout.old: 100 - share, rollout.new: share}
-        self._serving.set_weights(rollout.name, {version: weight for version, weight in weights.items() if weight})
+        wanted = {version: weight for version, weight in weights.items() if weight}
+        self._serving.set_weights(rollout.name, wanted, force=True)
 
     async def _start(self, rollout: Rollout, count: int) -> None:
         """Have so many workers of the new version ready; one for which there is no room yet may wait for it."""

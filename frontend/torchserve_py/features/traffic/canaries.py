@@ -227,7 +227,7 @@ class Canaries:
     async def _give_to_default(self, name: str) -> None:
         """Let the default version get all requests; the weights of a canary that nobody judges would stay for ever."""
         try:
-            await self._calls.set_weights(name, {})
+            await self._calls.set_weights(name, {}, insist=True)
         except (ModelError, DoorError) as error:
             logger.warning("The weights of model %s stay as they are: %s", name, error)
 
@@ -251,7 +251,7 @@ class Canaries:
         canary = run.canary.after(found.verdict)
         if canary.phase is Phase.promoted:
             await self._calls.set_default(name, rules.version)
-        await self._calls.set_weights(name, canary.weights)
+        await self._calls.set_weights(name, canary.weights, insist=canary.phase is Phase.rolled_back)
         if self._runs.get(name) is not run:  # an operator was faster
             return
         if canary.phase is Phase.rising:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Final, Self
 
 from torchserve_py.doors.routing import DoorContext
-from torchserve_py.features.management.management_calls import ChangedVersion, ManagementCalls
+from torchserve_py.features.management.management_calls import ManagementCalls
 from torchserve_py.features.traffic.demanded_weights import demanded_weights, misfits, origin_of_weights
 from torchserve_py.features.traffic.traffic_keys import TrafficKeys
 from torchserve_py.features.traffic.traffic_settings import ModelWeights, TrafficSettings
@@ -50,7 +50,7 @@ class FirstWeights:
             self._first[each.name] = {version: weight for version, weight in each.weights.items() if weight}
         #: What the settings have come to last, by model.
         self._last: dict[str, Mapping[str, int]] = {}
-        calls.followers.append(self._follow)
+        calls.after_registration.append(self._follow)
 
     def give(self) -> None:
         """Give the versions that are registered when the server starts their weights.
@@ -70,7 +70,7 @@ class FirstWeights:
             self._last[name] = self._weights_of(name, had)
             if (weights := self._due(name)) is not None:
                 try:
-                    self._serving.set_weights(name, weights)
+                    self._serving.set_weights(name, weights, force=True)
                 except ModelError as error:
                     _warn(error)
 
@@ -84,15 +84,15 @@ class FirstWeights:
         for name in served:
             self._last[name] = self._first[name]
             try:
-                self._serving.set_weights(name, self._first[name])
+                self._serving.set_weights(name, self._first[name], force=True)
             except ModelError as error:
                 raise FeatureUnavailable(f"traffic ({origin_of_weights(self._settings)}): {error}") from error
 
-    async def _follow(self, changed: ChangedVersion) -> None:
-        """Give a version that has been registered its weight: a `FollowChange`."""
-        if (weights := self._due(changed.name)) is not None:
+    async def _follow(self, name: str) -> None:
+        """Give a version that has been registered its weight: an `AfterRegistration`."""
+        if (weights := self._due(name)) is not None:
             try:
-                await self._calls.set_weights(changed.name, weights)
+                await self._calls.set_weights(name, weights, insist=True)
             except ModelError as error:
                 _warn(error)
 

@@ -10,6 +10,8 @@ from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import Door, DoorContext, PathValues, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.management.management_calls import ManagementCalls
+from torchserve_py.features.management.management_door import FORCE
+from torchserve_py.features.management.parameters import of_query
 from torchserve_py.features.traffic.traffic_body import read_body
 from torchserve_py.features.traffic.traffic_care import TrafficCare
 from torchserve_py.settings.schemas.values import json_object
@@ -57,13 +59,18 @@ _BODY: Final = {
 _SET: Final = Operation(
     "setTraffic",
     "Let versions share the requests that name none: by weights, or by the rules of a canary",
-    (200, 400, 404),
+    (200, 400, 404, 409),
+    (FORCE,),
     takes={JSON: _BODY},
     gives={JSON: OBJECT},
     needs_body=True,
 )
 _CLEAR: Final = Operation(
-    "clearTraffic", "Let the default version get all requests that name none", (200, 404), gives={JSON: OBJECT}
+    "clearTraffic",
+    "Let the default version get all requests that name none",
+    (200, 404, 409),
+    (FORCE,),
+    gives={JSON: OBJECT},
 )
 #: Bytes of a body.
 _MOST_BYTES: Final = 65_536
@@ -98,14 +105,15 @@ class TrafficDoor(Door):
             await self._canaries.begin(name, wanted.canary)
         else:
             assert wanted.weights is not None
-            await self._calls.set_weights(name, {version: share for version, share in wanted.weights.items() if share})
+            weights = {version: share for version, share in wanted.weights.items() if share}
+            await self._calls.set_weights(name, weights, force=of_query(request, _SET).get("force", False))
             self._canaries.forget(name)
         await self._care.save()
         return json_answer(self._about(name))
 
     async def _clear(self, request: Request, values: PathValues) -> Answer:
         name = values["model_name"]
-        await self._calls.set_weights(name, {})
+        await self._calls.set_weights(name, {}, force=of_query(request, _CLEAR).get("force", False))
         self._canaries.forget(name)
         await self._care.save()
         return json_answer(self._about(name))
