@@ -1,4 +1,4 @@
-"""Servers of a fleet serve the same, whatever several of them change, in whatever order, and whatever fails meanwhile."""
+"""Servers of a fleet serve the same, whatever several of them change, in any order, and whatever fails meanwhile."""
 
 import asyncio
 import logging

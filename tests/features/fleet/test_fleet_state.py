@@ -11,6 +11,8 @@ from torchserve_py.features.fleet import fleet_state, state_folder, state_in_red
 from torchserve_py.features.fleet.fleet_state import NOTHING, FleetState, FleetStateError, StateStore
 from torchserve_py.features.fleet.state_folder import StateFolder
 from torchserve_py.features.fleet.state_in_redis import StateInRedis
+from torchserve_py.features.management.edits import DefaultChosen, Registered, Scaled, Unregistered, Weighted
+from torchserve_py.serving.errors import ModelVersionNotFound
 from torchserve_py.settings.schemas.versions import SavedModel
 
 
@@ -24,30 +26,50 @@ def defaults(state: FleetState) -> list[tuple[str, str]]:
 
 
 def test_the_first_version_of_a_name_is_the_default_one_until_another_is_chosen() -> None:
-    state = NOTHING.with_model(saved("1"), becomes_default=False)
-    state = state.with_model(saved("2", default=True), becomes_default=False)
+    state = NOTHING.with_edit(Registered(saved("1"))).with_edit(Registered(saved("2")))
     assert defaults(state) == [("m", "1")]
-    state = state.with_model(saved("2"), becomes_default=True)
+    state = state.with_edit(DefaultChosen("m", "2"))
     assert defaults(state) == [("m", "2")]
     assert state.number == 3
     # Another server scales the version, and does not know yet that it is not the default one any more.
-    state = state.with_model(saved("1", default=True, max_workers=4), becomes_default=False)
+    state = state.with_edit(Scaled("m", "1", 1, 4))
     assert defaults(state) == [("m", "2")]
     assert state.by_version["m", "2"].chosen
     assert state.by_version["m", "1"].max_workers == 4
 
 
-def test_a_chosen_default_stays_chosen_when_it_is_scaled() -> None:
-    state = NOTHING.with_model(saved("1"), becomes_default=True).with_model(saved("1"), becomes_default=False)
-    assert state.by_version["m", "1"].chosen
+def test_a_version_that_is_registered_anew_keeps_what_others_have_made_of_it() -> None:
+    edits = [Registered(saved("1")), Registered(saved("2")), DefaultChosen("m", "1"), Scaled("m", "1", 3, 3)]
+    state = NOTHING.with_edits([*edits, Weighted("m", {"1": 90, "2": 10}), Registered(saved("1", batch_size=8))])
+    first = state.by_version["m", "1"]
+    assert (first.batch_size, first.min_workers, first.weight, first.default, first.chosen) == (8, 3, 90, True, True)
+    assert state.number == 1
+
+
+def test_weights_replace_others_only_while_these_are_what_they_were() -> None:
+    state = NOTHING.with_edits([Registered(saved("1")), Registered(saved("2")), Weighted("m", {"1": 95, "2": 5})])
+    assert state.with_edit(Weighted("m", {}, instead_of={"1": 95, "2": 5})).weights("m") == {}
+    assert state.with_edit(Weighted("m", {}, instead_of={"1": 50, "2": 50})) is state
+
+
+def test_what_changes_nothing_makes_no_state() -> None:
+    state = NOTHING.with_edits([Registered(saved("1")), DefaultChosen("m", "1")])
+    for edit in (Scaled("m", "1", 1, 1), DefaultChosen("m", "1"), Weighted("m", {}), Unregistered("m", ("2",))):
+        assert state.with_edit(edit) is state
+
+
+def test_what_is_gone_cannot_be_changed() -> None:
+    for edit in (Scaled("m", "1", 1, 1), DefaultChosen("m", "1"), Weighted("m", {"1": 1})):
+        with pytest.raises(ModelVersionNotFound):
+            NOTHING.with_edit(edit)
 
 
 def test_if_the_default_version_goes_the_first_one_that_stays_is_it() -> None:
-    state = NOTHING.with_model(saved("1", name="other"), becomes_default=False)
+    state = NOTHING.with_edit(Registered(saved("1", name="other")))
     for version in "123":
-        state = state.with_model(saved(version), becomes_default=False)
-    assert defaults(state.without_model("m", "1")) == [("other", "1"), ("m", "2")]
-    assert defaults(state.without_model("m", "3")) == defaults(state)
+        state = state.with_edit(Registered(saved(version)))
+    assert defaults(state.with_edit(Unregistered("m", ("1",)))) == [("other", "1"), ("m", "2")]
+    assert defaults(state.with_edit(Unregistered("m", ("3",)))) == defaults(state)
 
 
 @pytest.fixture(params=["folder", "redis"])
@@ -66,18 +88,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 def test_of_two_states_with_a_number_one_is_kept(store: StateStore) -> None:
     assert store.newest() == NOTHING
     assert store.newest_number() == 0
-    first, other = (NOTHING.with_model(saved(version), becomes_default=True) for version in "12")
+    first, other = (NOTHING.with_edits([Registered(saved(version)), DefaultChosen("m", version)]) for version in "12")
     assert store.add(first)
     assert not store.add(other)
     assert store.newest() == first
-    assert store.add(first.without_model("m", "1"))
+    assert store.add(first.with_edit(Unregistered("m", ("1",))))
     assert store.newest() == FleetState(2, ())
 
 
 def test_a_folder_keeps_the_newest_states(tmp_path: Path) -> None:
     store, state = StateFolder(tmp_path), NOTHING
     for count in range(50):
-        state = state.with_model(saved("1", max_workers=count), becomes_default=False)
+        state = state.with_edit(Registered(saved("1", batch_size=count + 1)))
         assert store.add(state)
     assert store.newest() == state
     assert len(list(tmp_path.iterdir())) == 20
@@ -99,7 +121,7 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
 
 def fleet_folder(tmp_path: Path) -> tuple[StateFolder, Path]:
     folder = StateFolder(tmp_path)
-    assert folder.add(NOTHING.with_model(saved("1"), becomes_default=True))
+    assert folder.add(NOTHING.with_edits([Registered(saved("1")), DefaultChosen("m", "1")]))
     return folder, tmp_path / "state-000000000002.json"
 
 
@@ -149,12 +171,12 @@ def test_a_state_that_is_gone_each_time_is_not_looked_for_for_ever(
 
 
 def test_a_state_that_no_server_would_read_is_not_written(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = NOTHING.with_model(saved("1"), becomes_default=True)
+    first = NOTHING.with_edits([Registered(saved("1")), DefaultChosen("m", "1")])
     assert store.add(first)
     for module in (fleet_state, state_folder, state_in_redis):
         monkeypatch.setattr(module, "MOST_BYTES", 100)
     with pytest.raises(FleetStateError, match="bytes, at most 100 are read"):
-        store.add(first.with_model(saved("2"), becomes_default=True))
+        store.add(first.with_edits([Registered(saved("2")), DefaultChosen("m", "2")]))
     with pytest.raises(FleetStateError, match="100"):
         store.newest()
 

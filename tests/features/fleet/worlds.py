@@ -136,7 +136,11 @@ class Models:
         if tell is not None:
             await tell(model)
         before = self.saved.get(model.name, {}).get(model.version)
-        kept = {"default": before.default, "chosen": before.chosen} if before else {"default": model.name not in self.saved}
+        kept = (
+            {"default": before.default, "chosen": before.chosen}
+            if before
+            else {"default": model.name not in self.saved}
+        )
         self._put(model.model_copy(update=kept))
         self._changed()
         return self.get(model.name, model.version)

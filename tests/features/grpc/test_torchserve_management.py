@@ -108,17 +108,17 @@ async def test_a_zero_that_is_given_counts(serving):
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, ("noop", None, 1, 1, False)),
-        ({"min_worker": 3}, ("noop", None, 3, 3, False)),
-        ({"min_worker": 2, "max_worker": 4, "synchronous": True}, ("noop", None, 2, 4, True)),
-        ({"min_worker": 0, "max_worker": 0}, ("noop", None, 0, 0, False)),
+        ({}, ("noop", "1.0", 1, 1, False)),
+        ({"min_worker": 3}, ("noop", "1.0", 3, 3, False)),
+        ({"min_worker": 2, "max_worker": 4, "synchronous": True}, ("noop", "1.0", 2, 4, True)),
+        ({"min_worker": 0, "max_worker": 0}, ("noop", "1.0", 0, 0, False)),
         ({"model_version": "1.0", "number_gpu": 7, "timeout": 9}, ("noop", "1.0", 1, 1, False)),
     ],
 )
 async def test_scale(serving, fields, expected):
     answer = await serving.management.ScaleWorker(messages.ScaleWorkerRequest(model_name="noop", **fields))
     assert serving.registry.requests == [expected]
-    version = ", version: 1.0" if expected[1] else ""
+    version = ", version: 1.0" if "model_version" in fields else ""
     assert answer.msg == f"Workers scaled to {expected[2]} for model: noop{version}" or expected[2] > 1
 
 
@@ -134,7 +134,7 @@ async def test_set_default_and_unregister(serving):
     assert answer.msg == 'Default version successfully updated for model "noop" to "1.0"'
     answer = await serving.management.UnregisterModel(messages.UnregisterModelRequest(model_name="noop"))
     assert answer.msg == 'Model "noop" unregistered'
-    assert serving.registry.requests == [("noop", "1.0"), ("noop", None)]
+    assert serving.registry.requests == [("noop", "1.0"), ("noop", "1.0")]
 
 
 JAVA = "org.pytorch.serve"

@@ -223,10 +223,10 @@ async def test_a_registration_goes_on_when_its_caller_hangs_up(start):
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        ("/models/noop", ("noop", None, 1, 1, False)),
-        ("/models/noop?min_worker=3", ("noop", None, 3, 3, False)),
-        ("/models/noop?min_worker=0", ("noop", None, 0, 0, False)),
-        ("/models/noop?max_worker=2", ("noop", None, 1, 2, False)),
+        ("/models/noop", ("noop", "1.0", 1, 1, False)),
+        ("/models/noop?min_worker=3", ("noop", "1.0", 3, 3, False)),
+        ("/models/noop?min_worker=0", ("noop", "1.0", 0, 0, False)),
+        ("/models/noop?max_worker=2", ("noop", "1.0", 1, 2, False)),
         (
             "/models/noop/1.0?min_worker=2&max_worker=4&synchronous=true&number_gpu=1&timeout=5",
             ("noop", "1.0", 2, 4, True),
@@ -282,7 +282,7 @@ async def test_unregister(serving):
     answer = await manage(serving, "DELETE", "/models/noop/1.0")
     assert (answer.status, status_text(answer)) == (200, 'Model "noop" unregistered')
     await manage(serving, "DELETE", "/models/noop")
-    assert serving.registry.requests == [("noop", "1.0"), ("noop", None)]
+    assert serving.registry.requests == [("noop", "1.0"), ("noop", "1.0")]
 
 
 async def test_unregister_errors(start):

@@ -138,6 +138,30 @@ async def test_a_folder_that_cannot_be_written_is_a_warning(
     writer = make(home, registry)
     await writer.started()
     assert "The snapshot of the configuration could not be written" in caplog.text
+    await writer.close()
+
+
+async def test_what_could_not_be_written_is_written_again_until_it_is(
+    home: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{WRITER}._RETRY", 0.01)
+    monkeypatch.setattr(f"{WRITER}._PAUSE", 0.01)
+    monkeypatch.setattr(f"{WRITER}._PAUSES_PER_WRITE", 0)
+    writer = make(home, registry)
+    await writer.started()
+    (home / "logs" / "config").rename(home / "aside")
+    (home / "logs" / "config").write_text("the disk is full, so to say")
+    registry.models = [SavedModel(name="m", version="1.0", location="m.mar")]
+    writer.changed()
+    async with asyncio.timeout(30):
+        while not writer.is_behind:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        (home / "logs" / "config").unlink()
+        while writer.is_behind:
+            await asyncio.sleep(0.01)
+    assert "m.mar" in written(home)[-1].read_text()
+    await writer.close()
 
 
 async def test_every_setting_comes_back(home: Path, registry: Registry) -> None:

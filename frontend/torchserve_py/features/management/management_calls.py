@@ -37,8 +37,8 @@ from torchserve_py.url_secrets import without_secrets
 
 logger = logging.getLogger(__name__)
 
-#: Is called with the name of a model of which a version has been registered, before the call is answered.
-AfterRegistration = Callable[[str], Awaitable[None]]
+#: Is called with the name of a model of which a version has come or gone, before the call is answered.
+FollowVersions = Callable[[str], Awaitable[None]]
 
 _PAGE: Final = 100
 _ALL_VERSIONS: Final = "all"
@@ -76,7 +76,7 @@ class ManagementCalls:
         self._serving = serving
         self._model_api = settings.enable_model_api
         self.transactions = Transactions()
-        self.after_registration: list[AfterRegistration] = []
+        self.followers: list[FollowVersions] = []
 
     def page(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a page of the default versions, sorted by name; functions of workflows are not among them."""
@@ -123,7 +123,7 @@ class ManagementCalls:
         self.check_model_api()
         versions = self._serving.versions(name) if version is None else [self._serving.get(name, version)]
         edit = Unregistered(name, tuple(each.version for each in versions))
-        await self.transactions.carry_out(edit, partial(_if_there, partial(self._serving.unload, name, version)))
+        await self.transactions.carry_out(edit, partial(self._end, name, partial(self._serving.unload, name, version)))
 
     async def scale(self, name: str, version: str | None, given: Mapping[str, Any]) -> Done:
         """Change the number of workers of a version, the default one if None, as the given parameters say.
@@ -168,7 +168,7 @@ class ManagementCalls:
             await self.transactions.carry_out(Unregistered(name, (version,)), _nothing)
             return done
         end = partial(self._serving.unregister, name, version)
-        await self.transactions.carry_out(Unregistered(name, (version,)), partial(_if_there, end))
+        await self.transactions.carry_out(Unregistered(name, (version,)), partial(self._end, name, end))
         return done
 
     async def set_default(self, name: str, version: str, *, force: bool = False) -> Done:
@@ -231,8 +231,7 @@ class ManagementCalls:
             result = await self._serving.register(request, self._tell_registered)
         except VersionConflict as conflict:
             result = self._registered_before(conflict)
-        for follow in self.after_registration:
-            await follow(result.model_name)
+        await self._follow(result.model_name)
         return result
 
     def _registered_before(self, conflict: VersionConflict) -> RegisterResult:
@@ -250,9 +249,18 @@ class ManagementCalls:
 
     async def _load(self, model: RegisterRequest | SavedModel) -> ServedModel:
         served = await self._serving.load(model, self._tell_registered)
-        for follow in self.after_registration:
-            await follow(served.name)
+        await self._follow(served.name)
         return served
+
+    async def _end(self, name: str, end: Callable[[], Awaitable[None]]) -> None:
+        """End a version, unless that has happened meanwhile: this server follows its fleet."""
+        with contextlib.suppress(ModelNotFound, ModelVersionNotFound):
+            await end()
+        await self._follow(name)
+
+    async def _follow(self, name: str) -> None:
+        for follow in self.followers:
+            await follow(name)
 
     async def _tell_registered(self, saved: SavedModel) -> None:
         await self.transactions.tell([Registered(saved)])
@@ -264,12 +272,6 @@ class ManagementCalls:
         """Check that models may be registered and unregistered. Raises ModelApiDisabledError: the model API is off."""
         if not self._model_api:
             raise ModelApiDisabledError
-
-
-async def _if_there(end: Callable[[], Awaitable[None]]) -> None:
-    """End a version, unless that has happened meanwhile: this server follows its fleet."""
-    with contextlib.suppress(ModelNotFound, ModelVersionNotFound):
-        await end()
 
 
 async def _nothing() -> None:

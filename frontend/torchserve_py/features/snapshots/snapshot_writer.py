@@ -1,8 +1,9 @@
 """Snapshots of a running server: when one is written, what is in it, and how many are kept.
 
 A snapshot is written after the start, after a change of the models, and before the server ends. It has all models, so
-changes one after the other must not write one each: those within a second share the next. The event loop only collects
-the values; a thread writes the file. A disk that hangs keeps neither the server's end nor the process waiting.
+changes one after the other must not write one each: those within a second share the next. What could not be written is
+written again until it is. The event loop only collects the values; a thread writes the file. A disk that hangs keeps
+neither the server's end nor the process waiting.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ from torchserve_py.background_tasks import in_background
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.snapshots.snapshot_file import FOLDER, Snapshot, oldest_first
 from torchserve_py.features.snapshots.snapshot_settings import SnapshotSettings
+from torchserve_py.metrics.families import Family
+from torchserve_py.metrics.instruments import Gauge
 from torchserve_py.serving.serving import Serving
 from torchserve_py.settings.model_spec import ModelSpec, is_url
 from torchserve_py.settings.properties import properties_text, written
@@ -38,6 +41,8 @@ _LAST_LIMIT = 10.0
 #: How long there is none after one (seconds); and how many times as long as that one took, so that a server with
 #: thousands of models has a tenth of its time for them at most.
 _PAUSE: Final = 1.0
+#: How long after a snapshot that could not be written the next one is tried (seconds).
+_RETRY: Final = 15.0
 _PAUSES_PER_WRITE: Final = 9
 
 Occasion: TypeAlias = Literal["startup", "snapshot", "shutdown"]
@@ -47,13 +52,19 @@ async def write_snapshots(context: DoorContext) -> None:
     """Write the first snapshot of a server, and further ones while it runs."""
     writer = SnapshotWriter(context.settings, context.serving)
     context.work.append(writer)
+    meaning = "1 while the served models are not in a snapshot, because the latest could not be written"
+    unwritten = context.metrics.add(Family("ts_snapshot_unwritten", Gauge, "Count", meaning))
+    unwritten.child({}).read_from(lambda: writer.is_behind)
     await writer.started()
 
 
 class SnapshotWriter:
-    """Writes the snapshots of one server, unless they are switched off; a failure is logged and changes nothing else.
+    """Writes the snapshots of one server, unless they are switched off; a failure is logged, and tried again.
 
     `Serving` is asked in the event loop, and only there.
+
+    Attributes:
+        is_behind: Whether the latest snapshot could not be written.
     """
 
     def __init__(self, settings: Settings, serving: Serving) -> None:
@@ -63,6 +74,7 @@ class SnapshotWriter:
         self._folder = settings.log_location / FOLDER
         self._enabled = not settings.no_config_snapshots
         self._started = False
+        self.is_behind = False
         self._last_milliseconds = 0
         self._changed = False
         self._following: asyncio.Task[None] | None = None
@@ -74,6 +86,8 @@ class SnapshotWriter:
         if self._enabled:
             await self._write("startup")
             self._started = True
+            if self.is_behind:
+                self.changed()
 
     def changed(self) -> None:
         """Schedule a snapshot, because the models have changed."""
@@ -107,6 +121,8 @@ class SnapshotWriter:
             begun = time.monotonic()
             await self._write("snapshot")
             pause = max(_PAUSE, _PAUSES_PER_WRITE * (time.monotonic() - begun))
+            if self.is_behind:
+                self._changed, pause = True, max(_RETRY, pause)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ends.wait(), pause)
 
@@ -117,8 +133,13 @@ class SnapshotWriter:
                 lambda: self._write_file(occasion, models, not_loaded), discard=lambda _: None
             )
         except (OSError, ValueError) as error:
-            logger.warning("The snapshot of the configuration could not be written: %s", error)
+            self.is_behind = True
+            text = "The snapshot of the configuration could not be written, and is tried again in %g s: %s"
+            logger.warning(text, _RETRY, error)
         else:
+            if self.is_behind:
+                logger.warning("The snapshot of the configuration is written now: %s", path)
+            self.is_behind = False
             logger.debug("Wrote the snapshot %s", path)
 
     # In a thread, one at a time.

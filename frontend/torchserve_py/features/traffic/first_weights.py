@@ -50,7 +50,7 @@ class FirstWeights:
             self._first[each.name] = {version: weight for version, weight in each.weights.items() if weight}
         #: What the settings have come to last, by model.
         self._last: dict[str, Mapping[str, int]] = {}
-        calls.after_registration.append(self._follow)
+        calls.followers.append(self._follow)
 
     def give(self) -> None:
         """Give the versions that are registered when the server starts their weights.
@@ -89,7 +89,7 @@ class FirstWeights:
                 raise FeatureUnavailable(f"traffic ({origin_of_weights(self._settings)}): {error}") from error
 
     async def _follow(self, name: str) -> None:
-        """Give a version that has been registered its weight: an `AfterRegistration`."""
+        """Give the versions of a model their weights when one has come or gone: a `FollowVersions`."""
         if (weights := self._due(name)) is not None:
             try:
                 await self._calls.set_weights(name, weights, insist=True)
