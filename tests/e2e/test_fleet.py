@@ -1,5 +1,6 @@
 """Servers of a fleet: what an operator changes on one of them reaches all, and those that start later."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -103,11 +104,23 @@ def test_a_server_that_cannot_load_a_model_takes_it_from_nobody(tmp_path: Path) 
         shutil.copytree(ECHO, first.model_store / "late")
         call("POST", first, "/models?url=late&initial_workers=1&synchronous=true")
         eventually(lambda: "does not follow its fleet in model late" in second.log(), "the second server says why")
+        answer = second.predict("late", "hi")
+        assert answer.status_code == 503
+        assert answer.headers["ts-error-cause"] == "not_loaded"
+        assert "is not loaded on this server" in answer.json()["message"]
+        assert second.predict("unknown", "hi").status_code == 404
+        ready = requests.get(f"{second.inference}/ready", timeout=DEADLINE)
+        assert ready.status_code == 503
+        assert 'Model "late" (version 1.0), which the fleet serves, could not be loaded' in ready.json()["reasons"][0]
+        assert second.metric("ts_fleet_failures") == 1
+        assert requests.get(f"{first.inference}/ready", timeout=DEADLINE).status_code == 200
         call("POST", first, f"/models?url={ECHO}&model_name=two&initial_workers=1&synchronous=true")
         follows(second, {"two": {"1.0": (1, True)}})
         assert sorted(served(first)) == ["late", "two"]
         shutil.copytree(ECHO, second.model_store / "late")
         eventually(lambda: sorted(served(second)) == ["late", "two"], "the second server has tried again")
+        eventually(lambda: requests.get(f"{second.inference}/ready", timeout=DEADLINE).ok, "the second server is ready")
+        assert second.metric("ts_fleet_failures") == 0
 
 
 def test_a_damaged_state_stops_the_start_of_a_server(tmp_path: Path) -> None:
@@ -134,3 +147,43 @@ def test_a_change_that_the_fleet_cannot_be_told_of_is_told_to_its_caller(tmp_pat
         assert answer.headers["ts-error-cause"] == "fleet_not_told"
         assert str(folder) in answer.json()["message"]
         assert server.predict("one", "hi").text == "hi"
+        assert served(server) == {"one": {"1.0": (1, True)}}  # nothing has changed
+        folder.unlink()
+        call("PUT", server, "/models/one?min_worker=2&max_worker=2&synchronous=true")
+        assert served(server) == {"one": {"1.0": (2, True)}}
+
+
+def test_requests_move_only_to_versions_that_are_ready(tmp_path: Path) -> None:
+    properties = {"fleet_state": tmp_path / "fleet", "fleet_name": "shop"}
+    newer = tmp_path / "newer"
+    shutil.copytree(ECHO, newer)
+    (newer / "MAR-INF").mkdir()
+    manifest = {"model": {"modelName": "one", "modelVersion": "2.0", "handler": "echo_handler.py"}}
+    (newer / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    with RunningServer({"one": ECHO}, properties) as first, RunningServer({}, properties) as second:
+        follows(second, {"one": {"1.0": (1, True)}})
+        call("POST", first, f"/models?url={newer}&model_name=one&initial_workers=0")
+        both = {"1.0": (1, True), "2.0": (0, False)}
+        follows(second, {"one": both})
+        models = f"{first.management}/models/one"
+        traffic = f"{models}/traffic"
+        for answer in (
+            requests.put(f"{models}/2.0/set-default", timeout=DEADLINE),
+            requests.put(traffic, json={"weights": {"1.0": 90, "2.0": 10}}, timeout=DEADLINE),
+            requests.put(traffic, json={"canary": {"version": "2.0"}}, timeout=DEADLINE),
+        ):
+            assert answer.status_code == 409
+            assert (
+                "Version 2.0 of model one has no ready worker (it has none: scale it first)" in answer.json()["message"]
+            )
+        assert served(first) == {"one": both}
+        call("PUT", first, "/models/one/2.0?min_worker=1&synchronous=true")
+        call("PUT", first, "/models/one/2.0/set-default")
+        follows(second, {"one": {"1.0": (1, False), "2.0": (1, True)}})
+        assert second.predict("one", "hi").text == "hi"
+        # TorchServe's way.
+        call("PUT", first, "/models/one/1.0?min_worker=0&synchronous=true")
+        call("PUT", first, "/models/one/1.0/set-default?force=true")
+        assert "go to version 1.0, which has no ready worker, by force" in first.log()
+        follows(second, {"one": {"1.0": (0, True), "2.0": (1, False)}})
+        assert (tmp_path / "fleet" / "shop").is_dir()

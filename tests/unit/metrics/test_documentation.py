@@ -3,18 +3,21 @@
 import re
 from enum import StrEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.features.fleet.worlds import Server, States
 from tests.unit.metrics.exposition import documented, server_metrics
 
 from torchserve_py.doors.connection_counts import ConnectionCounts
 from torchserve_py.features.bookmarks.bookmark_counts import BookmarkCounts
-from torchserve_py.features.fleet.fleet_member import FleetMember, show_member
+from torchserve_py.features.fleet.fleet_member import show_member
 from torchserve_py.features.journal.journal_care import journal_families
 from torchserve_py.features.keys.usage_report import usage_families
 from torchserve_py.features.memory_budget.budget_metrics import BudgetMetrics
 from torchserve_py.features.rollout.rollouts import Rollouts
+from torchserve_py.features.snapshots.snapshot_writer import show_writer
 from torchserve_py.features.tls.renewal import expiry_family
 from torchserve_py.features.traffic.canaries import Canaries
 from torchserve_py.features.traffic.shadows import Shadows
@@ -30,7 +33,9 @@ def test_every_family_is_documented_with_its_type() -> None:
     BudgetMetrics(metrics)
     ConnectionCounts(metrics)
     nobody: Any = None
-    show_member(metrics, FleetMember(nobody, nobody))
+    show_member(metrics, Server(States()).member)
+    writer: Any = SimpleNamespace(is_behind=False)
+    show_writer(metrics, writer)
     shadows = Shadows(nobody)
     families = (
         Canaries(nobody, nobody, nobody).decisions,

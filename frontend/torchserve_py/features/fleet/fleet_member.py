@@ -156,6 +156,9 @@ class FleetMember:
         """Make the next state of the newest one, and again if another server was faster. Raises FleetStateError."""
         for _ in range(_MOST_TRIES):
             newest = await asyncio.to_thread(self._store.newest)
+            if not newest.number:
+                await asyncio.to_thread(self._store.add, self._first())
+                continue
             state = change(newest)
             if state is newest or await asyncio.to_thread(self._store.add, state):
                 return
@@ -188,7 +191,7 @@ class FleetMember:
         told, now = self._told, self._clock()
         number = await asyncio.to_thread(self._store.newest_number)
         if not number:
-            await self._add(self._first)
+            await self._add(lambda newest: newest)
         if not number or number != self._state.number:
             self._note(await asyncio.to_thread(self._store.newest), told)
         self._joined.set()
@@ -213,10 +216,8 @@ class FleetMember:
             logger.info("This server belongs to the fleet at %s (state %d)", self._store.name, state.number)
         self._state, self._differs = state, True
 
-    def _first(self, newest: FleetState) -> FleetState:
-        """Return the first state, or the newest if there is one; after a loss it is what this server knew last."""
-        if newest.number:
-            return newest
+    def _first(self) -> FleetState:
+        """Return the first state: what is served here, or, after a loss, what this server knew last."""
         return FleetState(1, tuple(self._state.models if self._state.number else self._serving.saved_models()))
 
     def _compare(self, now: float, *, tries_again: bool) -> None:
@@ -290,6 +291,8 @@ class FleetMember:
         if not is_foreseen:
             self.errors.child({}).inc()
         self._failed[key] = str(error)
+        if key in self._serving.awaited:
+            self._serving.awaited = {**self._serving.awaited, key: Awaited(str(error), failed=True)}
         text = "This server does not follow its fleet in model %s version %s: %s"
         logger.warning(text, *key, error, exc_info=not is_foreseen)
 
@@ -348,7 +351,7 @@ def restored(settings: Settings) -> Restored | None:
     if fleet.fleet_state is None:
         return None
     try:
-        state = _store_at(fleet.fleet_state, fleet.fleet_name).newest()
+        state = _store_at(fleet.fleet_state, fleet.fleet_name or "").newest()
     except FleetStateError as error:
         raise FeatureUnavailable(str(error)) from error
     if not state.number:
@@ -363,7 +366,7 @@ async def belong_to_fleet(context: DoorContext) -> None:
     fleet = context.settings.of(FleetSettings)
     if fleet.fleet_state is None:
         return
-    store = await asyncio.to_thread(_store_at, fleet.fleet_state, fleet.fleet_name)
+    store = await asyncio.to_thread(_store_at, fleet.fleet_state, fleet.fleet_name or "")
     transactions = context.shared(ManagementCalls.of).transactions
     member = FleetMember(context.serving, store, transactions)
     transactions.listeners.append(member)

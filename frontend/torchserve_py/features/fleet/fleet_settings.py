@@ -24,7 +24,7 @@ _PLACE: Final = Parsed("a folder that all servers share, or the URL of a Redis d
 
 
 def _name(text: str, base: Path) -> str:
-    if not re.fullmatch(r"[\w.-]{0,100}", text) or text in {".", ".."}:
+    if not re.fullmatch(r"[\w.-]{1,100}", text) or text in {".", ".."}:
         raise ValueError
     return text
 
@@ -38,6 +38,6 @@ class FleetSettings(SettingsSection):
     fleet_state: Annotated[str | None, _PLACE] = setting(
         None, "folder or Redis by which the servers of a [fleet](fleet.md) serve the same models", repr=False
     )
-    fleet_name: Annotated[str, _NAME] = setting(
-        "", "name of the fleet; fleets that share a folder or a Redis database need different names"
+    fleet_name: Annotated[str | None, _NAME] = setting(
+        None, "name of the fleet; fleets that share a folder or a Redis database need different names"
     )

@@ -6,6 +6,8 @@ written again until it is. The event loop only collects the values; a thread wri
 neither the server's end nor the process waiting.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import time
@@ -26,6 +28,7 @@ from torchserve_py.features.snapshots.snapshot_file import FOLDER, Snapshot, old
 from torchserve_py.features.snapshots.snapshot_settings import SnapshotSettings
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Gauge
+from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.serving.serving import Serving
 from torchserve_py.settings.model_spec import ModelSpec, is_url
 from torchserve_py.settings.properties import properties_text, written
@@ -52,10 +55,15 @@ async def write_snapshots(context: DoorContext) -> None:
     """Write the first snapshot of a server, and further ones while it runs."""
     writer = SnapshotWriter(context.settings, context.serving)
     context.work.append(writer)
-    meaning = "1 while the served models are not in a snapshot, because the latest could not be written"
-    unwritten = context.metrics.add(Family("ts_snapshot_unwritten", Gauge, "Count", meaning))
-    unwritten.child({}).read_from(lambda: writer.is_behind)
+    show_writer(context.metrics, writer)
     await writer.started()
+
+
+def show_writer(metrics: ServerMetrics, writer: SnapshotWriter) -> None:
+    """Show at ``/metrics`` whether the latest snapshot could not be written."""
+    meaning = "1 while the served models are not in a snapshot, because the latest could not be written"
+    family = metrics.add(Family("ts_snapshot_unwritten", Gauge, "Count", meaning))
+    family.child({}).read_from(lambda: writer.is_behind)
 
 
 class SnapshotWriter:
