@@ -211,7 +211,7 @@ class Rollouts:
         except BaseException:
             if before and rollout.taken < rollout.places:
                 with contextlib.suppress(ModelError):
-                    self._serving.set_weights(name, before)
+                    self._serving.set_weights(name, before, force=True)
             self._canaries.go_on(name)
             raise
         self._canaries.forget(name, f"a rollout has made version {rollout.new} the default one")
