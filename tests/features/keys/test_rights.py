@@ -161,7 +161,8 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
     class Recording(Application):
         def __init__(self, context: DoorContext, routes: Sequence[Route], guard: Any = None) -> None:
-            tables.append(routes)
+            if any(route.path == "/api-description" for route in routes):  # else those of a listener that is full
+                tables.append(routes)
             super().__init__(context, routes, guard)
 
     monkeypatch.setattr(http_listeners, "Application", Recording)
