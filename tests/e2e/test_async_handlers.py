@@ -314,8 +314,8 @@ def test_requests_of_a_worker_that_dies_are_answered_by_the_next_one(
         psutil.Process(worker["pid"]).kill()
         with pytest.raises(ConnectionError):
             client.chunk()
-    for number in range(5):  # first all: they run again one at a time, in the order in which they came
-        Gate(folders["async"], f"dies{number}").open()
+    for number in range(5):  # they run again, each alone for at most a second
+        assert server.predict("async", f"release dies{number}").text == "released"
     assert [request.result().status_code for request in requests_] == [200] * 5
     assert server.predict("async", "told").json()["pid"] != worker["pid"]
 

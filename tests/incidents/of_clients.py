@@ -17,15 +17,6 @@ import os, signal
 
 
 def handle(data, context):
-    if data and b"kill" in bytes(data[0].get("data") or data[0].get("body")):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return ['well'] * len(data) if data else None
-"""
-_FATAL_IN_BATCHES = """
-import os, signal
-
-
-def handle(data, context):
     if any("kill" in str(row.get("data") or row.get("body")) for row in data or ()):
         os.kill(os.getpid(), signal.SIGKILL)
     return ['well'] * len(data) if data else None
@@ -66,7 +57,7 @@ def requests_that_kill_workers(scene: Scene) -> None:
 
 def batches_with_a_request_that_kills(scene: Scene) -> None:
     """One request in each batch of four kills every worker that runs it; the only worker is replaced each time."""
-    model = model_folder(scene.directory, "m", _FATAL_IN_BATCHES, "batchSize: 4\nmaxBatchDelay: 1000\n")
+    model = model_folder(scene.directory, "m", _FATAL, "batchSize: 4\nmaxBatchDelay: 1000\n")
     with RunningServer({"m": model}) as server, ThreadPoolExecutor() as pool:
         server.wait_ready()
         for _ in range(5):

@@ -33,6 +33,10 @@ from torchserve_py.scheduling.sequence_source import Sequences
 #: Seconds that a model's steps take in the mean, at least: sending ahead costs more than shorter steps would gain.
 WORTH_SENDING_AHEAD = 0.0003
 
+#: Seconds for which a suspect has a worker that it shares with others for itself, at most: what kills a worker mostly
+#: does so soon, and requests that take long would keep all others waiting.
+ALONE_LIMIT = 1.0
+
 #: How many steps that mean remembers: a new step counts for one of them.
 _STEPS_REMEMBERED = 16
 
@@ -136,6 +140,7 @@ class Assignment:
     def remove(self, worker: WorkerLoad) -> None:
         """Forget a worker that has nothing in flight, or is lost."""
         del self.workers[worker.id]
+        worker.alone = None
         self.close_places(worker)
 
     def retire(self, worker: WorkerLoad, now: float) -> None:
@@ -170,8 +175,8 @@ class Assignment:
     def _send_alone(self, lane: Lane[Any], now: float) -> bool:
         """Send one of the jobs that share no batch to a worker of the lane; return whether there was one to send.
 
-        A suspect has the worker for itself, apart from jobs that join others and were there before, until its answer
-        begins: if it killed its last worker, it most likely kills this one before.
+        Where jobs join others, none joins a suspect before its answer begins, or `ALONE_LIMIT` is over: if it killed
+        its last worker, it most likely kills this one before.
         """
         for job in self.shared.alone.values():
             source = self.source_of(job)
@@ -184,7 +189,8 @@ class Assignment:
             worker = self.admission.choose(lane.free)
             self._send(worker, jobs, now)
             if not job.unbatched and isinstance(self.admission, WhileBelow):
-                worker.alone, worker.is_shut = job, True
+                worker.alone, worker.alone_until, worker.is_shut = job, now + ALONE_LIMIT, True
+                self.shared.deadlines.start_timer(worker, now)
                 self.close_places(worker)
             return True
         return False
@@ -197,7 +203,7 @@ class Assignment:
     def reopen(self, worker: WorkerLoad, now: float) -> None:
         """Give the worker jobs again, if it has none for itself any more and does not rest."""
         job = worker.alone
-        if job is not None and (job.state is STREAMING or job.id not in worker.in_flight):
+        if job is None or job.state is STREAMING or job.id not in worker.in_flight or now >= worker.alone_until:
             worker.alone = None
         worker.is_shut = worker.rests or worker.alone is not None
         if not worker.is_shut and not worker.retiring and self.admission.room(worker):

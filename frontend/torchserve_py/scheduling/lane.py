@@ -145,7 +145,13 @@ class WorkerLoad:
     retiring: bool = False
     rests: bool = False
     alone: Job | None = None  # the job that it has for itself, or beside those that it had before
+    alone_until: float = 0.0  # for how long at most
+    timer: int = 0  # kept by `Deadlines`
     is_shut: bool = False  # whether it is given nothing, since it rests or has a job for itself
+
+    def due(self, now: float) -> float | None:
+        """When it no longer has a job for itself."""
+        return None if self.alone is None else self.alone_until
 
     def __repr__(self) -> str:
         return f"WorkerLoad({self.id!r}, in_flight={list(self.in_flight)}{', retiring' if self.retiring else ''})"

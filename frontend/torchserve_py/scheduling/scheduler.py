@@ -381,6 +381,8 @@ class Scheduler:
                     left = 0
                 case Lane():
                     self._shared.lanes_to_serve.append(thing)
+                case WorkerLoad():
+                    self._assignment.reopen(thing, now)
 
     def _hurry(self, job: Job, now: float) -> bool:
         """Have a job sent that must begin now to be in time, if all it waits for is a fuller batch."""

@@ -43,7 +43,7 @@ def validate_deadlines(scheduler: Scheduler, now: float) -> None:
     source = scheduler._source
     lanes = {worker.lane for worker in scheduler._workers.values()}
     sequences = source.open.values() if isinstance(source, Sequences) else ()
-    for thing in (*scheduler._shared.jobs.values(), *lanes, *sequences):
+    for thing in (*scheduler._shared.jobs.values(), *lanes, *sequences, *scheduler._workers.values()):
         assert bool(thing.timer) == (id(thing) in entries)
         due = thing.due(now)
         assert due is None or not thing.timer or entries[id(thing)] <= due, f"{thing} would be late"
@@ -54,7 +54,8 @@ def validate_worker(scheduler: Scheduler, worker: WorkerLoad, now: float) -> Non
     assert room >= 0, f"{worker} has more in flight than it may"
     takes = not (worker.retiring or worker.is_shut)
     assert worker.is_shut == (worker.rests or worker.alone is not None) or worker.retiring
-    assert worker.alone is None or worker.alone.state in (RUNNING, CANCELLED), f"{worker} is kept for nothing"
+    is_kept = worker.alone is None or (worker.alone.state in (RUNNING, CANCELLED) and now < worker.alone_until)
+    assert is_kept, f"{worker} is kept for nothing"
     assert (worker.id in worker.lane.free) == (room > 0 and takes), f"{worker} is free or is not"
     assert worker.in_flight or not worker.retiring, f"{worker} should have been released"
     validate_ahead(scheduler, worker, now)

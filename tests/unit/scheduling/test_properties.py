@@ -16,6 +16,7 @@ from tests.unit.scheduling.invariants import validate
 
 from torchserve_py.features.fair_use.fair_order import OLDEST_EVERY, FairOrder
 from torchserve_py.scheduling import sequence_source
+from torchserve_py.scheduling.assignment import ALONE_LIMIT
 from torchserve_py.scheduling.effects import (
     Begin,
     Cancel,
@@ -407,10 +408,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         return self.runs[job.id] > 1 and not job.asks_after
 
     def see_suspects(self, worker: WorkerSeen, batch: Send) -> None:
-        """What was with a worker that died has its next one for itself, until its answer begins."""
+        """What was with a worker that died has its next one for itself, until its answer begins, or for a second."""
         assert len(batch.jobs) == 1 or not any(map(self.is_suspect, batch.jobs)), "a suspect is in a batch"
         for job in worker.in_flight.values():
-            assert not self.is_suspect(job) or job.id in self.streaming, f"{batch.jobs} joined {job}, a suspect"
+            is_over = job.id in self.streaming or self.now >= job.sent_at + ALONE_LIMIT
+            assert is_over or not self.is_suspect(job), f"{batch.jobs} joined {job}, a suspect"
 
     def see_steps(self, worker: WorkerSeen, batch: Send) -> None:
         steps = Counter(job.sequence_id for job in batch.jobs)

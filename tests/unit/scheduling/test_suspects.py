@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.scheduling.play import BATCHES, CONTINUOUS, Play, sequences
 
+from torchserve_py.scheduling.assignment import ALONE_LIMIT
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.lost_jobs import MOST_SENDS
 from torchserve_py.scheduling.policy import Policy
@@ -134,6 +135,32 @@ def test_nothing_joins_a_suspect_before_its_answer_begins():
     assert play.part("a") == ["w1 <- b"]
     assert play.answer("a") == []
     assert play.answer("b") == ["w1 <- c d"]
+
+
+def test_a_suspect_that_takes_long_is_joined_after_a_while():
+    play = Play(CONTINUOUS)
+    play.submit("a")
+    play.submit("b")
+    play.worker_lost("w1")
+    assert play.at(5.0).worker_up("w1") == ["w1 <- a"]
+    assert play.next_deadline() == 5.0 + ALONE_LIMIT
+    assert play.submit("c") == []
+    assert play.at(5.0 + ALONE_LIMIT).tick() == ["w1 <- b"]
+    assert play.at(5.5 + ALONE_LIMIT).answer("a") == []
+    assert play.at(5.0 + 2 * ALONE_LIMIT).tick() == ["w1 <- c"]
+    assert play.answer("b", "c") == []
+    assert play.next_deadline() is None
+
+
+def test_the_time_of_a_suspect_is_over_with_its_worker():
+    play = Play(CONTINUOUS)
+    play.submit("a")
+    play.worker_lost("w1")
+    play.worker_up("w1")
+    play.worker_lost("w1")
+    assert play.worker_up("w1") == []
+    assert play.at(ALONE_LIMIT).tick() == []
+    assert play.submit("b") == ["w1 <- b"]
 
 
 def test_a_cancelled_suspect_has_its_worker_until_that_drops_it():
