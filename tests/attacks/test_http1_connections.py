@@ -13,6 +13,8 @@ from tests.ports import free_ports
 
 ECHO = "def handle(data, context):\n    return data and [row.get('body') for row in data]\n"
 PATHS = ("/predictions/echo", "/v2/models/echo/infer", "/invocations?model_name=echo")
+#: Further connections may ask for probes, and for nothing else.
+NO_PROBE = b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ def served(clients: list[RawClient]) -> int:
     count = 0
     for client in clients:
         try:
-            client.send(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            client.send(NO_PROBE)
             head = client.head()
             client.body(head)
         except (OSError, ValueError):

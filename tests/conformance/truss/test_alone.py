@@ -92,5 +92,5 @@ def test_row_80_what_the_drain_limit_does_not_suffice_for_fails(stopping: Any) -
     serving, first, second = stopping(drain_timeout=3)
     (serving.folders["mine"] / "first").touch()
     assert first.result().json() == "first"
-    assert is_error(second.result(), 503, 600)
+    assert is_error(second.result(), 500, 500)
     assert serving.running.process.wait(DEADLINE) == 0

@@ -133,7 +133,7 @@ FORCE: Final = Parameter(
     "force", "Whether requests move even to a version without a ready worker", "boolean", default=False
 )
 _SET_DEFAULT: Final = Operation(
-    "setDefault", "Set the version that serves requests which name none", (200, 404, 409, 500), (FORCE,)
+    "setDefault", "Set the version that serves requests which name none", (200, 400, 404, 409, 500), (FORCE,)
 )
 _READINESS: Final = Operation(
     "v1_model_readiness",

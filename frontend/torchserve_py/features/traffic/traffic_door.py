@@ -68,7 +68,7 @@ _SET: Final = Operation(
 _CLEAR: Final = Operation(
     "clearTraffic",
     "Let the default version get all requests that name none",
-    (200, 404, 409),
+    (200, 400, 404, 409),
     (FORCE,),
     gives={JSON: OBJECT},
 )
