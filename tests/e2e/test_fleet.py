@@ -161,6 +161,7 @@ def test_requests_move_only_to_versions_that_are_ready(tmp_path: Path) -> None:
     manifest = {"model": {"modelName": "one", "modelVersion": "2.0", "handler": "echo_handler.py"}}
     (newer / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
     with RunningServer({"one": ECHO}, properties) as first, RunningServer({}, properties) as second:
+        first.wait_ready()  # what answers nothing yet gives nothing away
         follows(second, {"one": {"1.0": (1, True)}})
         call("POST", first, f"/models?url={newer}&model_name=one&initial_workers=0")
         both = {"1.0": (1, True), "2.0": (0, False)}

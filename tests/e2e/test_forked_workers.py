@@ -108,7 +108,7 @@ def test_a_forked_worker_is_as_any_other_and_draws_numbers_of_its_own(server: Ru
     drawn = [seen.pop("random") for seen in workers.values()]
     assert all(first != second for first, second in zip(*drawn, strict=True))
     for pid, seen in workers.items():
-        assert seen["arguments"][0] == "--socket"
+        assert seen["arguments"] == []
         assert Path(seen["folder"]).samefile(seen["first"])
         assert seen["leads"]
         assert seen["memory"] == 4000 << 20
