@@ -342,6 +342,9 @@ def start_worker(
     def answer_ping(message: list[Any]) -> None:
         heartbeat.send(encode([PONG, message[1]]))
 
+    def tell_wanted(wanted: Sequence[str]) -> None:
+        heartbeat.send(encode([WANTED, list(wanted)]))
+
     end.connected(Pipe(world, process, connection.take, connection.end), Pipe(world, process, answer_ping))
 
     def run() -> None:
@@ -361,7 +364,7 @@ def start_worker(
             claims=BatchClaims(",".join(map(str, end.tokens.worker_ends))),
         )
         if service.steps is not None:
-            service.steps.listen(lambda wanted: heartbeat.send(encode([WANTED, list(wanted)])))
+            service.steps.listen(tell_wanted, lambda may_evict, keys: None)
         frontend.soon(dispatcher.worker_up, end)
         with contextlib.suppress(FrontendGone):
             real_worker.serve(connection, runtime)  # type: ignore[arg-type]
