@@ -341,7 +341,7 @@ class Dispatcher(ReaderEvents):
 
     def evictions(self, may_evict: bool, count: int) -> None:
         """A worker has looked at what the store drops by itself."""
-        self.metrics.note_evictions(may_evict, count)
+        self.metrics.evictions.note(may_evict, count)
 
     def wanted(self, worker: Worker, sequence_ids: Sequence[str]) -> None:
         """Another server asks for sequences that this one holds."""

@@ -128,6 +128,23 @@ class RequestCounters:
         self.line = lines.form(counted)
 
 
+class Evictions:
+    """What the store of a model's sequences may drop by itself, and has dropped."""
+
+    def __init__(self, may_evict: Gauge, evicted: Counter) -> None:
+        self._may_evict = may_evict
+        self._evicted = evicted
+        #: How many keys the store had dropped when a worker last looked; all workers report the same number.
+        self._last: int | None = None
+
+    def note(self, may_evict: bool, count: int) -> None:
+        """Note whether the store may drop sequences by itself, and how many keys it has dropped ever."""
+        self._may_evict.set(float(may_evict))
+        if self._last is not None and count > self._last:
+            self._evicted.inc(count - self._last)
+        self._last = count
+
+
 class ModelMetrics:
     """The instruments of one model version, bound to their labels once; made by `ServerMetrics.model`."""
 
@@ -142,11 +159,10 @@ class ModelMetrics:
         followers: Sequence[FollowJobs],
         soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        labels = {"model_name": name, "model_version": version, "hostname": hostname}
+        self._labels = labels = {"model_name": name, "model_version": version, "hostname": hostname}
         self._families = families
         self._lines = lines
         self._worker_thread_line = lines.form((["Host"], {"WorkerThreadTime": "%(value).3f"}))
-        self._labels = labels
         self._hostname = hostname
         self._record_prediction = record_prediction
         self._followers = followers
@@ -179,10 +195,8 @@ class ModelMetrics:
         }
         #: Sequences that are over, and were forgotten before `rememberEndedSec`.
         self.sequences_forgotten = self._later(Counter, "ts_sequences_forgotten_total", labels)
-        self._redis_evicts = self._later(Gauge, "ts_redis_evicts", labels)
-        self._redis_evicted_keys = self._later(Counter, "ts_redis_evicted_keys_total", labels)
-        #: How many keys the store had dropped when a worker last looked; workers tell the same number.
-        self._evicted: int | None = None
+        may_evict = self._later(Gauge, "ts_redis_evicts", labels)
+        self.evictions = Evictions(may_evict, self._later(Counter, "ts_redis_evicted_keys_total", labels))
         self.queue_depth = families.child(Gauge, "ts_queue_depth", labels)
         self.worker_restarts = families.child(Counter, "ts_worker_restarts_total", labels)
         self.workers_wanted = families.child(Gauge, "ts_workers_wanted", labels)
@@ -221,13 +235,6 @@ class ModelMetrics:
             self._families.show(name, labels, instrument)
         if unused:
             _ = self.by_version, self.by_default
-
-    def note_evictions(self, may_evict: bool, count: int) -> None:
-        """Note whether the store of sequences may drop some by itself, and how many keys it has dropped ever."""
-        self._redis_evicts.set(float(may_evict))
-        if self._evicted is not None and count > self._evicted:
-            self._redis_evicted_keys.inc(count - self._evicted)
-        self._evicted = count
 
     def ended(self, job: JobRecord) -> None:
         """Record a job that has its outcome."""
