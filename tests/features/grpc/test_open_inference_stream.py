@@ -105,7 +105,7 @@ async def test_whatever_the_order_in_which_they_are_ready(order, kinds):
     for model in models:
         model.behave = later
     context = FakeContext([request(str(id_), model=models[kind].name) for id_, kind in enumerate(kinds)])
-    jobs = OpenInferenceJobs(make_settings(None, default_response_timeout=60), registry, None)
+    jobs = OpenInferenceJobs(make_settings(None, default_response_timeout=60), registry)
     running = asyncio.create_task(InferStream(jobs, context, set(), 1000, "triton").run())
     await until(lambda: sum(len(model.calls) for model in models) == 6)
     calls = {ModelInferRequest.FromString(call.body).id: call for model in models for call in model.calls}
