@@ -263,6 +263,8 @@ class RedisStore(Store):
     # Commits
 
     def commit(self, commits: Sequence[Commit]) -> list[bool | None]:
+        if not commits:  # of a batch whose steps were all undone
+            return []
         most_kept, now = self._settings.kept, boot_time()
         packed = [pack_commit(each, most_kept, now) for each in commits]
         results = self._write([each.lease.sequence_id for each in commits], packed)
