@@ -17,7 +17,7 @@ import pytest
 from tests.features.sequence_steps.test_portable import SOUND
 
 from torchserve_py.doors.sequences import MAX_ID_LENGTH, MAX_TOKEN_LENGTH
-from ts.features.sequence_steps.record import Damaged, Head, digest_of, seal, unpack_head
+from ts.features.sequence_steps.record import Damaged, Head, SequenceRecord, digest_of, seal, unpack_head
 from ts.features.sequence_steps.step import Step, answer_of
 from ts.features.sequence_steps.stores import soundness
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
@@ -242,8 +242,9 @@ def test_ten_thousand_hostile_imports_are_refused_or_sound() -> None:
     ],
 )
 def test_an_imported_answer_that_is_none_does_not_leave_the_worker(kept: bytes) -> None:
-    asking = cast(Step, SimpleNamespace(row=SimpleNamespace(job_id="j"), end_header="end"))
+    asking = cast(Step, SimpleNamespace(row=SimpleNamespace(job_id="j"), end_header="end", sequence_id="s"))
+    record = cast(SequenceRecord, SimpleNamespace(closed="", last=3, token="t"))
     with pytest.raises((ValueError, TypeError, AttributeError, msgpack.UnpackException)):
-        answer_of(asking, kept, "t")
+        answer_of(asking, kept, record)
     sound = packed([200, "OK", [["a", "b"]], b"body", None])
-    assert answer_of(asking, sound, "t").body == b"body"
+    assert answer_of(asking, sound, record).body == b"body"
