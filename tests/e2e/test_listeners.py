@@ -8,7 +8,7 @@ from typing import Literal
 
 import aiohttp
 import requests
-from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT, RunningServer, model_folder
+from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT, RunningServer, eventually, model_folder
 from tests.ports import free_ports
 
 from model_archiver import ModelArchiver, ModelArchiverConfig
@@ -43,7 +43,7 @@ def test_one_address_for_everything(tmp_path: Path) -> None:
     address = f"http://127.0.0.1:{free_ports(1)[0]}"
     properties = {f"{name}_address": address for name in ("inference", "management", "metrics")}
     with RunningServer({"echo": folder}, {"drain_timeout": 1, **properties}) as server:
-        server.wait_ready()
+        eventually(lambda: requests.get(f"{address}/ready", timeout=60).status_code == 200, "the server is ready")
         answers = {
             path: requests.get(f"{address}{path}", timeout=60)
             for path in ("/ping", "/ready", "/predictions/echo", "/models", "/models/echo/1.0", "/metrics")

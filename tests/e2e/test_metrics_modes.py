@@ -145,6 +145,8 @@ def test_only_what_the_file_lists_is_shown_and_as_it_says(server: RunningServer)
     assert names == {
         *("Requests2XX", "ts_inference_requests", "CPUUtilization", "Temperature"),
         *("RowsRead", "SizeOfImage", "PredictionTime", "InferenceTimeInMS"),
+        # What is not measured of models or hosts is always shown.
+        *("ts_connections", "ts_connections_limit", "ts_refusals", "ts_snapshot_unwritten"),
     }
 
 
