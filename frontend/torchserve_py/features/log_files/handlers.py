@@ -103,7 +103,7 @@ class LogFile(QuietErrors, RotatingFileHandler):
         except FileNotFoundError:
             named = None
         if named is None or (named.st_dev, named.st_ino) != (here.st_dev, here.st_ino):
-            self.stream = None  # type: ignore[assignment]  # it is opened by the next line if that fails now
+            self.stream = None  # it is opened by the next line if that fails now
             stream.close()
             self.stream = self._open()
         else:
