@@ -7,12 +7,12 @@ expire. The *API* key does not expire, and only serves to replace one of the oth
 import hmac
 import json
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from torchserve_py.atomic_file import write_atomically
 from torchserve_py.doors.credentials import Credential, HeldCredentials, SentKey, unauthorized
@@ -24,12 +24,27 @@ _KEY_BYTES: Final = 6
 _MOST_BYTES: Final = 100_000
 _REASON: Final = "failed. Token either incorrect, expired, or not provided correctly"
 _WRONG: Final = f"Token Authorization {_REASON}"
-_utc_now: Final = partial(datetime.now, UTC)
+#: The end of time, as far as a key file can name it (seconds since 1970).
+_LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
-class _Key(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Key(Credential):
+    """A key, and what it allows while it is the one of its API and has not expired (seconds since 1970)."""
+
+    keys: "GeneratedKeys"
+    kind: TokenType
     text: str
-    expires_at: datetime
+    expires_at: float
+
+    def check(self, model: str | None = None) -> None:
+        self.keys.check(self)
+
+    def account(self, model: str) -> None:
+        self.keys.check(self)
+
+    def hold(self, model: str | None, end: Callable[[Failure], None]) -> Callable[[], None]:
+        return self.keys.held.hold(self, None, end)
 
 
 class GeneratedKeys:
@@ -38,13 +53,13 @@ class GeneratedKeys:
     Raises OSError: the key file cannot be written.
     """
 
-    def __init__(self, path: Path, minutes: float, now: Callable[[], datetime] = _utc_now) -> None:
+    def __init__(self, path: Path, minutes: float, now: Callable[[], float] = time.time) -> None:
         self._path = path
         self._minutes = minutes
         self._now = now
         self.held = HeldCredentials()
         self._api_key = secrets.token_urlsafe(_KEY_BYTES)
-        self._keys = {kind: self._new_key() for kind in TokenType}
+        self._keys = {kind: self._new_key(kind) for kind in TokenType}
         self._write()
 
     def admit(self, kind: TokenType, key: SentKey, model: str | None = None) -> Credential:
@@ -52,14 +67,12 @@ class GeneratedKeys:
         found = self._keys[kind]
         if not _is_same(key, found.text):
             raise unauthorized(_WRONG, INVALID_KEY, given=key.given)
-        credential = _GeneratedCredential(self, kind, found.text)
-        credential.check()
-        return credential
+        self.check(found)
+        return found
 
-    def check(self, kind: TokenType, text: str) -> None:
+    def check(self, key: _Key) -> None:
         """Check that a key which was admitted is still the one of its API. Raises DoorError: it is not, or expired."""
-        key = self._keys[kind]
-        if key.text != text or self._now() >= key.expires_at:
+        if self._keys[key.kind] is not key or self._now() >= key.expires_at:
             raise unauthorized(_WRONG, INVALID_KEY, given=True)
 
     def rotate(self, kind: str, key: SentKey) -> None:
@@ -69,25 +82,21 @@ class GeneratedKeys:
         """
         if kind not in TokenType.__members__ or not _is_same(key, self._api_key):
             raise unauthorized(f"Token Authentication {_REASON}", INVALID_KEY, given=key.given)
-        self._keys[TokenType(kind)] = self._new_key()
+        self._keys[TokenType(kind)] = self._new_key(TokenType(kind))
         self._write()
 
     def close(self) -> None:
         """Delete the key file; its keys are of no use once the server has ended."""
         self._path.unlink(missing_ok=True)
 
-    def _new_key(self) -> _Key:
-        try:
-            expires_at = self._now() + timedelta(minutes=self._minutes)
-        except OverflowError:
-            expires_at = datetime.max.replace(tzinfo=UTC)
-        return _Key(secrets.token_urlsafe(_KEY_BYTES), expires_at)
+    def _new_key(self, kind: TokenType) -> _Key:
+        expires_at = min(self._now() + self._minutes * 60, _LATEST)
+        return _Key(self, kind, secrets.token_urlsafe(_KEY_BYTES), expires_at)
 
     def _write(self) -> None:
         """Replace the file; only the server's user can read it."""
         content = {
-            kind: {"key": key.text, "expiration time": key.expires_at.isoformat().replace("+00:00", "Z")}
-            for kind, key in self._keys.items()
+            kind: {"key": key.text, "expiration time": _shown(key.expires_at)} for kind, key in self._keys.items()
         }
         write_atomically(self._path, json.dumps({**content, "API": {"key": self._api_key}}, indent=2) + "\n")
 
@@ -97,20 +106,8 @@ def read_key(kind: TokenType, path: Path) -> str:
     return str(json.loads(read_regular(path, _MOST_BYTES))[kind]["key"])
 
 
-@dataclass(frozen=True, slots=True)
-class _GeneratedCredential(Credential):
-    keys: GeneratedKeys
-    kind: TokenType
-    text: str
-
-    def check(self, model: str | None = None) -> None:
-        self.keys.check(self.kind, self.text)
-
-    def account(self, model: str) -> None:
-        self.keys.check(self.kind, self.text)
-
-    def hold(self, model: str | None, end: Callable[[Failure], None]) -> Callable[[], None]:
-        return self.keys.held.hold(self, None, end)
+def _shown(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _is_same(sent: SentKey, key: str) -> bool:
