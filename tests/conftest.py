@@ -6,6 +6,7 @@ from collections.abc import Generator
 from unittest import mock
 
 import pytest
+import requests.sessions
 from google.protobuf import descriptor_pool
 from hypothesis import settings
 
@@ -17,6 +18,9 @@ with mock.patch.object(descriptor_pool, "Default", return_value=descriptor_pool.
 # A test must not fail because the machine is busy: hypothesis' limit on the time of one example is lifted.
 settings.register_profile("torchserve-py", deadline=None)
 settings.load_profile("torchserve-py")
+
+# Threads send requests while pytest changes a variable, and `requests` would look for proxies in all variables.
+requests.sessions.get_environ_proxies = lambda url, no_proxy=None: {}
 
 # In the background of a script these are ignored, and so they would be by every process that a test starts.
 for number in (signal.SIGINT, signal.SIGHUP):

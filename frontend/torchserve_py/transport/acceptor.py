@@ -7,6 +7,7 @@ import socket
 import ssl
 from asyncio import BaseProtocol
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from torchserve_py.transport.admission import Admission, NoPlace, Place
@@ -105,7 +106,13 @@ class Acceptor:
             self._connecting[task] = None
             if place.refused:
                 place.give_up = task.cancel
-            task.add_done_callback(lambda done: self._connecting.pop(done, None))
+            task.add_done_callback(partial(self._connected, connection, place))
+
+    def _connected(self, connection: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
+        self._connecting.pop(task, None)
+        if task.cancelled():  # perhaps before it had begun, so that nothing in it has run
+            connection.close()
+            place.leave()
 
     def _resume(self) -> None:
         self._rest = None
