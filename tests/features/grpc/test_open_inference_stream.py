@@ -129,6 +129,7 @@ async def test_whatever_the_order_in_which_they_are_ready(order, kinds):
 class FakeContext:
     """A call whose requests are there already."""
 
+    credential = None
     seconds_left = None
     peer = "ipv4:127.0.0.1:50000"
 
