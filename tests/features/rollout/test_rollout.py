@@ -380,7 +380,8 @@ def test_mistakes_are_told_and_change_nothing(tmp_path: Path) -> None:
         assert (answer.status_code, "a restart would lose" in answer.json()["message"]) == (400, True)
         assert requests.get(f"{server.management}/models/other/rollout", timeout=DEADLINE).status_code == 404
         url = f"{server.management}/models/said"
-        requests.put(f"{url}/kept/set-default", timeout=DEADLINE)
+        forced = requests.put(f"{url}/kept/set-default", params={"force": "true"}, timeout=DEADLINE)  # it has no worker
+        assert forced.ok, forced.text
         register(server, version(tmp_path, "kept 2", 1, COUNTING, STORED))
         answer = roll_out(server, "kept 2")
         assert (answer.status_code, "in the memory of its workers" in answer.json()["message"]) == (400, True)
