@@ -302,7 +302,8 @@ async def test_more_connections_than_the_limit(start, limit):
     await first_reader.readexactly(9)
     reader, second = await asyncio.open_connection(host, port)
     try:
-        await asyncio.wait_for(reader.read(), 30)  # it might ask for a probe; it asks for nothing, and is closed
+        told = await asyncio.wait_for(reader.read(), 30)  # it might ask for a probe; it asks for nothing, and is closed
+        assert told.endswith(b"\0\0\x08\x07" + bytes(13)), "a GOAWAY that lets no stream run"
     except ConnectionResetError:
         pass
     first.close()

@@ -30,11 +30,13 @@ def greeting(text: bytes) -> Callable[[Place], Greeting]:
     return lambda place: Greeting(place, text)
 
 
-async def accepted_at_once(count: int, admission: Admission, probe: Callable[[Place], Greeting]) -> list[bytes]:
+async def accepted_at_once(count: int, admission: Admission, most_handshakes: int | None = None) -> list[bytes]:
     """Have so many clients accepted in one turn of the event loop; return what each of them gets."""
     (listening,) = await listening_sockets("127.0.0.1", 0, 128)
     clients = [socket.create_connection(listening.getsockname()) for _ in range(count)]
-    acceptor = Acceptor(listening, admission, greeting(b"welcome"), probe)
+    acceptor = Acceptor(
+        listening, admission, greeting(b"welcome"), greeting(b"probe?"), most_handshakes=most_handshakes
+    )
     loop = asyncio.get_running_loop()
     try:
         for client in clients:
@@ -50,5 +52,12 @@ async def accepted_at_once(count: int, admission: Admission, probe: Callable[[Pl
 async def test_a_connection_that_gives_way_before_it_has_begun_is_closed() -> None:
     admission = Admission(ConnectionBudget(1000), MOST)
     count = MOST + 2 * PROBES
-    got = await accepted_at_once(count, admission, greeting(b"probe?"))
+    got = await accepted_at_once(count, admission)
     assert got == [b"welcome"] * MOST + [b""] * PROBES + [b"probe?"] * PROBES
+
+
+async def test_a_handshake_that_gives_way_before_it_has_begun_gives_its_place_back() -> None:
+    admission = Admission(ConnectionBudget(1000), MOST)
+    got = await accepted_at_once(MOST, admission, most_handshakes=4)
+    assert got == [b""] * (MOST - 4) + [b"welcome"] * 4
+    assert admission.open == 4
