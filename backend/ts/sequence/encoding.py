@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from ts.jobs.errors import device_failure
+from ts.protocol.backed_msgpack import unpack
 from ts.sequence.state_error import StateError
 
 #: Turns an instance of a user's class into plain values.
@@ -362,7 +363,7 @@ def _unpacked(data: bytes, marked: list[_Marked]) -> Any:
         marked.append(value)
         return value
 
-    return msgpack.unpackb(data, strict_map_key=False, ext_hook=mark, unicode_errors="surrogatepass")
+    return unpack(data, strict_map_key=False, ext_hook=mark, unicode_errors="surrogatepass")
 
 
 def _safetensors(kind: str) -> Any:

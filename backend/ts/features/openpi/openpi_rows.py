@@ -18,6 +18,7 @@ from ts.handler_utils.client_arrays import client_array
 from ts.handler_utils.shapes import shown
 from ts.jobs.errors import Failure, HandlerFailed
 from ts.jobs.row import Row, RowReader
+from ts.protocol.backed_msgpack import unpack
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
 
@@ -39,7 +40,7 @@ def row_reader(context: Context, declared: Mapping[str, Any], envelope: str | No
 def read_openpi_row(wire_row: InferRow) -> Row:
     """Return the row as the handler sees it. Raises Failure: the body is no observation."""
     try:
-        observation = msgpack.unpackb(wire_row.body, object_hook=_value_of)
+        observation = unpack(wire_row.body, object_hook=_value_of)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         reason = str(error) or _WITHOUT_WORDS.get(type(error), type(error).__name__)
         raise Failure(400, f"No observation of openpi: {reason}") from error

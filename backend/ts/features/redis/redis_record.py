@@ -208,7 +208,7 @@ def unpack_kept(slot: int, sealed: bytes) -> StoredStep:
     """Return what is known of the kept step in a slot. Raises Damaged: it cannot be read."""
     try:
         incarnation, number, request_id, digest, checksum, recent = msgpack.unpackb(
-            unseal(sealed), unicode_errors="surrogatepass"
+            unseal(sealed), max_array_len=6, max_map_len=0, unicode_errors="surrogatepass"
         )
         step = KeptStep(int(number), str(request_id), bytes(digest))
         return StoredStep(int(incarnation), step, int(checksum), bytes(recent))

@@ -107,7 +107,7 @@ def pack_entry(incarnation: int, number: int, entries: bytes, owner: int = 0) ->
 def unpack_entry(sealed: Any, incarnation: int, owner: int = 0) -> LogEntry:
     """Return the piece of this log. Raises Damaged: it is something else."""
     try:
-        of, in_incarnation, number, entries = msgpack.unpackb(unseal(sealed))
+        of, in_incarnation, number, entries = msgpack.unpackb(unseal(sealed), max_array_len=4, max_map_len=0)
         if (of, in_incarnation) == (owner, incarnation):
             return LogEntry(int(number), bytes(entries))
     except Damaged as damage:

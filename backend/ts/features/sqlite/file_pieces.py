@@ -21,6 +21,7 @@ from ts.features.sequence_steps.record import (
     seal_all,
     unseal,
 )
+from ts.protocol import backed_msgpack
 from ts.protocol.frames import Buffer
 
 #: How many digests of request ids a chunk has at most: a commit of one more id writes so many at most.
@@ -53,7 +54,7 @@ def sealed_changes(changes: Iterable[Any]) -> list[bytes]:
 def unpack(packed: Buffer) -> Any:
     """Return what `pack` has packed. Raises Damaged: it is something else."""
     try:
-        return msgpack.unpackb(packed, unicode_errors="surrogatepass")
+        return backed_msgpack.unpack(packed, unicode_errors="surrogatepass")
     except (ValueError, msgpack.UnpackException) as error:
         raise Damaged(f"it is unreadable: {error or type(error).__name__}") from error
 

@@ -18,6 +18,8 @@ import msgpack
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from ts.protocol.backed_msgpack import unpack
+
 #: What is wrong where the package itself finds no words.
 _PROBLEMS: Final[Mapping[type[Exception], str]] = {
     msgpack.FormatError: "it holds a byte with which no value begins.",
@@ -99,7 +101,7 @@ def from_msgpack(body: bytes) -> Any:
     Raises ValueError: it cannot be decoded; ModuleNotFoundError: it needs numpy, which is not installed.
     """
     try:
-        return msgpack.unpackb(body, object_hook=_untagged)
+        return unpack(body, object_hook=_untagged)
     except (ValueError, ModuleNotFoundError) as error:
         if str(error):
             raise

@@ -17,6 +17,7 @@ from torchserve_py.features.journal.journal_record import JournalRecord, content
 from torchserve_py.features.replay.raw_elements import array_elements, tensor_elements
 from torchserve_py.features.replay.recorded_outcomes import is_stream
 from ts.features.open_inference.protos.infer_pb2 import ModelInferResponse
+from ts.protocol.backed_msgpack import unpack
 from ts.protocol.datatypes import DATATYPES
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, OPENPI
 
@@ -110,7 +111,7 @@ def _with_tensors(message: bytes, length: str) -> Any:
 
 def _actions(message: bytes) -> Any:
     try:
-        actions = msgpack.unpackb(message, object_hook=_plain, strict_map_key=False)
+        actions = unpack(message, object_hook=_plain, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException):
         return message
     return {name: value for name, value in actions.items() if name != _TIMING} if isinstance(actions, dict) else actions
