@@ -90,6 +90,7 @@ class CallValues:
             kind = _type_of(state.annotation, batched, f"{name}: {STATE}")
             kind = typing.get_origin(kind) or kind
             self.new_state = kind if isinstance(kind, type) else dict
+            _check_makeable(f"{name}: {STATE}", self.new_state)
         self._types = types
         self._single = next(iter(types)) if len(types) == 1 else None
         defaults = {key: ... if each.default is each.empty else each.default for key, each in parameters.items()}
@@ -334,6 +335,19 @@ def _check_reach(what: str, kind: Any) -> None:
             f"{what} is to be a {kind.__name__}, which no request can hold; annotate str, bytes, a number, a list, a"
             " dict, a dataclass, a pydantic model, PIL.Image.Image, np.ndarray or torch.Tensor, or give it a default"
         )
+
+
+def _check_makeable(what: str, kind: Callable[[], Any]) -> None:
+    """Refuse a class of which a sequence cannot get a new instance. Raises LoadError."""
+    try:
+        inspect.signature(kind).bind()
+    except ValueError:  # of a class that is written in C
+        return
+    except TypeError as error:
+        raise LoadError(
+            f"{what} is a {getattr(kind, '__name__', kind)}, and a new sequence cannot begin with one: {error}; give"
+            " each of its fields a default"
+        ) from error
 
 
 def _unknown(name: str, known: Iterable[str], what: str) -> str:

@@ -13,6 +13,7 @@ from ts.features.served_functions.call_values import CallValues
 from ts.features.served_functions.invalid_values import InvalidValue
 from ts.features.served_functions.openai_functions import LIKELY, OpenAICall, answered_path
 from ts.features.served_functions.served_objects import served_object
+from ts.features.served_functions.stored_classes import check_storable, encoders_of
 from ts.features.served_functions.value_types import ARRAY_FILE, array_file
 from ts.jobs.errors import (
     BAD_REQUEST,
@@ -25,6 +26,7 @@ from ts.jobs.errors import (
 )
 from ts.row_states import RowStates
 from ts.runtime.result_bodies import error_status
+from ts.sequence.encoding import StateEncoding
 from ts.serve_decorator import DEVELOPMENT_VARIABLE, LOG, METHOD, MIGRATE, REBUILD, STATE, Options
 
 logger = logging.getLogger(__name__)
@@ -110,10 +112,23 @@ class ServedFunction:
         return self._rebuild([new() if state is None else state for state in states], entries)
 
     def initialize(self, context: Context) -> Any:
-        """Let a class load what it needs; the result is a coroutine if its ``setup`` is one."""
+        """Let a class load what it needs; the result is a coroutine if its ``setup`` is one.
+
+        Raises LoadError: the model's store cannot keep the state.
+        """
+        self._prepare_states(context)
         setup = getattr(self._instance, "setup", None) if self._object is None else self._object.setup
         gpu = context.system_properties.get("gpu_id")
         return None if setup is None else setup("cpu" if gpu is None else f"cuda:{gpu}")
+
+    def _prepare_states(self, context: Context) -> None:
+        """Let a store keep the classes that the state is made of, or refuse a state that it cannot keep."""
+        new, store = self._values.new_state, (context.cache_settings or {}).get("store", "memory")
+        if not isinstance(new, type) or store == "memory":
+            return
+        context.state_encoders.update(encoders_of(new))
+        if not self._values.takes_log:  # else what is appended is stored, whatever the state is
+            check_storable(self._values.name, new, new, StateEncoding(context.state_encoders))
 
     def _handle(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         batch = _Rows(self._values, data, context, openai=self._openai)
