@@ -12,6 +12,7 @@ from ts.features.redis.redis_record import (
     NO_ANSWER,
     check_answer,
     check_version,
+    reading_of,
     unpack_kept,
 )
 from ts.features.sequence_steps.record import (
@@ -28,7 +29,7 @@ from ts.features.sequence_steps.record import (
 )
 from ts.features.sequence_steps.state_log import LogEntry, latest_whole, read_log
 from ts.features.sequence_steps.stores.maintenance import StoredSequence
-from ts.features.sequence_steps.stores.store import KeptAnswer
+from ts.features.sequence_steps.stores.store import ENDS_WORKERS, KeptAnswer
 from ts.protocol.messages import ENDED
 
 #: For how long (seconds) it is remembered that a sequence is over whose end a repair has made.
@@ -154,6 +155,7 @@ def examine(key: SequenceKey, found: Found) -> Reading | None:
         reading.state = read(lambda state: _state(head, state), found.state, None, "it is over without its state")
         log = partial(read_log, head, problems=reading.problems)
         reading.log = read(log, found.log, (), "it is over without its log")
+        read(partial(_reading, head), fields.get(b"reading"), None)
         read(partial(_skip, reading.log), fields.get(b"skip", b"0"), None)
     return reading
 
@@ -221,6 +223,11 @@ def _ids(fields: Mapping[bytes, bytes]) -> Callable[[bytes | None], bytes]:
         return ids or b""
 
     return read
+
+
+def _reading(head: Head, field: bytes | None) -> None:
+    if field is not None and field.decode("ascii", "replace") == reading_of(head):
+        raise Damaged(ENDS_WORKERS)
 
 
 def _skip(log: Sequence[LogEntry], skipped: bytes) -> None:

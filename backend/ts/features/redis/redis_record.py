@@ -138,6 +138,11 @@ def kept_fields(
     return fields
 
 
+def reading_of(state: SequenceRecord | Head) -> str:
+    """Return the field that says that the state with this record or head is read."""
+    return f"{state.incarnation} {state.last}"
+
+
 class Stored(NamedTuple):
     """What the fields of a sequence say."""
 

@@ -10,6 +10,7 @@ closed                why the sequence is over
 version, states       the version of the model that began it, and that of its states
 head, earlier         sealed: the record's head, the digests of the tokens of all incarnations
 ids                   how long the string of the digests of request ids is; the latest are in the last k<slot>
+reading               incarnation and number of the last step of a state that a worker reads which that may end
 skip                  how many pieces of the log are before the latest state in it; missing if it has had none
 k<slot>, a<slot>      sealed, of a kept step: what is known of it, and its answer
 
@@ -41,7 +42,7 @@ end
 #: ``most`` is how many bytes of ids are wanted.
 _READ: Final = f"""
 local required = {{'fence', 'owner', 'until', 'lease', 'lifetime', 'expires', 'closed'}}
-local names = {{'version', 'states', 'head', 'earlier', 'ids', 'skip', unpack(required)}}
+local names = {{'version', 'states', 'head', 'earlier', 'ids', 'skip', 'reading', unpack(required)}}
 local first = #names + 1
 for slot = 0, {MOST_KEPT_ANSWERS} do names[first + slot] = 'k' .. slot end
 local function read(key, most)
@@ -81,7 +82,7 @@ end
 #: Returns Redis's time and a result for each sequence:
 #: 0, owner: another server holds it.
 #: 1, closed, head, version, version of states, earlier, ids, whether ids are missing, kept steps, state, problem with
-#: the state, whether it has been idle for too long, log: the lease is taken.
+#: the state, whether it has been idle for too long, log, the field reading: the lease is taken.
 #: 2, version, version of states, head, the versions that are served: it belongs to another version.
 #: 3, problem: it is damaged.
 ACQUIRE: Final = f"""{_COMMON}{_READ}
@@ -92,7 +93,7 @@ local is_known = math.min(now, known)
 local function taken(record, state, damage, is_idle, log)
     return {{
         1, record.closed, record.head, record.version, record.states, record.earlier, record.ids, record.cut,
-        record.kept, state, damage, is_idle, log
+        record.kept, state, damage, is_idle, log, record.reading
     }}
 end
 
@@ -106,7 +107,7 @@ local function acquire(key, fence, active_since, gone)
     if problem then return {{3, problem}} end
     record = record or {{
         closed = '', owner = '', head = false, version = false, states = false, earlier = false, ids = '', cut = 0,
-        kept = {{}}
+        kept = {{}}, reading = false
     }}
     local is_idle = false
     if record.closed == '' and record.head then
@@ -177,6 +178,16 @@ for i, key in ipairs(KEYS) do
     end
 end
 return results
+"""
+
+#: ARGV: for each sequence a fence, and the field reading; '' for none.
+NOTE_READING: Final = f"""{_COMMON}
+for i, key in ipairs(KEYS) do
+    if holds(key, ARGV[2 * i - 1]) then
+        local reading = ARGV[2 * i]
+        if reading == '' then redis.call('HDEL', key, 'reading') else redis.call('HSET', key, 'reading', reading) end
+    end
+end
 """
 
 #: ARGV: how long a state is kept, an expired sequence is remembered after it has been idle for too long (ms),

@@ -35,13 +35,15 @@ from ts.features.redis.redis_record import (
     check_version,
     kept_steps,
     pack_commit,
+    reading_of,
     unpack_record,
 )
-from ts.features.redis.redis_scripts import ACQUIRE, COMMIT, END, PEEK, RELEASE, RENEW
+from ts.features.redis.redis_scripts import ACQUIRE, COMMIT, END, NOTE_READING, PEEK, RELEASE, RENEW
 from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, SequenceRecord, check_state, unpack_head
 from ts.features.sequence_steps.server_identity import is_gone, machine
 from ts.features.sequence_steps.state_log import read_latest
 from ts.features.sequence_steps.stores.store import (
+    ENDS_WORKERS,
     IDLE,
     JUST_NOW,
     REVIVABLE_SECONDS,
@@ -101,8 +103,8 @@ class RedisStore(Store):
         self._most_ids = settings.most_ids * DIGEST_SIZE
         self._connection = RedisConnection(url, settings.lease, replicas)
         self._call, self._client = self._connection.call, self._connection.client
-        self._acquire, self._peek, self._renew, self._release, self._commit, self._end = map(
-            self._client.register_script, (ACQUIRE, PEEK, RENEW, RELEASE, COMMIT, END)
+        self._acquire, self._peek, self._renew, self._release, self._commit, self._end, self._note_reading = map(
+            self._client.register_script, (ACQUIRE, PEEK, RENEW, RELEASE, COMMIT, END, NOTE_READING)
         )
         self._clock = RedisClock(settings.lease)
         #: For idle times: a jump is believed once no sequence can be idle by a moment that was noted before it.
@@ -192,7 +194,7 @@ class RedisStore(Store):
             return self._of_other_version(*fields)
         if kind != _TAKEN:
             return Acquired(None, None, Unreadable(_text(fields[0])))
-        *stored, state, problem, was_idle, pieces = fields
+        *stored, state, problem, was_idle, pieces, reading = fields
         if stored[1] is None:
             return Acquired(Lease(sequence_id, fence, SequenceRecord()))
         try:
@@ -213,6 +215,8 @@ class RedisStore(Store):
                 raise Damaged(f"its state: {_text(problem)}")
             check_state(head, state)
             log = read_latest(head, reversed(pieces))
+            if reading is not None and _text(reading) == reading_of(record):
+                raise Damaged(ENDS_WORKERS)
         except Damaged as damage:
             return Acquired(lease, None, Unreadable(str(damage)))
         return Acquired(lease, state, None, log)
@@ -234,6 +238,15 @@ class RedisStore(Store):
             self._run(self._renew, [lease.sequence_id], lambda: [0, lease.fence])
         except StoreError as error:
             logger.warning("Sequence %r stays with this server for a lease: %s", lease.sequence_id, error)
+
+    def begin_reading(self, leases: Sequence[Lease]) -> None:
+        fields = [(each.fence, reading_of(each.record)) for each in leases]
+        ids = [each.sequence_id for each in leases]
+        self._run(self._note_reading, ids, lambda: [argument for pair in fields for argument in pair])
+
+    def end_reading(self, leases: Sequence[Lease]) -> None:
+        ids = [each.sequence_id for each in leases]
+        self._run(self._note_reading, ids, lambda: [argument for each in leases for argument in (each.fence, "")])
 
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
         ids = [lease.sequence_id for lease in leases]

@@ -106,6 +106,7 @@ class Holdings:
         def make_room(failure: Exception) -> bool:
             return self.make_room(failure, {step.sequence_id for step in steps})
 
+        acquired, doubtful = self._with_care(steps, acquired)
         stored = sum(each.state is not None or bool(each.log) for each in acquired)
         self._cache.tiers.looked(HOST, len(active_since) - len(missing), stored)
         self._cache.tiers.moved(STORE, HOST, stored)
@@ -122,7 +123,35 @@ class Holdings:
                 self._installed(self.leases[sequence_id], refusal)
             else:
                 self._cache.put(sequence_id, made)
+        if doubtful:
+            quietly(lambda: self._store().end_reading(doubtful))
         return refusals
+
+    def _with_care(self, steps: Sequence[Step], acquired: list[Acquired]) -> tuple[list[Acquired], list[Lease]]:
+        """Return what was acquired, and the leases of the sequences whose states may be what has ended a worker.
+
+        A step that was with a worker that died may have ended it by what the store has of its sequence. The store knows
+        while that is read once more, so that no third worker reads it. A step that only asks for its outcome needs no
+        state.
+        """
+        sent = [step for step in steps if step.history.was_sent or step.history.asks_after]
+        if not sent:
+            return acquired, []
+        runs = {step.sequence_id for step in steps if not step.history.asks_after}
+        asks = {step.sequence_id for step in sent} - runs
+        doubtful: list[Lease] = []
+        for place, each in enumerate(acquired):
+            lease = each.lease
+            if lease is None or each.refusal is not None or (each.state is None and not each.log):
+                continue
+            if lease.sequence_id in asks:
+                lease.resident = False
+                acquired[place] = each._replace(state=None, log=())
+            elif any(step.sequence_id == lease.sequence_id for step in sent):
+                doubtful.append(lease)
+        if doubtful:
+            quietly(lambda: self._store().begin_reading(doubtful))
+        return acquired, doubtful
 
     def _missing(self, ids: Iterable[str]) -> list[str]:
         """Renew the leases of sequences in memory; return the ids of those that must be read from the store."""

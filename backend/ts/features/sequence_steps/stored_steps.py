@@ -36,6 +36,8 @@ from ts.features.sequence_steps.request_digest import digest_of_values
 from ts.features.sequence_steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, Run, judge
 from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.step import (
+    CLIENT_ASKS,
+    DAMAGED,
     DEVICE,
     MOVED,
     NOT_APPLIED,
@@ -153,9 +155,12 @@ class StoredSteps(Steps):
         if isinstance(verdict, Repeat):
             return repeated(self.store_when_idle(), step, record, verdict.number)
         if step.history.asks_after and not (isinstance(verdict, Refuse) and self._may_count(step, lease, verdict)):
+            damaged = self._holdings.unreadable.get(sequence_id)
             if sequence_id not in self._live_of:
                 # The step was not applied, so it has not ended the sequence, even if the server assumes that it has.
                 self._holdings.roll_back(sequence_id)
+            if damaged is not None and damaged.reason == DAMAGED and step.history.asks_after != CLIENT_ASKS:
+                return refusal_answer(job_id, damaged)
             return error_answer(job_id, 500, step.history.asks_after, NOT_APPLIED)
         if isinstance(verdict, Refuse):
             return error_answer(job_id, *verdict.reason, verdict.message)

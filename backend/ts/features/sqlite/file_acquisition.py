@@ -9,6 +9,7 @@ from ts.features.sequence_steps.record import Damaged, SequenceRecord
 from ts.features.sequence_steps.server_identity import is_gone
 from ts.features.sequence_steps.state_log import LogEntry
 from ts.features.sequence_steps.stores.store import (
+    ENDS_WORKERS,
     IDLE,
     SERVED_SECONDS,
     Acquired,
@@ -104,8 +105,10 @@ class Acquisition:
         if not record.closed:
             try:
                 state, log = tables.state(row, head), tables.latest(row, head)
+                if tables.ends_workers(row.number, head):
+                    raise Damaged(ENDS_WORKERS)
             except Damaged as damage:
-                problem = Unreadable(str(damage))
+                state, log, problem = None, [], Unreadable(str(damage))
         return Acquired(self._lease(row, sequence_id, record), state, problem, log)
 
     def _lease(self, row: Row, sequence_id: str, record: SequenceRecord) -> Lease:

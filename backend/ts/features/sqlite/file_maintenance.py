@@ -208,6 +208,9 @@ class _Repair:
             tables.close(number, ENDED, boot_time() + _REMEMBERED)
             self._done.append("it is over, since its state was unreadable")
             return
+        if tables.ends_workers(number, head):
+            tables.end_reading(number)
+            self._done.append("its state is tried again")
         if problems:
             gaps = [each for each in log if each.is_gap]
             rows = [(number, each.number, pack_entry(head.incarnation, *each, owner=number)) for each in gaps]

@@ -8,7 +8,7 @@ from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.state_log import pack_entry
 from ts.features.sequence_steps.stores.maintenance import Examined, StoredSequence
 from ts.features.sequence_steps.stores.portable import pack_sequence
-from ts.features.sequence_steps.stores.store import KeptAnswer
+from ts.features.sequence_steps.stores.store import ENDS_WORKERS, KeptAnswer
 from ts.features.sqlite.file_journal import INLINE, KEEP, KEEP_ENTRY
 from ts.features.sqlite.file_pieces import checked_bytes, pack_kept, unpack_kept
 from ts.features.sqlite.file_rows import MOST_FENCE, Row, name_of, text_of
@@ -80,6 +80,8 @@ def examine(tables: Tables, number: int) -> Examined | None:
         if not record.has_begun:
             return None
         state, log = tables.state(row, head), tables.log(row, head, problems)
+        if tables.ends_workers(number, head):
+            problems.append(ENDS_WORKERS)
     except Damaged as damage:
         return Examined(model, sequence_id, [str(damage)], None)
     answers = []

@@ -19,7 +19,7 @@ from ts.features.sqlite.file_examining import examine_all
 from ts.features.sqlite.file_journal import fold
 from ts.features.sqlite.file_moving import put_latest
 from ts.features.sqlite.file_rows import name_of
-from ts.features.sqlite.file_schema import SCHEMA, VERSION
+from ts.features.sqlite.file_schema import READINGS, SCHEMA, VERSION
 from ts.features.sqlite.file_tables import Tables
 from ts.features.sqlite.sqlite_file import SqliteFile
 
@@ -36,6 +36,7 @@ def open_file(path: str, *, fsync: bool, create: bool = True) -> SqliteFile:
     try:
         tables = all_of(file)
         follow_boot(tables)
+        _add_readings(file)
         for older in _older_files(path):
             _import(tables, older)
     except BaseException:
@@ -59,6 +60,14 @@ def _prepare(file: SqliteFile, version: int) -> None:
     start_clock(file)
     if version:
         file_v4.convert(all_of(file))
+
+
+def _add_readings(file: SqliteFile) -> None:
+    with file.reading():
+        is_there = file.execute("SELECT 1 FROM sqlite_master WHERE name = 'readings'").fetchone()
+    if not is_there:
+        with file.transaction():
+            file.execute(READINGS)
 
 
 def _older_files(path: str) -> list[Path]:

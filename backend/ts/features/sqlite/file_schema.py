@@ -85,3 +85,11 @@ SCHEMA: Final = (
     )""",
     "CREATE TABLE imported (name TEXT PRIMARY KEY) -- files of older versions, of which all is in this one",
 )
+
+#: Made where it is missing: earlier servers of this version of the file had none, and need none.
+READINGS: Final = """
+    CREATE TABLE IF NOT EXISTS readings (   -- states that are being read by a worker which that may end
+        sequence INTEGER PRIMARY KEY,
+        incarnation INTEGER NOT NULL,       -- of the state
+        last INTEGER NOT NULL               -- the number of the step after which it was
+    )"""

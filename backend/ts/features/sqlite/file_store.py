@@ -101,6 +101,19 @@ class FileStore(Store):
             ask(self._path, owner, self._settings.model, wanted)
         return acquired
 
+    def begin_reading(self, leases: Sequence[Lease]) -> None:
+        with self._transaction():
+            self._file.executemany(
+                "INSERT OR REPLACE INTO readings (sequence, incarnation, last)"
+                " SELECT number, ?, ? FROM sequences WHERE number = ? AND fence = ?",
+                [(each.record.incarnation, each.record.last, each.number, each.fence) for each in leases],
+            )
+
+    def end_reading(self, leases: Sequence[Lease]) -> None:
+        with self._transaction():
+            for lease in leases:
+                self._tables.end_reading(lease.number)
+
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
         until = boot_time() + self._settings.lease
         with self._transaction():

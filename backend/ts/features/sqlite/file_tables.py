@@ -179,6 +179,16 @@ class Tables:
         finally:
             found.close()  # one that is read in part would hold the transaction
 
+    def ends_workers(self, number: int, head: Head | None) -> bool:
+        """Whether a worker began to read the state of a sequence with this head, and has not survived it."""
+        if head is None:
+            return False
+        found = self.file.execute(
+            "SELECT 1 FROM readings WHERE sequence = ? AND incarnation = ? AND last = ?",
+            (number, head.incarnation, head.last),
+        )
+        return found.fetchone() is not None
+
     def answer(self, number: int, incarnation: int, step: int) -> bytes | None:
         """Return the kept answer to a step, None if it is not kept. Raises Damaged."""
         unreadable: Damaged | None = None
@@ -286,6 +296,10 @@ class Tables:
     def drop_state(self, number: int) -> None:
         self.file.execute("DELETE FROM states WHERE sequence = ?", (number,))
         self.file.execute("DELETE FROM log WHERE sequence = ?", (number,))
+        self.end_reading(number)
+
+    def end_reading(self, number: int) -> None:
+        self.file.execute("DELETE FROM readings WHERE sequence = ?", (number,))
 
     def forget(self, number: int) -> None:
         """Delete a sequence."""

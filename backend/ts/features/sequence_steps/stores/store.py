@@ -48,6 +48,8 @@ SERVED_SECONDS: Final = 60.0
 IDLE: Final = "idle"
 #: All values of it.
 REASONS_OF_END: Final = frozenset({"", IDLE, ENDED, *EXPIRED_REASONS})
+#: What is damaged of a sequence whose stored state has ended a worker.
+ENDS_WORKERS: Final = "a worker died while it read the state"
 #: No step of any sequence was queued before now; see `Store.acquire`.
 JUST_NOW: Final[Mapping[str, float]] = MappingProxyType({})
 
@@ -214,6 +216,15 @@ class Store(Protocol):
                 sequence whose idle time had not run out at that moment continues. ``-inf`` for a sequence that is open
                 at this worker.
         """
+
+    def begin_reading(self, leases: Sequence[Lease]) -> None:
+        """Note that the states of sequences are read now, by a worker which that may end.
+
+        Until `end_reading`, and as long as the states are the same, `acquire` finds them damaged (`ENDS_WORKERS`).
+        """
+
+    def end_reading(self, leases: Sequence[Lease]) -> None:
+        """Note that the worker has survived that."""
 
     def renew(self, leases: Sequence[Lease]) -> list[bool]:
         """Prolong leases; return False for each lease that another holder has taken."""
