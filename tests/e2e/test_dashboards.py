@@ -34,6 +34,8 @@ OF_FEATURES = {
         "ts_certificate_expiry_seconds",
         "ts_workers_given_up",
         "ts_snapshot_unwritten",
+        "ts_sequence_store_bytes",
+        "ts_sequence_store_sequences",
     ),
 }
 #: Labels that Prometheus adds to every series of a target.

@@ -23,6 +23,7 @@ from ts.connection.batch_claims import BatchClaims
 from ts.connection.frontend_connection import FrontendGone
 from ts.features.sequence_steps.stores.store import StoreError, Watch
 from ts.jobs.errors import LoadError
+from ts.jobs.sequence_steps import StoreReports
 from ts.process import worker as real_worker
 from ts.protocol.frames import Buffer, FrameBuffer, encode
 from ts.protocol.messages import (
@@ -364,7 +365,7 @@ def start_worker(
             claims=BatchClaims(",".join(map(str, end.tokens.worker_ends))),
         )
         if service.steps is not None:
-            service.steps.listen(tell_wanted, lambda may_evict, keys: None)
+            service.steps.listen(tell_wanted, StoreReports())
         frontend.soon(dispatcher.worker_up, end)
         with contextlib.suppress(FrontendGone):
             real_worker.serve(connection, runtime)  # type: ignore[arg-type]

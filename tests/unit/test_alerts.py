@@ -43,7 +43,7 @@ SERIES_WITHOUT: Final = {
     **dict.fromkeys(
         (
             *("ts_queue_depth", "ts_open_sequences", "ts_worker_gpu_memory_bytes", "ts_memory_budget_bytes"),
-            "ts_memory_budget_used_bytes",
+            *("ts_memory_budget_used_bytes", "ts_sequence_store_bytes", "ts_sequence_store_sequences"),
         ),
         _BOARD,
     ),

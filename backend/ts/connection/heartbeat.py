@@ -11,7 +11,7 @@ from typing import Final
 
 from ts.connection.frontend_connection import Connection, FrontendGone
 from ts.protocol.frames import FrameError
-from ts.protocol.messages import EVICTIONS, HEARTBEAT_CHANNEL, PING, PONG, WANTED
+from ts.protocol.messages import EVICTIONS, HEARTBEAT_CHANNEL, PING, PONG, STORE_SIZE, WANTED
 
 #: How long the main thread may go on after the frontend has gone: an inference that hangs must not keep the process.
 _GRACE_SECONDS: Final = 10.0
@@ -34,6 +34,11 @@ class Heartbeat:
         """Tell the frontend whether the store may drop sequences by itself, and how many keys it has dropped ever."""
         with self._sending:
             self._connection.send([EVICTIONS, may_evict, count])
+
+    def tell_store_size(self, size: int, sequences: int | None) -> None:
+        """Tell the frontend how many bytes the store has, and how many sequences, if it is known."""
+        with self._sending:
+            self._connection.send([STORE_SIZE, size, sequences])
 
     def _answer_pings(self) -> None:
         try:

@@ -2,10 +2,19 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ts.jobs.row import Row
 from ts.protocol.messages import EndedSequence, Histories, InferRow, ResultRow, SequenceNews
+
+
+class StoreReports(NamedTuple):
+    """Called in a thread with what is seen of the store of sequences, now and then."""
+
+    #: With whether the store may drop sequences by itself, and how many keys it has dropped ever.
+    evictions: Callable[[bool, int], None] = lambda may_evict, count: None
+    #: With how many bytes the store has, and how many sequences, open and over; None if it cannot say that cheaply.
+    size: Callable[[int, int | None], None] = lambda size, sequences: None
 
 
 class Steps(Protocol):
@@ -14,8 +23,8 @@ class Steps(Protocol):
     #: Whether a step whose handler has returned can still be undone.
     undoes: bool
 
-    def listen(self, tell: Callable[[Sequence[str]], None], tell_evictions: Callable[[bool, int], None]) -> None:
-        """Have a thread call ``tell`` with the ids of sequences that other servers ask for."""
+    def listen(self, tell: Callable[[Sequence[str]], None], reports: StoreReports) -> None:
+        """Have a thread call ``tell`` with the ids of sequences that other servers ask for, and report on the store."""
 
     def begin(
         self, rows: list[Row], wire_rows: Sequence[InferRow], histories: Histories = ...

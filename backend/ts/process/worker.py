@@ -27,6 +27,7 @@ from ts.connection.heartbeat import Heartbeat
 from ts.jobs import device_loss
 from ts.jobs.errors import LoadError, users_traceback, wire_text
 from ts.jobs.processor_share import use_processors
+from ts.jobs.sequence_steps import StoreReports
 from ts.process.no_new_privileges import gain_no_privileges
 from ts.process.parent_death import die_with_parent
 from ts.protocol import messages
@@ -133,7 +134,7 @@ def load_handler(
     runtime = kind(service, connection, load, claims=BatchClaims(os.environ.pop(messages.CLAIMS_VARIABLE, "")))
     prepare(service, runtime, load)
     if service.steps is not None:
-        service.steps.listen(heartbeat.tell_wanted, heartbeat.tell_evictions)
+        service.steps.listen(heartbeat.tell_wanted, StoreReports(heartbeat.tell_evictions, heartbeat.tell_store_size))
     return partial(serve, connection, runtime), runtime.declares
 
 

@@ -2,7 +2,8 @@
 
 A worker opens two connections. ``jobs`` carries the work and is usually read by the thread (or event loop) that runs
 the handler. ``heartbeat`` has a thread of its own, so that a stopped or hung process is noticed while a long inference
-is not mistaken for one; `PING`, `PONG`, `WANTED` and `EVICTIONS` go over it, everything else over ``jobs``.
+is not mistaken for one; `PING`, `PONG`, `WANTED`, `EVICTIONS` and `STORE_SIZE` go over it, everything else over
+``jobs``.
 
 Two rules keep both ends simple:
 
@@ -38,6 +39,7 @@ DECLARES: Final = "declares"  # [DECLARES, the model's new declarations]; see `L
 LEAVING: Final = "leaving"  # [LEAVING]: the worker answers its jobs and ends, because it cannot go on; it takes no more
 PONG: Final = "pong"  # [PONG, number]
 EVICTIONS: Final = "evictions"  # [EVICTIONS, whether the store may drop sequences by itself, keys that it has dropped]
+STORE_SIZE: Final = "store_size"  # [STORE_SIZE, bytes of the store of sequences, their number or None]
 WANTED: Final = "wanted"  # [WANTED, [sequence id, …]]: other servers ask for stored sequences of this one
 
 JOBS_CHANNEL: Final = "jobs"

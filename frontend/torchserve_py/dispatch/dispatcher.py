@@ -343,6 +343,12 @@ class Dispatcher(ReaderEvents):
         """A worker has looked at what the store drops by itself."""
         self.metrics.evictions.note(may_evict, count)
 
+    def store_size(self, size: int, sequences: int | None) -> None:
+        """A worker has looked at how much the store has."""
+        self.metrics.store_bytes.set(float(size))
+        if sequences is not None:
+            self.metrics.store_sequences.set(float(sequences))
+
     def wanted(self, worker: Worker, sequence_ids: Sequence[str]) -> None:
         """Another server asks for sequences that this one holds."""
         for sequence_id in sequence_ids:

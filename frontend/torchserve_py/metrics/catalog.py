@@ -105,6 +105,8 @@ SERVER_METRICS: Final = _by_name(
     Declaration("ts_outcomes_total", COUNTER, "Count", _OUTCOME, "Requests to a model that have ended, by cause"),
     Declaration("ts_worker_gpu_memory_bytes", GAUGE, "Bytes", _WORKER, "Memory of a worker on GPUs"),
     Declaration("ts_sequences_forgotten_total", COUNTER, "Count", _MODEL, "Sequences that were forgotten too early"),
+    Declaration("ts_sequence_store_bytes", GAUGE, "Bytes", _MODEL, "What the store of the model's sequences has"),
+    Declaration("ts_sequence_store_sequences", GAUGE, "Count", _MODEL, "Sequences in that store, open and over"),
     Declaration("ts_redis_evicts", GAUGE, "Count", _MODEL, "Whether Redis may drop sequences by itself"),
     Declaration("ts_redis_evicted_keys_total", COUNTER, "Count", _MODEL, "Keys that Redis has dropped by itself"),
     Declaration("ts_sequences_closed_total", COUNTER, "Count", _REASON, "Sequences that ended, by reason"),

@@ -195,6 +195,8 @@ class ModelMetrics:
         }
         #: Sequences that are over, and were forgotten before `rememberEndedSec`.
         self.sequences_forgotten = self._later(Counter, "ts_sequences_forgotten_total", labels)
+        self.store_bytes = self._later(Gauge, "ts_sequence_store_bytes", labels)
+        self.store_sequences = self._later(Gauge, "ts_sequence_store_sequences", labels)
         may_evict = self._later(Gauge, "ts_redis_evicts", labels)
         self.evictions = Evictions(may_evict, self._later(Counter, "ts_redis_evicted_keys_total", labels))
         self.queue_depth = families.child(Gauge, "ts_queue_depth", labels)

@@ -56,6 +56,9 @@ class WorkerEvents(Protocol):
     def evictions(self, may_evict: bool, count: int) -> None:
         """Take whether the store may drop sequences by itself, and how many keys it has dropped ever."""
 
+    def store_size(self, size: int, sequences: int | None) -> None:
+        """Take how many bytes the store of sequences has, and how many sequences, if that is known."""
+
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Take metrics that the handler has emitted."""
 
@@ -341,6 +344,8 @@ class Worker:
                 self._events.wanted(self, [str(each) for each in sequence_ids])
             case [messages.EVICTIONS, bool() as may_evict, int() as count]:
                 self._events.evictions(may_evict, count)
+            case [messages.STORE_SIZE, int() as size, (int() | None) as sequences]:
+                self._events.store_size(size, sequences)
             case [kind, *_]:
                 raise ValueError(f"unexpected message {kind!r}")
 

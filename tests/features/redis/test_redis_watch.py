@@ -18,6 +18,7 @@ from tests.redis_server import DEADLINE, RedisServer
 
 from ts.features.redis import redis_watch
 from ts.features.sequence_steps.stores.store import Held, OtherVersion
+from ts.jobs.sequence_steps import StoreReports
 
 redis = pytest.importorskip("redis")
 
@@ -69,7 +70,7 @@ def test_a_policy_that_drops_sequences_is_noticed_while_the_server_runs(
     monkeypatch.setattr(redis_watch, "LOOK_SECONDS", 0.0)
     store = open_store(own_redis.url, model=model, lease=0.3)
     told: list[tuple[bool, int]] = []
-    watch = store.watch(lambda may_evict, count: told.append((may_evict, count)))
+    watch = store.watch(StoreReports(lambda may_evict, count: told.append((may_evict, count))))
     with redis.Redis.from_url(own_redis.url) as client:
         for policy, expected in (("noeviction", False), ("allkeys-lru", True), ("noeviction", False)):
             client.config_set("maxmemory-policy", policy)
@@ -81,6 +82,17 @@ def test_a_policy_that_drops_sequences_is_noticed_while_the_server_runs(
         " Set noeviction."
     ]
     watch.close()
+
+
+def test_the_memory_of_redis_is_reported(redis_server: RedisServer, model: str) -> None:
+    told: list[tuple[int, int | None]] = []
+    watch = open_store(redis_server.url, model=model, lease=0.3).watch(
+        StoreReports(size=lambda size, sequences: told.append((size, sequences)))
+    )
+    watch.wait()
+    watch.wait()
+    watch.close()
+    assert len(told) == 1 and told[0][0] > 100_000 and told[0][1] is None
 
 
 def test_the_holder_and_nobody_else_hears_who_asks(redis_server: RedisServer, model: str) -> None:

@@ -15,6 +15,7 @@ from tests.features.sqlite.file_stores import lease_on, open_store, rows, run
 from ts.features.sequence_steps.stores.store import Acquired, Held, OtherVersion, StoreError, Watch
 from ts.features.sqlite import file_acquisition
 from ts.features.sqlite.file_store import FileStore
+from ts.jobs.sequence_steps import StoreReports
 
 DEADLINE = 30.0
 
@@ -63,6 +64,19 @@ def listen() -> Iterator[Callable[[FileStore], Listener]]:
     yield start
     for each in listeners:
         each.close()
+
+
+def test_the_size_of_the_file_is_reported_once_a_minute(path: Path) -> None:
+    told: list[tuple[int, int | None]] = []
+    store = open_store(path, lease=0.03)
+    run(store, "open", b"x" * 100_000)
+    run(store, "over", b"1", closed="ended")
+    watch = store.watch(StoreReports(size=lambda size, sequences: told.append((size, sequences))))
+    for _ in range(3):
+        watch.wait()
+    watch.close()
+    ((size, sequences),) = told
+    assert (100_000 < size < 10_000_000, sequences) == (True, 2)
 
 
 def held(store: FileStore, ids: Sequence[str]) -> None:

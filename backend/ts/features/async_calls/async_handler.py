@@ -25,6 +25,7 @@ from ts.features.async_calls.async_runtime import AsyncRuntime, FurtherInputs, i
 from ts.features.async_calls.event_loop import Loading
 from ts.jobs.errors import HandlerFailed
 from ts.jobs.row import Row
+from ts.jobs.sequence_steps import StoreReports
 from ts.protocol.log_records import running
 from ts.protocol.messages import NO_HISTORIES, STATUS_CANCELLED, EndedSequence, Histories, InferRow, Load
 from ts.runtime.batch import Batch, failure_of
@@ -144,5 +145,5 @@ def _load(heartbeat: Heartbeat, load: Load, connection: Connection, runner: asyn
     handler = TorchServeHandler(service, connection, load)
     prepare(service, handler, load, wait_for)
     if service.steps is not None:
-        service.steps.listen(heartbeat.tell_wanted, heartbeat.tell_evictions)
+        service.steps.listen(heartbeat.tell_wanted, StoreReports(heartbeat.tell_evictions, heartbeat.tell_store_size))
     return AsyncHandler(service, connection, handler, load["max_response_size"])

@@ -46,6 +46,7 @@ from ts.features.sequence_steps.stores.store import (
     ENDS_WORKERS,
     IDLE,
     JUST_NOW,
+    NO_REPORTS,
     REVIVABLE_SECONDS,
     SUSPENDED_SECONDS,
     Acquired,
@@ -56,11 +57,10 @@ from ts.features.sequence_steps.stores.store import (
     Store,
     StoreError,
     StoreSettings,
-    TellEvictions,
     Unreadable,
     Watch,
-    ignore_evictions,
 )
+from ts.jobs.sequence_steps import StoreReports
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import ENDED
 
@@ -395,10 +395,10 @@ class RedisStore(Store):
     def sweep(self) -> None:
         """Do nothing: abandoned sequences expire in Redis."""
 
-    def watch(self, tell_evictions: TellEvictions = ignore_evictions) -> Watch:
+    def watch(self, reports: StoreReports = NO_REPORTS) -> Watch:
         from ts.features.redis.redis_watch import RedisWatch
 
-        return RedisWatch(self._settings, self._url, self._keys, self._known_clock, tell_evictions)
+        return RedisWatch(self._settings, self._url, self._keys, self._known_clock, reports)
 
     def close(self) -> None:
         self._client.close()

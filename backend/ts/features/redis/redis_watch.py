@@ -19,12 +19,13 @@ from ts.features.redis.redis_keeping import KEEPS_ALL
 from ts.features.redis.redis_keys import Keys
 from ts.features.sequence_steps.server_identity import machine
 from ts.features.sequence_steps.stores.store import (
+    LOOK_SECONDS,
+    NO_REPORTS,
     SERVED_SECONDS,
     StoreSettings,
-    TellEvictions,
     Watch,
-    ignore_evictions,
 )
+from ts.jobs.sequence_steps import StoreReports
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,6 @@ _ANSWER_LIMIT: Final = 2.0
 _SLICE: Final = 0.1
 _PAUSE: Final = 1.0
 _SEPARATOR: Final = "\0"
-#: How often the watch looks at what Redis evicts (seconds).
-LOOK_SECONDS: Final = 60.0
-
 #: For how long what a machine knows of the clock is kept (seconds).
 _CLOCK_KEPT: Final = 7 * 86_400
 
@@ -78,10 +76,10 @@ class RedisWatch(Watch):
         url: str,
         keys: Keys,
         known_clock: Callable[[], str],
-        tell_evictions: TellEvictions = ignore_evictions,
+        reports: StoreReports = NO_REPORTS,
     ) -> None:
         self._keys = keys
-        self._tell_evictions = tell_evictions
+        self._reports = reports
         #: When evictions are looked at next, the number of evicted keys, -1 before the first look, and whether any may.
         self._next_look, self._evicted, self._may_evict = 0.0, -1, False
         self._known_clock = known_clock
@@ -127,7 +125,7 @@ class RedisWatch(Watch):
             self._next = time.monotonic() + self._interval
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_SECONDS
-            self._look_at_evictions()
+            self._look_at_memory()
         heard: list[str] = []
         while not (heard or self._closed.is_set()) and (left := end - time.monotonic()) > 0:
             message = self._subscription.get_message(timeout=min(left, _SLICE))
@@ -136,9 +134,12 @@ class RedisWatch(Watch):
                 message = self._subscription.get_message()
         return list(dict.fromkeys(heard))
 
-    def _look_at_evictions(self) -> None:
-        """Report whether Redis may drop sequences by itself, as somebody may set while it runs, and whether it has."""
-        policy = self._client.info("memory").get("maxmemory_policy", KEEPS_ALL)
+    def _look_at_memory(self) -> None:
+        """Report how much Redis has, whether it may drop sequences by itself, which may change, and whether it has."""
+        memory = self._client.info("memory")
+        if (used := memory.get("used_memory")) is not None:
+            self._reports.size(int(used), None)
+        policy = memory.get("maxmemory_policy", KEEPS_ALL)
         evicted = int(self._client.info("stats").get("evicted_keys", 0))
         may_evict = policy != KEEPS_ALL
         if may_evict and not self._may_evict:
@@ -151,7 +152,7 @@ class RedisWatch(Watch):
             dropped = evicted - self._evicted
             logger.error("Redis has dropped %d keys since the last look: sequences may be lost", dropped)
         self._may_evict, self._evicted = may_evict, evicted
-        self._tell_evictions(may_evict, evicted)
+        self._reports.evictions(may_evict, evicted)
 
     def _disconnect(self) -> None:
         subscription, self._subscription, self._next = self._subscription, None, 0.0

@@ -42,6 +42,7 @@ from ts.features.sequence_steps.step import (
     with_token,
 )
 from ts.jobs.row import Row
+from ts.jobs.sequence_steps import StoreReports
 from ts.protocol.messages import (
     NO_HISTORIES,
     REQUEST_ID,
@@ -434,11 +435,8 @@ class Steps:
             self._cache.forget_aside(sequence_id)
             self._cache.drop(sequence_id)
 
-    def listen(self, tell: Callable[[Sequence[str]], None], tell_evictions: Callable[[bool, int], None]) -> None:
-        """Have a thread call ``tell`` with the ids of sequences that other servers ask for.
-
-        It calls ``tell_evictions``, too, with whether the store may drop sequences by itself, and how many keys it has.
-        """
+    def listen(self, tell: Callable[[Sequence[str]], None], reports: StoreReports) -> None:
+        """Have a thread call ``tell`` with the ids of sequences that other servers ask for, and report on the store."""
 
     # Between two batches: what a store needs.
 

@@ -56,6 +56,7 @@ from ts.features.sequence_steps.stores.store import Commit, KeptAnswer, Lease, S
 from ts.features.sequence_steps.watch_thread import WatchThread
 from ts.features.sequence_steps.written_states import WrittenStates
 from ts.jobs.errors import device_failure
+from ts.jobs.sequence_steps import StoreReports
 from ts.protocol.messages import ENDED, EndedSequence, InferRow, ResultRow
 from ts.sequence.sequence_cache import SequenceCache
 
@@ -121,8 +122,8 @@ class StoredSteps(Steps):
         self.wait_for_commit()
         return self._store
 
-    def listen(self, tell: Callable[[Sequence[str]], None], tell_evictions: Callable[[bool, int], None]) -> None:
-        self._watch = WatchThread(self._store.watch(tell_evictions), tell)
+    def listen(self, tell: Callable[[Sequence[str]], None], reports: StoreReports) -> None:
+        self._watch = WatchThread(self._store.watch(reports), tell)
 
     # Before the handler
 

@@ -28,15 +28,14 @@ from weakref import WeakValueDictionary
 from ts.features.sequence_steps.record import Damaged, SequenceRecord
 from ts.features.sequence_steps.stores.store import (
     JUST_NOW,
+    NO_REPORTS,
     Acquired,
     Commit,
     Lease,
     Store,
     StoreError,
     StoreSettings,
-    TellEvictions,
     Watch,
-    ignore_evictions,
 )
 from ts.features.sqlite.file_acquisition import Acquisition
 from ts.features.sqlite.file_journal import apply, fold, journal_of
@@ -47,6 +46,7 @@ from ts.features.sqlite.file_sweep import COUNT_TAKEOVER, sweep
 from ts.features.sqlite.file_tables import Tables
 from ts.features.sqlite.file_watch import FileWatch, ask
 from ts.features.sqlite.sqlite_file import is_damage
+from ts.jobs.sequence_steps import StoreReports
 from ts.protocol.boot_clock import boot_time
 from ts.protocol.messages import ENDED
 
@@ -321,8 +321,8 @@ class FileStore(Store):
     def sweep(self) -> None:
         sweep(self._tables, self._transaction, self._settings.remembered)
 
-    def watch(self, tell_evictions: TellEvictions = ignore_evictions) -> Watch:
-        return FileWatch(self._settings, self._path, open_file(self._path, fsync=self._fsync))
+    def watch(self, reports: StoreReports = NO_REPORTS) -> Watch:
+        return FileWatch(self._settings, self._path, open_file(self._path, fsync=self._fsync), reports)
 
     def close(self) -> None:
         self._file.close()

@@ -16,10 +16,18 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Final
 
-from ts.features.sequence_steps.stores.store import SERVED_SECONDS, StoreError, StoreSettings, Watch
+from ts.features.sequence_steps.stores.store import (
+    LOOK_SECONDS,
+    NO_REPORTS,
+    SERVED_SECONDS,
+    StoreError,
+    StoreSettings,
+    Watch,
+)
 from ts.features.sqlite.file_clock import note
 from ts.features.sqlite.file_rows import name_of, text_of
 from ts.features.sqlite.sqlite_file import SqliteFile
+from ts.jobs.sequence_steps import StoreReports
 from ts.protocol.boot_clock import boot_time
 
 #: The longest datagram in bytes: a model's name, a zero byte and a sequence's id.
@@ -88,9 +96,13 @@ class FileWatch(Watch):
         file: A connection of its own to the file ``path``.
     """
 
-    def __init__(self, settings: StoreSettings, path: str, file: SqliteFile) -> None:
+    def __init__(
+        self, settings: StoreSettings, path: str, file: SqliteFile, reports: StoreReports = NO_REPORTS
+    ) -> None:
         self._settings = settings
         self._file = file
+        self._reports = reports
+        self._next_look = 0.0
         self._in_use = threading.Lock()
         self._is_closed = False
         self._address = ""
@@ -117,6 +129,7 @@ class FileWatch(Watch):
             if self._is_closed:
                 return ()
             self._refresh()
+            self._look()
             # Unlike `select.select` it takes descriptors of any number.
             readable = connection.wait([self._socket, self._wake], max(0.0, self._next - boot_time()))
             return self._heard() if self._socket in readable else ()
@@ -138,6 +151,19 @@ class FileWatch(Watch):
             )
             note(self._file, now)
         self._next = now + settings.lease / 3
+
+    def _look(self) -> None:
+        """Report how large the file is and how many sequences it has, if that was reported a while ago."""
+        if (now := boot_time()) < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        with self._file.reading():
+            (sequences,) = self._file.execute("SELECT count(*) FROM sequences").fetchone()
+        size = 0
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(OSError):
+                size += Path(f"{self._file.path}{suffix}").stat().st_size
+        self._reports.size(size, sequences)
 
     def _heard(self) -> Sequence[str]:
         heard: dict[str, None] = {}

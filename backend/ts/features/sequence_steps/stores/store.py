@@ -26,7 +26,7 @@ Moments are seconds of `ts.protocol.boot_clock`. A store that several machines s
 and idle times, and converts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
@@ -34,6 +34,7 @@ from typing import Final, NamedTuple, Protocol
 from ts.features.sequence_steps.record import KeptStep, SequenceRecord
 from ts.features.sequence_steps.server_identity import is_gone
 from ts.features.sequence_steps.state_log import LogEntry
+from ts.jobs.sequence_steps import StoreReports
 from ts.protocol.messages import ENDED, EXPIRED_REASONS
 
 #: How long (seconds) a store keeps the state of an abandoned sequence beyond its idle time, in case its server is only
@@ -196,12 +197,9 @@ class Commit(NamedTuple):
         return None if state is None else len(state)
 
 
-#: Gets whether a store may drop sequences by itself, and how many keys it has dropped ever.
-TellEvictions = Callable[[bool, int], None]
-
-
-def ignore_evictions(may_evict: bool, count: int) -> None:
-    """Do nothing: nobody asks."""
+#: How often a watch looks at what a store has, and at what it drops by itself (seconds).
+LOOK_SECONDS: Final = 60.0
+NO_REPORTS: Final = StoreReports()
 
 
 class Store(Protocol):
@@ -271,8 +269,11 @@ class Store(Protocol):
     def sweep(self) -> None:
         """Drop the states of abandoned sequences, and the records of sequences that ended long ago."""
 
-    def watch(self, tell_evictions: TellEvictions = ignore_evictions) -> "Watch":
-        """Return what tells this process who asks for its sequences; a thread of its own waits for that."""
+    def watch(self, reports: StoreReports = NO_REPORTS) -> "Watch":
+        """Return what tells this process who asks for its sequences; a thread of its own waits for that.
+
+        Each minute it reports what it sees of the store.
+        """
 
     def close(self) -> None:
         """Close the file or the connection."""
