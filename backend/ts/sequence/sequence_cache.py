@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 #: A handler's method: states as they were stored whole, or None, and the entries since then; returns the states now.
 Rebuild = Callable[[list[Any], list[list[Any]]], list[Any]]
-#: How many sequences with a lost state the cache remembers.
+#: How many sequences with a lost state the cache remembers, at least: else as many as may be open.
 _REMEMBERED_LOSSES: Final = 100_000
 #: A state in memory with more bytes is not copied before a step that may change it.
 LARGEST_COPY: Final = 1 << 20
@@ -88,6 +88,7 @@ class SequenceCache(MutableMapping[str, Any]):
         self._running: Collection[str] = ()
         #: Why states are lost, by sequence.
         self._lost: OrderedDict[str, str] = OrderedDict()
+        self._most_losses = max(_REMEMBERED_LOSSES, most_open(getattr(context, "model_yaml_config", None) or {}))
         #: States as they were before the steps that run now, if no store has them.
         self._before: dict[str, Any] = {}
         #: States of sequences that were begun anew, and why they are lost, until a step of the new ones is applied.
@@ -405,8 +406,13 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def _lose(self, sequence_id: str, reason: str) -> None:
         self._lost[sequence_id] = reason
-        if len(self._lost) > _REMEMBERED_LOSSES:
+        if len(self._lost) > self._most_losses:
             self._lost.popitem(last=False)
+
+
+def most_open(config: Mapping[str, Any]) -> int:
+    """Return how many sequences the model may have at a time."""
+    return int(config.get("maxNumSequence") or 1)
 
 
 def default_capacity(config: Mapping[str, Any]) -> int:
@@ -415,4 +421,4 @@ def default_capacity(config: Mapping[str, Any]) -> int:
     if isinstance(cache, Mapping) and cache.get("capacity"):
         return int(cache["capacity"])
     rows = int(config.get("maxWorkers") or 1) * int(config.get("batchSize") or 1)
-    return max(int(config.get("maxNumSequence") or 1), rows)
+    return max(most_open(config), rows)

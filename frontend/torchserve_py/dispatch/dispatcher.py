@@ -345,9 +345,7 @@ class Dispatcher(ReaderEvents):
 
     def store_size(self, size: int, sequences: int | None) -> None:
         """A worker has looked at how much the store has."""
-        self.metrics.store_bytes.set(float(size))
-        if sequences is not None:
-            self.metrics.store_sequences.set(float(sequences))
+        self.metrics.note_store_size(size, sequences)
 
     def wanted(self, worker: Worker, sequence_ids: Sequence[str]) -> None:
         """Another server asks for sequences that this one holds."""

@@ -195,8 +195,6 @@ class ModelMetrics:
         }
         #: Sequences that are over, and were forgotten before `rememberEndedSec`.
         self.sequences_forgotten = self._later(Counter, "ts_sequences_forgotten_total", labels)
-        self.store_bytes = self._later(Gauge, "ts_sequence_store_bytes", labels)
-        self.store_sequences = self._later(Gauge, "ts_sequence_store_sequences", labels)
         may_evict = self._later(Gauge, "ts_redis_evicts", labels)
         self.evictions = Evictions(may_evict, self._later(Counter, "ts_redis_evicted_keys_total", labels))
         self.queue_depth = families.child(Gauge, "ts_queue_depth", labels)
@@ -237,6 +235,12 @@ class ModelMetrics:
             self._families.show(name, labels, instrument)
         if unused:
             _ = self.by_version, self.by_default
+
+    def note_store_size(self, size: int, sequences: int | None) -> None:
+        """Note how many bytes the store of the model's sequences has, and how many sequences, if that is known."""
+        self._families.child(Gauge, "ts_sequence_store_bytes", self._labels).set(float(size))
+        if sequences is not None:
+            self._families.child(Gauge, "ts_sequence_store_sequences", self._labels).set(float(sequences))
 
     def ended(self, job: JobRecord) -> None:
         """Record a job that has its outcome."""

@@ -123,7 +123,8 @@ class ModelConfigFile(Schema):
     )
     remember_ended: SecondsFromOne = key(
         "rememberEndedSec",
-        "for how long it is remembered that a sequence has ended or expired, so that a late request for it is refused",
+        "for how long it is remembered that a sequence has ended or expired, so that a late request for it is refused;"
+        " what that [takes](sequence-stores.md#how-long-things-are-kept) grows with it",
         "86400",
     )
     async_communication: Flag = key(

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.ts.frontend_stub import Worker, row
 
 from ts.protocol.messages import EndedSequence
-from ts.sequence import SequenceCache
+from ts.sequence import SequenceCache, sequence_cache
 
 
 def context(**settings: Any) -> Any:
@@ -49,6 +49,14 @@ def test_it_does_what_lru_does(kind: str) -> None:
 
 def test_without_settings_there_is_room_for_as_many_as_may_be_open() -> None:
     assert SequenceCache(context()).get_size() == 5
+
+
+def test_every_open_sequence_whose_state_is_lost_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence_cache, "_REMEMBERED_LOSSES", 2)
+    cache = SequenceCache(context(capacity=1))
+    for each in "abcde":
+        cache[each] = 1
+    assert [cache.loss(each) is not None for each in "abcde"] == [True, True, True, True, False]
 
 
 def test_a_handler_has_one() -> None:
