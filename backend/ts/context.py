@@ -36,6 +36,7 @@ class RowError(NamedTuple):
 
     status: int
     message: str
+    is_defect: bool = False  # the handler has failed, with no words for the client
 
 
 class RequestProcessor:
@@ -79,7 +80,7 @@ class RequestProcessor:
         self.open_inference: Any = None
         #: Whether the request is the first step of its sequence.
         self.begins_sequence = False
-        #: The error with which the handler answers the request.
+        #: The error with which the handler answers the request; its step does not count.
         self.error: RowError | None = None
 
     def get_request_property(self, key: str) -> Any:
@@ -243,6 +244,8 @@ class Context:
         self.row_values: Sequence[Mapping[str, Any]] = ()
         #: `send_intermediate_predict_response` sends parts through this; set while a batch runs.
         self.send_part: PartSender | None = None
+        #: Whether the current call has sent a part, so that it cannot run again.
+        self.parts_sent = False
         self.header_key_sequence_id = os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")
         self.header_key_sequence_start = os.environ.get("TS_REQUEST_SEQUENCE_START", "ts_request_sequence_start")
         self.header_key_sequence_end = os.environ.get("TS_REQUEST_SEQUENCE_END", "ts_request_sequence_end")

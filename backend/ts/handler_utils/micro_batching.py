@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from ts.torch_handler.built_in_rows import answer_explanations_apart
+from ts.torch_handler.built_in_rows import BadRowError, RowsApartError, answer_rows
 
 _STEPS = ("preprocess", "inference", "postprocess")
 
@@ -57,7 +57,7 @@ class MicroBatching:
         """Answer a batch, as `BaseHandler.handle` does."""
         started = time.perf_counter()
         self.handler.context = context
-        output = answer_explanations_apart(self._answer, data, context)
+        output = answer_rows(self._answer, data, context)
         context.metrics.add_time("HandlerTime", round((time.perf_counter() - started) * 1000, 2), None, "ms")
         return output
 
@@ -79,15 +79,16 @@ class MicroBatching:
         size = self.micro_batch_size
         # A step waits only for the one before it, which was submitted earlier: no thread waits for a later one.
         futures: list[Future[Any]] = []
-        finals: list[Future[Any]] = []
+        finals: list[tuple[int, Future[Any]]] = []
         for index, start in enumerate(range(0, len(data), size)):
             rows = functools.partial(operator.getitem, data, slice(start, start + size))
             prepared = self._submit("preprocess", index, rows)
             output = self._submit("inference", index, prepared.result)
-            finals.append(self._submit("postprocess", index, output.result))
-            futures += [prepared, output, finals[-1]]
+            final = self._submit("postprocess", index, output.result)
+            finals.append((start, final))
+            futures += [prepared, output, final]
         try:
-            return [result for final in finals for result in final.result()]
+            return [result for start, final in finals for result in _results(start, final, len(data))]
         finally:
             for future in futures:
                 future.cancel()
@@ -112,3 +113,15 @@ class MicroBatching:
             return step(data)
         finally:
             self._running.index = None
+
+
+def _results(start: int, final: Future[Any], count: int) -> Any:
+    """Return the results of a micro batch from row ``start`` of ``count`` on; errors name the rows of the batch."""
+    try:
+        return final.result()
+    except BadRowError as error:
+        raise BadRowError(start + error.row, error.message, error.error_code) from error
+    except RowsApartError as error:
+        groups = [[start + row for row in group] for group in error.groups]
+        others = sorted(set(range(count)).difference(*groups))
+        raise RowsApartError(error.message, [*groups, others] if others else groups) from error

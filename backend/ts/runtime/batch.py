@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from ts.connection.frontend_connection import Connection, FrontendGone
+from ts.context import RowError
 from ts.jobs import device_loss
 from ts.jobs.errors import Failure, HandlerFailed, JobsCancelled, device_failure, too_large, users_traceback
 from ts.jobs.row import Row
@@ -57,6 +58,7 @@ class Batch:
         if (metrics := context.metrics_in_use) is not None:
             metrics.request_ids = context.request_ids
         context.send_part = self.send_part
+        context.parts_sent = False
 
     def run(self, sent: Sequence[InferRow] = ()) -> list[Any] | None:
         """Call the handler and return its results, one per row; None if it failed and all rows are answered.
@@ -87,15 +89,7 @@ class Batch:
 
     def checked(self, results: Any) -> list[Any]:
         """Return the handler's results. Raises Failure: they are no list, or a list of another length than the rows."""
-        name = self._service.context.model_name
-        if not isinstance(results, list):
-            logger.warning("model: %s, Invalid return type: %s.", name, type(results))
-            raise HandlerFailed("Invalid model predict output")
-        if len(results) != len(self.rows):
-            text = "model: %s, number of batch response mismatched, expect: %d, got: %d."
-            logger.warning(text, name, len(self.rows), len(results))
-            raise HandlerFailed("number of batch response mismatched")
-        return results
+        return checked_results(results, len(self.rows), self._service.context.model_name)
 
     def answer(self, row: Row, value: Any, stream_next: str | None) -> None:
         """Answer ``row`` with a result, or with `STATUS_CANCELLED` if it was cancelled; a row that is done is ignored.
@@ -106,8 +100,8 @@ class Batch:
             return
         more = stream_next == "true"
         try:
-            if (error := row.processor.error) is not None:
-                raise Failure(error.status, error.message)
+            if row.processor.error is not None:
+                raise own_failure(row.processor.error)
             if row.job_id in self._connection.cancelled and (more or self._can_undo):
                 raise Failure(STATUS_CANCELLED, "cancelled")
             encode = row.encode
@@ -163,7 +157,8 @@ class Batch:
 
     def fail_all(self, failure: Failure) -> None:
         for row in self.rows:
-            self.fail(row, failure)
+            own = row.processor.error
+            self.fail(row, failure if own is None else own_failure(own))
 
     def flush(self, *, meanwhile: bool = False) -> None:
         """Send the collected answers, with the handler's time and metrics.
@@ -214,6 +209,7 @@ class Batch:
         A ``code`` other than 200 ends those rows with ``message`` as the error, of this ``kind`` and with
         these ``details``. Raises JobsCancelled: every row of the batch is done, so no client waits for further results.
         """
+        self._service.context.parts_sent = True
         self._look()
         some_done = False
         for index in req_id_map:
@@ -228,6 +224,29 @@ class Batch:
             raise JobsCancelled("no client waits for this batch any longer")
 
 
+def row_error(error: Exception) -> RowError:
+    """Log what a call for one row raised, as `failure_of` does; return the error for that row."""
+    failure = failure_of(error)
+    return RowError(failure.status, failure.message, isinstance(failure, HandlerFailed))
+
+
+def own_failure(error: RowError) -> Failure:
+    """Return the failure with which to answer a row that the handler answers with an error."""
+    return HandlerFailed(error.message) if error.is_defect else Failure(error.status, error.message)
+
+
+def checked_results(results: Any, count: int, model_name: str) -> list[Any]:
+    """Return a handler's results for so many rows. Raises Failure, and logs why: they are not a list of that length."""
+    if not isinstance(results, list):
+        logger.warning("model: %s, Invalid return type: %s.", model_name, type(results))
+        raise HandlerFailed("Invalid model predict output")
+    if len(results) != count:
+        text = "model: %s, number of batch response mismatched, expect: %d, got: %d."
+        logger.warning(text, model_name, count, len(results))
+        raise HandlerFailed("number of batch response mismatched")
+    return results
+
+
 def failure_of(error: BaseException) -> Failure:
     """Log what a call raised, without the worker's frames; return the failure with which to answer its rows."""
     if isinstance(error, Failure):
@@ -238,10 +257,13 @@ def failure_of(error: BaseException) -> Failure:
     if failure is not None:
         return failure
     if isinstance(error, PredictionException):
-        logger.error("Prediction error", exc_info=(type(error), error, users_traceback(error)))
         # A subclass may not have called the constructor that sets these attributes.
-        status = error_status(getattr(error, "error_code", 500))
-        return Failure(status, _text_of(getattr(error, "message", error)), kind=error.kind)
+        status, text = error_status(getattr(error, "error_code", 500)), _text_of(getattr(error, "message", error))
+        if status < 500:  # the request is wrong, not the handler
+            logger.info("Refused with status %d: %s", status, text)
+        else:
+            logger.error("Prediction error", exc_info=(type(error), error, users_traceback(error)))
+        return Failure(status, text, kind=error.kind)
     logger.warning("Invoking custom service failed.", exc_info=(type(error), error, users_traceback(error)))
     return HandlerFailed("Prediction failed")
 

@@ -14,8 +14,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from ts.handler_utils.timer import timed
 from ts.jobs.device_copies import computing_on, own_stream, rows_on
-from ts.torch_handler.built_in_rows import answer_explanations_apart, row_value
+from ts.torch_handler.built_in_rows import answer_rows, row_value
 from ts.torch_handler.computing import Computing, compile_model, compile_options, optimize_with_ipex
+from ts.torch_handler.input_rows import KnownInputs, read_rows
 from ts.torch_handler.model_loading import (
     is_aot_inductor_package,
     is_torchscript,
@@ -36,6 +37,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
 
     computing: Computing | None = None  # None before `initialize`
     stream: Any = None  # of CUDA, for all calls; None on other devices
+    one_by_one = False  # whether the hooks take one row at a time
 
     def __init__(self) -> None:
         self.model: Any = None  # on `device` and in evaluation mode
@@ -50,6 +52,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         self.explain = False
         self.target = 0  # the class to explain
         self.profiler_args: dict[str, Any] = {}  # for torch.profiler.profile
+        self._inputs = KnownInputs()
 
     def initialize(self, context: Any) -> None:
         """Load the model. Raises RuntimeError, ValueError: it cannot be loaded, or its file defines not one class."""
@@ -72,10 +75,13 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
 
     @timed
     def preprocess(self, data: Any) -> Any:
-        """Return the batch as a tensor; the default takes rows of numbers, or requests with such bodies."""
-        if isinstance(data, list) and any(isinstance(row, dict) for row in data):
-            data = [row_value(row) for row in data]
-        return rows_on(data, self.input_device)
+        """Return the batch as a tensor; the default takes rows of numbers, or requests with such bodies.
+
+        Raises BadRowError: a row holds no numbers. RowsApartError: rows differ in shape.
+        """
+        if not isinstance(data, list):
+            return rows_on(data, self.input_device)
+        return read_rows([row_value(row) for row in data], self.input_device)
 
     @timed
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -90,11 +96,11 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         return data.tolist()
 
     def handle(self, data: Any, context: Any) -> Any:
-        """Answer a batch: a list with one result per row."""
+        """Answer a batch: a list with one result per row; a row that fails has an error for itself."""
         started = time.perf_counter()
         self.context = context
         with computing_on(self.stream):
-            output = answer_explanations_apart(self._answer, data, context)
+            output = answer_rows(self._answer, data, context, one_by_one=self.one_by_one)
         context.metrics.add_time("HandlerTime", round((time.perf_counter() - started) * 1000, 2), None, "ms")
         return output
 
@@ -109,7 +115,9 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         prepared = self.preprocess(data)
         if self._is_explain():
             return self.explain_handle(prepared, data)
-        return self.postprocess(self.inference(prepared))
+        if type(self).inference is not BaseHandler.inference:
+            return self.postprocess(self.inference(prepared))
+        return self.postprocess(self._inputs.watch(self.inference, prepared))
 
     def sleep(self) -> None:
         """Move the model to the host's memory; called with ``sleep: true`` where another model needs the GPU.
@@ -130,7 +138,12 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         if isinstance(row, dict):
             inputs = row_value(row)
             target = _class_index(row.get("target"))
-        return self.get_insights(data_preprocess, inputs, target)  # type: ignore[attr-defined]
+        try:
+            return self.get_insights(data_preprocess, inputs, target)  # type: ignore[attr-defined]
+        except IndexError as error:
+            if not target:
+                raise
+            raise BadRequestError(f"target {target} is not the index of a class of this model: {error}") from error
 
     def describe_handle(self) -> Any:
         """Return what a customized describe request answers with; None unless overridden."""

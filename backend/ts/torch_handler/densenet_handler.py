@@ -14,7 +14,7 @@ import torch
 from ts.handler_utils.timer import timed
 from ts.jobs.device_copies import stack_on, to_host
 from ts.torch_handler.base_handler import BaseHandler
-from ts.torch_handler.built_in_rows import BadRowError, answer_good_rows, check_shape, row_value
+from ts.torch_handler.built_in_rows import BadRowError, check_shapes, row_value
 
 _NUMPY_MAGIC = b"\x93NUMPY"
 
@@ -27,19 +27,12 @@ class DenseNetHandler(BaseHandler):
         #: Of each row of the running call, whether it came as numpy's file, and so is answered.
         self._as_numpy: list[bool] = []
 
-    def handle(self, data: Any, context: Any) -> Any:
-        """Answer a batch; a row that holds no tensor is answered with status 400."""
-        return answer_good_rows(super().handle, data, context)
-
     @timed
     def preprocess(self, data: Any) -> Any:
-        """Return the rows' tensors as one batch. Raises BadRowError: a row holds no tensor, or one of another shape."""
-        tensors: list[torch.Tensor] = []
+        """Return the rows as one tensor. Raises BadRowError: a row holds none. RowsApartError: rows differ in shape."""
         values = [row_value(row) for row in data]
-        for index, value in enumerate(values):
-            tensor = self._read_tensor(index, value)
-            tensors.append(tensor)
-            check_shape(index, tensor, tensors[0])
+        tensors = [self._read_tensor(index, value) for index, value in enumerate(values)]
+        check_shapes(tensors)
         self._as_numpy = [_is_numpy_file(value) for value in values]
         return stack_on(tensors, self.device)
 

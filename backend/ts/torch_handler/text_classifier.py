@@ -6,7 +6,7 @@ import torch
 
 from ts.handler_utils.text_utils import ngrams_iterator
 from ts.handler_utils.timer import timed
-from ts.torch_handler.built_in_rows import BadRowError, only_rows, refuse, row_value
+from ts.torch_handler.built_in_rows import BadRowError, row_value
 from ts.torch_handler.text_handler import TextHandler
 from ts.utils.util import map_class_to_label
 
@@ -20,20 +20,8 @@ class TextClassifier(TextHandler):
     a batch are classified one after the other.
     """
 
+    one_by_one = True
     ngrams = 2  # so many neighbouring tokens, and fewer, are looked up in the vocabulary together
-
-    def handle(self, data: Any, context: Any) -> Any:
-        """Answer a batch; a row that holds no text is answered with status 400."""
-        if len(data) == 1:
-            return super().handle(data, context)
-        results = []
-        for index, row in enumerate(data):
-            try:
-                with only_rows(context, [index]):
-                    results += super().handle([row], context)
-            except BadRowError as error:
-                results.append(refuse(context, index, error))
-        return results
 
     @timed
     def preprocess(self, data: Any) -> tuple[torch.Tensor, list[str]]:

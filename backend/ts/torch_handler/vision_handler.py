@@ -9,7 +9,7 @@ import torch
 from ts.handler_utils.timer import timed
 from ts.jobs.device_copies import stack_on
 from ts.torch_handler.base_handler import BaseHandler, captum_attr, import_captum_ahead
-from ts.torch_handler.built_in_rows import BadRowError, answer_good_rows, check_shape, row_value
+from ts.torch_handler.built_in_rows import BadRowError, check_shapes, row_value
 from ts.torch_handler.image_transforms import UnreadableImageError, lift_pixel_limit, read_image
 
 #: Steps of the integral that an explanation approximates.
@@ -34,16 +34,11 @@ class VisionHandler(BaseHandler, ABC):
         """Captum's ``IntegratedGradients`` of the model."""
         return captum_attr().IntegratedGradients(self.model)
 
-    def handle(self, data: Any, context: Any) -> Any:
-        """Answer a batch; a row that holds no image is answered with status 400."""
-        return answer_good_rows(super().handle, data, context)
-
     @timed
     def preprocess(self, data: Any) -> Any:
-        """Return the images as one tensor on ``device``. Raises BadRowError: a row holds none, or of another size."""
+        """Return the images as one tensor. Raises BadRowError: a row holds none. RowsApartError: sizes differ."""
         images = self.read_images(data)
-        for row, image in enumerate(images):
-            check_shape(row, image, images[0])
+        check_shapes(images)
         return stack_on(images, self.input_device)
 
     def read_images(self, data: Any) -> list[torch.Tensor]:

@@ -290,19 +290,38 @@ def test_an_exception_among_the_results_of_a_batch_fails_its_own_row(monkeypatch
 
     call = Call(inverse, Options(batch_size=8))
     assert call(*map(body, (2, 0, -1, -2, 4)))[::4] == [0.5, 0.25]
-    told = [None if each.error is None else tuple(each.error) for each in call.context.request_processor]
+    told = [failed_with(call, index) for index in range(5)]
     failed = (503, "Prediction failed")
     assert told == [None, (422, "zero has no inverse"), failed, failed, None]
     monkeypatch.setenv(DEVELOPMENT_VARIABLE, "true")
     call(body(-1), body(1))
-    assert call.context.request_processor[0].error == (500, "ValueError: no debts")
+    assert failed_with(call, 0) == (500, "ValueError: no debts")
+
+
+def failed_with(call: Any, index: int) -> tuple[int, str] | None:
+    error = call.context.request_processor[index].error
+    return None if error is None else (error.status, error.message)
+
+
+def test_a_call_that_raises_fails_its_own_request_among_several() -> None:
+    def inverse(value: int) -> float:
+        if value < 0:
+            raise PredictionException("no debts", 422)
+        return 1 / value
+
+    call = Call(inverse, Options())
+    assert call(*map(body, (2, 0, -1, 4)))[::3] == [0.5, 0.25]
+    told = [failed_with(call, index) for index in range(4)]
+    assert told == [None, (503, "Prediction failed"), (422, "no debts"), None]
+    with pytest.raises(ZeroDivisionError):
+        call(body(0))
 
 
 @pytest.mark.parametrize(("code", "status"), [(413, 507), (200, 500), (1000, 500), ("many", 500)])
 def test_an_exception_with_a_code_that_is_no_error_fails_its_own_row_too(code: Any, status: int) -> None:
     call = Call(lambda value: [PredictionException("no", code), 2], Options(batch_size=8))
     assert call(body(1), body(2))[1] == 2
-    assert call.context.request_processor[0].error == (status, "no")
+    assert failed_with(call, 0) == (status, "no")
 
 
 @pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError("CUDA out of memory"), MemoryError()])

@@ -37,13 +37,13 @@ def ask(job_id: str, body: Any, headers: Any = ()) -> list[Any]:
 
 
 def answers(worker: Worker, *rows: list[Any]) -> list[tuple[int, Any]]:
-    """Return status and JSON body of the answers, in the order of the requests."""
+    """Return status and JSON body of the answers, or the error's message, in the order of the requests."""
     results = {job_id: (status, body, error) for job_id, _, status, _, _, body, error in worker.infer(*rows)}
     found = []
     for job_id, *_ in rows:
         status, body, error = results[job_id]
-        assert error is None
-        found.append((status, json.loads(body)))
+        assert (error is None) == (status < 400)
+        found.append((status, json.loads(body) if error is None else error))
     return found
 
 
@@ -52,10 +52,6 @@ def seen(worker: Worker) -> list[list[Any]]:
     handler = worker.service.entry_point.__self__._handle_fn  # type: ignore[attr-defined]
     calls: list[list[Any]] = sys.modules[handler.__module__].seen  # type: ignore[attr-defined]
     return calls
-
-
-def wrong(message: str) -> dict[str, Any]:
-    return {"code": 400, "type": "BadRequestException", "message": message}
 
 
 def test_body_unwraps_the_value_of_each_row(make_worker: MakeWorker) -> None:
@@ -118,8 +114,8 @@ def test_a_wrong_request_is_told_so_and_its_batch_mates_are_served(
 
     (bad_status, bad), (status, good) = answers(worker, row("bad", body, content_type), ask("good", right))
 
-    assert (bad_status, bad["type"]) == (400, "BadRequestException")
-    assert message in bad["message"]
+    assert bad_status == 400
+    assert message in bad
     assert status == 200
     assert good.get("predictions", ["x"]) == ["x"]
 
@@ -225,8 +221,7 @@ def test_rows_of_kservev2_are_the_inputs_as_in_torchserve_and_dicts_stay_dicts(m
 def test_what_is_no_tensor_is_named(make_worker: MakeWorker, tensor: Any, message: str) -> None:
     [(status, body)] = answers(make_worker(ECHO, envelope="kservev2"), ask("a", {"inputs": [tensor]}))
     assert status == 400
-    assert message in body["message"]
-    assert body == wrong(body["message"])
+    assert message in body
 
 
 @pytest.mark.parametrize(
@@ -347,5 +342,5 @@ def test_a_shape_that_the_data_cannot_have_is_the_error_of_its_request(
     refused, answered = answers(worker, ask("a", {"inputs": [hostile]}), ask("b", {"inputs": [good]}))
 
     assert (refused[0], answered[0]) == (400, 200)
-    assert "Input 'x' is no tensor of FP32 with the shape [" in refused[1]["message"]
-    assert len(refused[1]["message"]) < 2000
+    assert "Input 'x' is no tensor of FP32 with the shape [" in refused[1]
+    assert len(refused[1]) < 2000

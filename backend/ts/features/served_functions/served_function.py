@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from ts.context import Context
+from ts.context import Context, RowError
 from ts.features.served_functions.call_values import CallValues
 from ts.features.served_functions.invalid_values import InvalidValue
 from ts.features.served_functions.openai_functions import LIKELY, OpenAICall, answered_path
@@ -18,6 +18,7 @@ from ts.features.served_functions.value_types import ARRAY_FILE, array_file
 from ts.jobs.errors import (
     BAD_REQUEST,
     Failure,
+    HandlerFailed,
     JobsCancelled,
     LoadError,
     PredictionException,
@@ -134,15 +135,16 @@ class ServedFunction:
         batch = _Rows(self._values, data, context, openai=self._openai)
         with _told_in_development():
             for call in batch.calls(batched=self._batched):
-                result = self._call(**call.arguments)
-                if self._values.streams:
-                    with closing(result) as parts:
-                        for part in parts:
-                            batch.send(call, part)
-                    batch.end(call)
-                else:
-                    batch.keep(call, result)
-                batch.store(call)
+                with batch.failing_alone(call):
+                    result = self._call(**call.arguments)
+                    if self._values.streams:
+                        with closing(result) as parts:
+                            for part in parts:
+                                batch.send(call, part)
+                        batch.end(call)
+                    else:
+                        batch.keep(call, result)
+                    batch.store(call)
         return batch.results
 
     async def _handle_async(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
@@ -175,15 +177,17 @@ def _told_in_development() -> Iterator[None]:
         raise Failure(500, f"{type(error).__name__}: {error}") from None
 
 
-def _told(error: Exception) -> tuple[str, int]:
-    """Log an exception of one row of a batch; return the message and the status that answer it."""
+def _row_error(error: Exception) -> RowError:
+    """Log an exception of one row of a batch; return the error that answers it."""
+    if isinstance(error, Failure):
+        return RowError(error.status, error.message, isinstance(error, HandlerFailed))
     if isinstance(error, PredictionException):
         status = error_status(error.error_code)
-        return error.message, status if status >= 400 else 500
-    logger.warning("A result of a batch is an error.", exc_info=(type(error), error, users_traceback(error)))
+        return RowError(status if status >= 400 else 500, error.message)
+    logger.warning("One request of a batch has failed.", exc_info=(type(error), error, users_traceback(error)))
     if DEVELOPMENT_VARIABLE in os.environ:
-        return f"{type(error).__name__}: {error}", 500
-    return "Prediction failed", 503
+        return RowError(500, f"{type(error).__name__}: {error}")
+    return RowError(503, "Prediction failed", is_defect=True)
 
 
 class _Call(NamedTuple):
@@ -282,6 +286,18 @@ class _Rows:
         self._context.set_response_content_type(index, asked.media_type)
         return asked.arguments
 
+    @contextmanager
+    def failing_alone(self, call: _Call) -> Iterator[None]:
+        """Let an exception of a call fail only its row, where the batch has others that have calls of their own."""
+        try:
+            yield
+        except (JobsCancelled, MemoryError):
+            raise
+        except Exception as error:
+            if call.batched or len(self._data) == 1 or device_failure(error) is not None:
+                raise
+            self._context.request_processor[call.indexes[0]].error = _row_error(error)
+
     def send(self, call: _Call, part: Any) -> None:
         written = {}
         for index, value in call.of_rows(part):
@@ -309,7 +325,7 @@ class _Rows:
             except Exception as error:
                 if not call.batched or device_failure(error) is not None:  # with the device, all rows have failed
                     raise
-                self._context.fail(index, *_told(error))
+                self._context.request_processor[index].error = _row_error(error)
             else:
                 self.results[index] = written
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ts.torch_handler.built_in_rows import only_rows
 from ts.utils.util import PredictionException
 
 #: A handler: ``handle(data, context)``.
@@ -48,14 +49,14 @@ class BaseEnvelope(ABC):
 class RequestEnvelope(BaseEnvelope):
     """An envelope whose requests each hold any number of the handler's rows.
 
-    All requests of a batch go to the handler in one call, and each gets its share of the results. A request that is not
-    as it should be is answered with 400 and does not touch the others.
+    All requests of a batch go to the handler in one call, and each gets its share of the results. While the handler
+    runs, the context is that of its rows. A request that is invalid, or has a row that fails, affects no other.
     """
 
     def __init__(self, handle_fn: Handle) -> None:
         super().__init__(handle_fn)
-        #: For each request of the batch: its number of rows, or its error message.
-        self._shares: list[int | str] = []
+        #: For each request of the batch: its number of rows; None if it is refused.
+        self._shares: list[int | None] = []
 
     @abstractmethod
     def read_request(self, body: Any, index: int) -> Sequence[Any]:
@@ -71,7 +72,11 @@ class RequestEnvelope(BaseEnvelope):
         if not data or context.get_request_header(0, "describe") == "True":
             return self._handle_fn(data, context)
         rows = self.parse_input(data)
-        results = self._handle_fn(rows, context) if rows else []
+        results: Any = []
+        if rows:
+            owners = [index for index, share in enumerate(self._shares) for _ in range(share or 0)]
+            with only_rows(context, owners):
+                results = self._handle_fn(rows, context)
         return self.format_output(results) if isinstance(results, list) else results
 
     def parse_input(self, data: list[dict[str, Any]]) -> list[Any]:
@@ -82,7 +87,8 @@ class RequestEnvelope(BaseEnvelope):
             try:
                 own = self.read_request(_decoded(row), index)
             except ValueError as error:
-                self._shares.append(str(error))
+                self.context.fail(index, str(error))
+                self._shares.append(None)
             else:
                 self._shares.append(len(own))
                 rows.extend(own)
@@ -90,23 +96,25 @@ class RequestEnvelope(BaseEnvelope):
 
     def format_output(self, data: list[Any]) -> list[Any]:
         """Give each request the results of its rows. Raises PredictionException: there is not one for each row."""
-        counts = [share for share in self._shares if isinstance(share, int)]
+        counts = [share for share in self._shares if share is not None]
         if len(counts) == 1:
             counts = [len(data)]
         if len(data) != sum(counts):
             raise PredictionException("number of batch response mismatched", 503)
         results, shares = iter(data), iter(counts)
-        return [
-            self._refusal(share, index)
-            if isinstance(share, str)
-            else self.write_response([next(results) for _ in range(next(shares))], index)
-            for index, share in enumerate(self._shares)
-        ]
+        answers: list[Any] = []
+        for index, share in enumerate(self._shares):
+            own = [next(results) for _ in range(next(shares))] if share is not None else []
+            failed = self.context.request_processor[index].error is not None
+            answers.append(None if failed else self._written(own, index))
+        return answers
 
-    def _refusal(self, message: str, index: int) -> dict[str, Any]:
-        self.context.set_response_status(400, "Bad Request", index)
-        self.context.set_response_content_type(index, "application/json")
-        return {"code": 400, "type": "BadRequestException", "message": message}
+    def _written(self, results: list[Any], index: int) -> Any:
+        try:
+            return self.write_response(results, index)
+        except PredictionException as error:
+            self.context.fail(index, error.message, error.error_code)
+            return None
 
 
 def body_of(row: dict[str, Any]) -> Any:

@@ -96,9 +96,9 @@ def test_rows_without_a_known_word_are_refused_and_the_others_answered(classifie
     answers = served.answers(b"nothing known", b"good thing", b"\xff")
 
     assert [status for status, _ in answers] == [400, 200, 400]
-    assert answers[0][1]["message"] == "No word of the text is in the model's vocabulary."
+    assert answers[0][1] == "No word of the text is in the model's vocabulary."
     assert answers[1][1] == pytest.approx(probabilities(1, 0))
-    assert "no text in UTF-8" in answers[2][1]["message"]
+    assert "no text in UTF-8" in answers[2][1]
     assert served.answers(b"")[0] == (400, "No word of the text is in the model's vocabulary.")
 
 
