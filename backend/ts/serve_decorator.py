@@ -9,7 +9,7 @@ from the source, without running the source, so they are literals.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
 #: The attribute of a decorated function or class with its `Options`.
 MARK: Final = "__torchserve__"
@@ -28,7 +28,6 @@ METHOD: Final = "predict"
 DEVELOPMENT_VARIABLE: Final = "TS_DEVELOPMENT"
 
 T = TypeVar("T")
-_Store = Literal["memory", "file"]
 #: The objects that were given to `serve` in this process, which is a worker with one model.
 OBJECTS: Final[list[tuple[Any, "Options"]]] = []
 
@@ -39,6 +38,9 @@ class Options(NamedTuple):
     batch_size: int | None = None
     max_batch_delay: int | None = None
     store: str | None = None
+    idle: float | None = None
+    sequences: int | None = None
+    threads: int | None = None
     openai: bool | None = None
     example: Any = None
 
@@ -50,7 +52,10 @@ def serve(
     *,
     batch_size: int | None = None,
     max_batch_delay: int | None = None,
-    store: _Store = "memory",
+    store: str = "memory",
+    idle: float | None = None,
+    sequences: int | None = None,
+    threads: int | None = None,
     openai: bool = False,
     example: Any = None,
 ) -> Callable[[T], T]: ...
@@ -64,7 +69,15 @@ def serve(target: T | None = None, **options: Any) -> T | Callable[[T], T]:
         batch_size: The most requests that one call gets; then each parameter is a list with a value of each request,
             and so is the result.
         max_batch_delay: How long a request waits for others to fill its batch, in milliseconds.
-        store: Where the parameter ``state`` is kept: ``memory`` of the worker, or a ``file`` that outlives it.
+        store: Where the parameter ``state`` is kept: in the ``memory`` of the worker, or where it outlives that: in a
+            ``file``, or one that a URL names, ``file:///var/lib/states.db``; in Redis, ``redis://host:6379/0``, or its
+            Sentinels, ``redis+sentinel://host:26379,host:26379/mymaster``. With ``redis`` alone the URL is in
+            ``model-config.yaml``.
+        idle: After how many seconds without a request a state leaves the worker's memory (600). With a store its
+            sequence goes on from there, for 30 days; without one the sequence is over.
+        sequences: How many states a model may have in memory at once (1,000). With a store the one that was not used
+            for the longest time makes room for another; without one a request that begins another gets 503.
+        threads: How many threads each worker computes with; its share of the processors if not given.
         openai: Whether OpenAI's clients may use the model: a parameter ``messages`` makes it answer chat completions,
             ``prompt`` completions, ``input`` embeddings.
         example: A request for descriptions of the model: the value of the one parameter, or a dict with a value for

@@ -4,6 +4,10 @@ export interface SessionOptions {
   contentType?: string;
   /** The inference key, unless token authorization is off. */
   key?: string;
+  /** The `resumeToken` of an earlier session, which goes on, after a reload of the page as well. */
+  resume?: string;
+  /** The id of a sequence that others may use, too: over HTTP, and in other sessions. Not together with `resume`. */
+  sequence?: string;
   /** For how many milliseconds a lost connection is tried again; 60,000 if not given. */
   patience?: number;
   /** A class to use in place of the browser's. */
@@ -59,6 +63,13 @@ export class LiveSession {
   static open(url: string, options?: SessionOptions): Promise<LiveSession>;
   /** The id of the session's sequence, as the server's logs have it. */
   readonly sequence: string;
+  /**
+   * What lets another page, or this one after a reload, go on with the session; a secret. Null: the model has no store,
+   * or the session has a sequence with a name.
+   */
+  readonly resumeToken: string | null;
+  /** The number of the last step that was applied, as far as this client knows; 0: none. */
+  readonly lastStep: number;
   /** How many steps may be without an answer. */
   readonly window: number;
   /** Send a step; resolve to its answer. */

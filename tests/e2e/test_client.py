@@ -101,6 +101,38 @@ def test_the_client_without_asyncio(server: RunningServer) -> None:
         assert refused.value.status == 404
 
 
+def test_a_session_goes_on_in_another_program_and_shares_a_named_state(server: RunningServer) -> None:
+    with Client(server.inference) as first, first.session("diary", content_type="text/plain") as session:
+        assert session.step("a").text == "1: a"
+        token = session.resume_token
+    with Client(server.inference) as client:
+        with client.session("diary", content_type="text/plain", resume=token) as session:
+            assert (session.last_step, session.step("b").text, session.last_step) == (1, "2: a b", 2)
+        with client.session("diary", content_type="text/plain", resume="unheard-of") as session:
+            assert (session.last_step, session.step("b").text) == (0, "1: b")
+
+        def predict(text: str) -> str:
+            return client.predict("diary", text, content_type="text/plain", sequence="ada").text
+
+        assert predict("x") == "1: x"
+        with client.session("diary", content_type="text/plain", sequence="ada") as session:
+            assert (session.resume_token, session.window, session.sequence) == (None, 1, "ada")
+            assert session.step("y").text == "2: x y"
+            assert predict("z") == "3: x y z"
+            for worker in server.workers():
+                worker.kill()
+            assert session.step("w").text == "4: x y z w"
+            with client.session("diary", content_type="text/plain", sequence="ada") as other:
+                assert other.step("v").text == "5: x y z w v"
+            assert session.step("u").text == "6: x y z w v u"
+        assert predict("t") == "7: x y z w v u t", "the end of a session ends no sequence that others use"
+        with pytest.raises(RequestFailed) as refused, client.session("diary", sequence="live-1"):
+            pass
+        assert refused.value.status == 403
+    with Client(server.inference) as client, pytest.raises(ValueError, match="not both"):
+        client.session("diary", resume="a", sequence="b")
+
+
 async def test_no_more_steps_are_sent_than_the_server_takes(server: RunningServer) -> None:
     async with AsyncClient(server.inference) as client, client.session("diary", content_type="text/plain") as session:
         assert session.window == 4

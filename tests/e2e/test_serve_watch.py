@@ -88,6 +88,7 @@ def test_a_change_loses_no_request_and_no_stored_sequence(tmp_path: Path) -> Non
             for name, file in files.items():
                 file.write_text(file.read_text().replace("first", "second"))
                 command.wait_for(f"{name} is reloaded")
+                command.wait_for(f" s: {file.name} has changed.")
             eventually(
                 lambda: clients.answered.get("second", 0) > 100, "the clients get answers of the second versions"
             )

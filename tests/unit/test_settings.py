@@ -38,7 +38,8 @@ def value(resolution, name):
 
 def test_defaults(home):
     resolution = configure(home)
-    expected = server_settings()(model_store=home / "store", log_location=home / "logs", metrics_location=home / "logs")
+    folders = {"data_folder": home / "data", "log_location": home / "logs", "metrics_location": home / "logs"}
+    expected = server_settings()(model_store=home / "store", **folders)
     settings = resolution.settings()
     assert (type(settings), vars(settings)) == (type(expected), vars(expected))
     assert {name: each.origin for name, each in resolution.effective.items() if each.origin != "default"} == {

@@ -48,6 +48,7 @@ export class LiveSession {
   #options;
   #socket = null;
   #told = null; // how the server described the session first
+  #token = null; // what resumes the session
   #applied = 0; // the numbers of the last step that was applied, and of the last that was sent
   #sent = 0;
   #steps = new Map(); // by number, those without an answer: what was sent, and what becomes of its messages
@@ -60,8 +61,9 @@ export class LiveSession {
    * Open a session.
    *
    * @param url of the model's sequences, ws: or wss:
-   * @param options contentType of the steps; key, the inference key; patience, for how many milliseconds a lost
-   *   connection is tried again (60,000); WebSocket, a class to use in place of the browser's
+   * @param options contentType of the steps; key, the inference key; resume, the resumeToken of an earlier session, which
+   *   goes on, after a reload of the page as well; sequence, the id of a sequence that others may use, too; patience, for
+   *   how many milliseconds a lost connection is tried again (60,000); WebSocket, a class to use in place of the browser's
    */
   static async open(url, options = {}) {
     const session = new LiveSession(url, options);
@@ -69,9 +71,25 @@ export class LiveSession {
     return session;
   }
 
-  constructor(url, { contentType, key, patience = 60_000, WebSocket = globalThis.WebSocket }) {
-    this.#url = contentType ? `${url}?content_type=${encodeURIComponent(contentType)}` : url;
+  constructor(url, { contentType, key, resume, sequence, patience = 60_000, WebSocket = globalThis.WebSocket }) {
+    if (resume && sequence) throw new TypeError("resume or sequence, not both: a named sequence goes on by its name");
+    const query = new URLSearchParams({ ...(contentType && { content_type: contentType }), ...(sequence && { sequence }) });
+    this.#url = String(query) ? `${url}?${query}` : url;
+    this.#token = resume ?? null;
     this.#options = { key, patience, WebSocket };
+  }
+
+  /**
+   * What lets another page, or this one after a reload, go on with the session: `open(url, {resume})`. It is a secret.
+   * Null: the model has no store, or the session has a sequence with a name, by which it goes on.
+   */
+  get resumeToken() {
+    return this.#told.named ? null : this.#token;
+  }
+
+  /** The number of the last step that was applied, as far as this client knows; 0: none. */
+  get lastStep() {
+    return this.#applied;
   }
 
   /** The id of the session's sequence, as the server's logs have it. */
@@ -159,13 +177,15 @@ export class LiveSession {
         if (!open && message.error && message.step === undefined) return (refusal = message.error);
         if (message.sequence === undefined) return this.#take(message);
         if (this.#isOver) return socket.close(1000); // closed meanwhile
-        if (this.#told && !this.#resuming) {
+        if (this.#token && !this.#resuming) {
           this.#resuming = true;
           for (const step of this.#steps.values()) step.again = step.seen === "" ? null : "";
           const unanswered = [...this.#steps.keys()];
-          return socket.send(JSON.stringify({ resume: this.#told.resume, after: this.#applied, unanswered }));
+          return socket.send(JSON.stringify({ resume: this.#token, after: this.#applied, unanswered }));
         }
         this.#told ??= message;
+        this.#token ??= message.resume;
+        if (!this.#steps.size) this.#applied = this.#sent = message.last;
         this.#resuming = false;
         this.#socket = socket;
         for (const step of this.#steps.values()) {
@@ -185,7 +205,7 @@ export class LiveSession {
         this.#socket = null;
         if (this.#isOver) return this.#fail(this.#failure);
         const canResume = RESUMABLE.has(closed.code) || (closed.code === 1000 && this.#missesAnswers);
-        if (!canResume || !this.#told.resume) {
+        if (!canResume || !this.#token) {
           return this.#fail(new SessionClosed(closed.code, closed.reason));
         }
         return this.#connect().catch(() => {}); // the steps have been told

@@ -34,11 +34,11 @@ class AsyncSession:
     Steps are answered in order. Without `receive` in between, `window` of them may be sent.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], patience: float) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], patience: float, resume: str | None = None) -> None:
         self._url = url
         self._headers = dict(headers)
         self._patience = patience
-        self._progress = SessionProgress()
+        self._progress = SessionProgress(resume)
         self._socket: ClientConnection | None = None
         self._is_greeted = False
         #: Why the session is over, if it is.
@@ -56,6 +56,23 @@ class AsyncSession:
     def sequence(self) -> str:
         """The id of the session's sequence, as logs have it."""
         return self._progress.sequence
+
+    @property
+    def resume_token(self) -> str | None:
+        """What lets another connection, also of another program, go on with this session: ``session(resume=…)``.
+
+        It is a secret: whoever has it has the session. None: the model has no store, so that a session ends with its
+        connection; or the session has a sequence with a name, by which it goes on.
+        """
+        return self._progress.token_for_others
+
+    @property
+    def last_step(self) -> int:
+        """The number of the last step that was applied, as far as this client knows; 0: none.
+
+        Right after ``session(resume=…)``, 0 says that nothing is stored under the token: the session begins anew.
+        """
+        return self._progress.last_applied
 
     @property
     def window(self) -> int:
@@ -191,10 +208,10 @@ class AsyncSession:
         socket = await connect(self._url, subprotocols=forms, additional_headers=self._headers, **options)
         try:
             greeting = await self._heard(socket)
-            if not self._is_greeted:
+            is_first = not self._is_greeted
+            if is_first:
                 self._progress.greeted(greeting)
-                self._is_greeted = True
-            else:
+            if not is_first or self._progress.joins:
                 await socket.send(self._progress.resume())
                 while (again := self._progress.resumed(await self._heard(socket))) is None:
                     pass
@@ -205,6 +222,7 @@ class AsyncSession:
                 self._over = error
             await socket.close()
             raise
+        self._is_greeted = True
         self._socket = socket
 
     async def _heard(self, socket: ClientConnection) -> bytes:

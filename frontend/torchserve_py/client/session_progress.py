@@ -88,9 +88,9 @@ class _Step:
 
 
 class SessionProgress:
-    """The steps of a session."""
+    """The steps of a session; with the token of an earlier one, it goes on with that."""
 
-    def __init__(self) -> None:
+    def __init__(self, resume: str | None = None) -> None:
         self.sequence = ""
         #: How many steps may be without an answer.
         self.window = 1
@@ -99,12 +99,25 @@ class SessionProgress:
         #: The numbers of steps to be sent again a moment later.
         self.due: set[int] = set()
         #: What resumes the session over another connection, if it can.
-        self.token: str | None = None
+        self.token: str | None = resume
+        #: Whether it goes on with a session that this client has not begun.
+        self.joins = resume is not None
+        self._is_named = False
         #: The numbers of the last step that was applied, and of the last that was sent.
         self._applied = self._sent = 0
         #: Those that the caller has not taken whole, in order; one without an answer is the only one with its number.
         self._steps = deque[_Step]()
         self._headers: dict[str, str] = {}
+
+    @property
+    def token_for_others(self) -> str | None:
+        """What another client can go on with; the token of a named sequence only repeats the steps of this one."""
+        return None if self._is_named else self.token
+
+    @property
+    def last_applied(self) -> int:
+        """The number of the last step that was applied, 0 if none was."""
+        return self._applied
 
     @property
     def unanswered(self) -> int:
@@ -137,7 +150,10 @@ class SessionProgress:
     def greeted(self, message: bytes) -> None:
         """Take the first message of the first connection."""
         told = json.loads(message[_HEADER.size :])
-        self.token, self.window, self.sequence = told["resume"], told["window"], told["sequence"]
+        self.window, self.sequence = told["window"], told["sequence"]
+        self._is_named = told.get("named", False)
+        if not self.joins:
+            self.token = told["resume"]
 
     def step(self, body: bytes, *, end: bool) -> tuple[int, bytes]:
         """Return the number of a new step, and the message that sends it."""
@@ -173,6 +189,10 @@ class SessionProgress:
         if kind != _SESSION:
             self.take(message)
             return None
+        told = json.loads(message[_HEADER.size :])
+        self.sequence = told["sequence"]
+        if not self._steps:
+            self._applied = self._sent = told["last"]
         return [step.message for step in self._unanswered]
 
     def take(self, message: bytes) -> None:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, Self, TypeVar, Unpack
 
-from .async_client import PATIENCE, AsyncClient, Options
+from .async_client import BYTES, PATIENCE, AsyncClient, Options
 from .replies import Answer
 from .resuming_session import AsyncSession
 from .stored_sequence import AsyncStoredSequence, Bookmark, SequenceDescription
@@ -57,28 +57,53 @@ class Session:
         return self._session.sequence
 
     @property
+    def resume_token(self) -> str | None:
+        """What lets another connection, also of another program, go on with this session: ``session(resume=…)``.
+
+        It is a secret: whoever has it has the session. None: the model has no store, so that a session ends with its
+        connection; or the session has a sequence with a name, by which it goes on.
+        """
+        return self._session.resume_token
+
+    @property
+    def last_step(self) -> int:
+        """The number of the last step that was applied, as far as this client knows; 0: none.
+
+        Right after ``session(resume=…)``, 0 says that nothing is stored under the token: the session begins anew.
+        """
+        return self._session.last_step
+
+    @property
     def window(self) -> int:
         """How many steps may be without an answer."""
         return self._session.window
 
     def step(self, body: Any, *, end: bool = False) -> Answer:
-        """Send a step, and return its answer; see `AsyncSession.step`."""
+        """Send a step, and return its answer; ``end`` marks the last step.
+
+        Raises StepFailed: it has failed, and does not count unless its cause says otherwise; SequenceLost: the sequence
+        is over; SessionClosed: the session is over, or could not be resumed in time.
+        """
         return self._loop.run(self._session.step(body, end=end))
 
     def stream(self, body: Any, *, end: bool = False) -> Iterator[bytes]:
-        """Send a step, and yield the parts of its answer; see `AsyncSession.stream`."""
+        """Send a step, and yield the parts of its answer as they come; raises what `step` raises."""
         return self._loop.iterate(self._session.stream(body, end=end))
 
     def send(self, body: Any, *, end: bool = False) -> int:
-        """Send a step without waiting for its answer, and return its number; see `AsyncSession.send`."""
+        """Send a step without waiting for its answer, and return its number.
+
+        Raises ValueError: `window` steps are without an answer: receive one first; SequenceLost, SessionClosed: as
+        `step` does.
+        """
         return self._loop.run(self._session.send(body, end=end))
 
     def receive(self) -> Answer:
-        """Return the answer to the oldest step that has none; see `AsyncSession.receive`."""
+        """Return the answer to the oldest step that has none; raises what `step` raises."""
         return self._loop.run(self._session.receive())
 
     def close(self) -> None:
-        """Close the session; see `AsyncSession.close`."""
+        """Close the session; a stored sequence that has not ended stays until it expires."""
         self._loop.run(self._session.close())
 
 
@@ -111,7 +136,14 @@ class StoredSequence:
 
 
 class Client:
-    """A client of one server; see `AsyncClient`, whose methods and arguments it has."""
+    """A client of the server whose inference API is at ``url``, such as ``http://localhost:8080``.
+
+    Args:
+        url: Where the server is. `stored_sequence` needs the management API.
+        key: The key of the API, unless token authorization is off.
+        patience: Seconds that `predict` may take until the whole answer is there, with all attempts; that `stream`
+            waits for the next part; and for which a session tries to go on after its connection was lost.
+    """
 
     def __init__(self, url: str, *, key: str | None = None, patience: float = PATIENCE) -> None:
         self._loop = _Loop()
@@ -129,16 +161,53 @@ class Client:
         self._loop.close()
 
     def predict(self, model: str, body: Any = None, **options: Unpack[Options]) -> Answer:
-        """Return a model's answer; see `AsyncClient.predict`."""
+        """Return a model's answer.
+
+        A request that the server refuses for the moment (429, 503 with ``Retry-After``) is sent again when the server
+        says, as long as ``patience`` lasts.
+
+        Args:
+            model: The name of the model.
+            body: Bytes or a text, or else a value that is sent as JSON: numbers, lists, dicts, arrays of numpy,
+                tensors, dataclasses, models of pydantic.
+            options: ``sequence``: the id of the sequence that the request belongs to, for a model with a memory;
+                ``version`` of the model; ``json``, ``content_type``, ``headers``: see `Options`.
+
+        Raises RequestFailed: there is no answer; httpx.HTTPError: the server cannot be reached, or has not answered
+        within ``patience``; TypeError: JSON cannot represent the value.
+        """
         return self._loop.run(self._client.predict(model, body, **options))
 
     def stream(self, model: str, body: Any = None, **options: Unpack[Options]) -> Iterator[bytes]:
-        """Yield a model's answer as it comes; see `AsyncClient.stream`."""
+        """Yield a model's answer as it comes, in parts.
+
+        Takes what `predict` takes. ``patience`` is the most seconds until the next part. Raises what `predict` raises.
+        """
         return self._loop.iterate(self._client.stream(model, body, **options))
 
-    def session(self, model: str, **more: Any) -> Session:
-        """Return a live session, to be used with ``with``; see `AsyncClient.session`."""
-        return Session(self._loop, self._client.session(model, **more))
+    def session(
+        self,
+        model: str,
+        *,
+        version: str | None = None,
+        content_type: str = BYTES,
+        resume: str | None = None,
+        sequence: str | None = None,
+    ) -> Session:
+        """Return a live session, to be used with ``with``: its steps share one state, in order.
+
+        Args:
+            model: The name of a model with a memory.
+            version: The version of the model; without it the default one.
+            content_type: That of all steps.
+            resume: The ``resume_token`` of an earlier session, which goes on: also of another program, after a restart.
+            sequence: The id of a sequence, which others may use as well: the session and requests over HTTP with this
+                id share its state. Without it the session has a sequence of its own.
+
+        Raises ValueError: both ``resume`` and ``sequence`` are given: a named sequence goes on by its name.
+        """
+        made = self._client.session(model, version=version, content_type=content_type, resume=resume, sequence=sequence)
+        return Session(self._loop, made)
 
     def stored_sequence(self, model: str, sequence_id: str) -> StoredSequence:
         """Return what a client of the management API can do with a stored sequence."""

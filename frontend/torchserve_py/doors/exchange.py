@@ -241,6 +241,10 @@ class HttpExchange(CallExchange):
             await pace.drained()
 
 
+#: The header of an answer of a stateful model to a request that named no sequence.
+SEQUENCE_HINT: Final = "ts-sequence-hint"
+
+
 class TorchServeDialect(HttpDialect):
     """TorchServe's REST API as a dialect; KServe v1 and SageMaker's paths speak it as well.
 
@@ -249,6 +253,9 @@ class TorchServeDialect(HttpDialect):
 
     def __init__(self, sequence_header: str = "") -> None:
         self._sequence_header = sequence_header
+        self._hint = (
+            f"the request named no sequence, so it began one of its own; send {sequence_header} to continue this one"
+        )
 
     def refusal(self, error: Exception) -> Failure:
         failure = failure_of(error)
@@ -274,7 +281,8 @@ class TorchServeDialect(HttpDialect):
         """Add the header that names the sequence, unless the handler has set it."""
         if (sequence := exchange.sequence) is None or _has(headers, self._sequence_header):
             return headers
-        return (*headers, (self._sequence_header, sequence.id))
+        named = (*headers, (self._sequence_header, sequence.id))
+        return (*named, (SEQUENCE_HINT, self._hint)) if sequence.is_made_up else named
 
 
 def _has(headers: Headers, name: str) -> bool:

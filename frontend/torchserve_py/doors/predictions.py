@@ -6,6 +6,7 @@ few objects as it can.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -20,6 +21,8 @@ from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
 from torchserve_py.serving.serving import Serving
 from torchserve_py.transport.http1.request import Request
+
+logger = logging.getLogger(__name__)
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -50,6 +53,8 @@ class InferenceDoor(Door):
         super().__init__(context)
         self._sequences = SequenceHeaders(context.settings)
         self._dialect = dialect(self._sequences.id_name)
+        #: The models of which a request has named no sequence.
+        self._unnamed = context.shared(_no_models)
 
     def routes(self) -> Iterator[Route]:
         for path, explain, operation in (("/predictions", "False", PREDICT), ("/explanations", "True", EXPLAIN)):
@@ -98,6 +103,8 @@ class InferenceDoor(Door):
             sequence, dialect = session
         elif model.is_stateful:
             sequence = self._sequences.of(request.headers)
+            if sequence.is_made_up:
+                self._note_unnamed(model.name)
         content_type = content_type_of(request)
         priority = priority_of(request)
 
@@ -118,6 +125,21 @@ class InferenceDoor(Door):
             return self.context.submit(request, dialect, model, inference, version)
 
         return submit if body is None else submit(body)
+
+    def _note_unnamed(self, model: str) -> None:
+        """Log once for each model that a request named no sequence: the next one finds nothing of it."""
+        if model not in self._unnamed:
+            self._unnamed.add(model)
+            logger.warning(
+                "A request of %s named no sequence: it began one of its own, which no request without the header %s"
+                " continues",
+                model,
+                self._sequences.id_name,
+            )
+
+
+def _no_models(context: DoorContext) -> set[str]:
+    return set()
 
 
 def predict_document(others: Sequence[PredictPath], model: str) -> dict[str, Any]:

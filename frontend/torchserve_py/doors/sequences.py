@@ -80,6 +80,7 @@ class SequenceHeaders:
 
     def _checked(self, sequence_id: str, start: Marker, end: Marker, claim: StepClaim) -> SequenceRequest:
         request_id, number, token = claim
+        is_made_up = False
         for name, given in ((self.id_name, sequence_id), (REQUEST_ID, request_id or "")):
             if len(given) > MAX_ID_LENGTH:
                 raise bad_request(f"Header {name}: an id has up to {MAX_ID_LENGTH} characters, this one {len(given)}.")
@@ -91,7 +92,7 @@ class SequenceHeaders:
                     f"Header {self.id_name} is missing: {named} belongs to a sequence, so name it, also in its first"
                     " request (gRPC: sequence_id)."
                 )
-            sequence_id, start = f"ts-seq-{uuid.uuid4()}", True
+            sequence_id, start, is_made_up = f"ts-seq-{uuid.uuid4()}", True, True
         elif not sequence_id.isprintable() and _UNUSABLE.search(sequence_id):
             raise bad_request(
                 f"Header {self.id_name}: {sequence_id!a} is not a sequence id; use printable characters in UTF-8."
@@ -128,11 +129,13 @@ class SequenceHeaders:
                     " characters, such as a UUID."
                 )
             headers.append((SEQUENCE_TOKEN, token))
-        return SequenceRequest(sequence_id, starts, ends, tuple(headers), step, token)
+        return SequenceRequest(sequence_id, starts, ends, tuple(headers), step, token, is_made_up)
 
-    def of_step(self, sequence_id: str, starts: bool, ends: bool, number: int, token: str | None) -> SequenceRequest:
-        """Return the sequence of a step of a session; without a token the number is the id of the request."""
-        claim = StepClaim(str(number), None, None) if token is None else StepClaim(None, str(number), token)
+    def of_step(
+        self, sequence_id: str, starts: bool, ends: bool, number: int, token: str | None, ids: str = ""
+    ) -> SequenceRequest:
+        """Return the sequence of a step of a session; without a token, ``ids`` and the number are the request's id."""
+        claim = StepClaim(f"{ids}{number}", None, None) if token is None else StepClaim(None, str(number), token)
         return self._checked(sequence_id, starts or None, ends or None, claim)
 
 

@@ -25,6 +25,7 @@ class SequenceRequest(NamedTuple):
     headers: tuple[tuple[str, str], ...]  # the pairs that tell the handler so
     step: int | None = None  # the number of the request in the sequence, from 1, if the client says so
     token: str | None = None  # what names the sequence among all that have had its id, if the client says so
+    is_made_up: bool = False  # whether the client named none
 
 
 #: How a request comes to a model: from a client, from a workflow, or from the server itself.

@@ -26,6 +26,7 @@ from torchserve_py.serving.errors import BadParameter
 from torchserve_py.serving.serving import RegisterRequest
 from torchserve_py.serving.usage import Usage
 from torchserve_py.settings.server_settings import secret_variables
+from torchserve_py.settings.state_folders import StateFolders
 from torchserve_py.settings.table import Settings
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.devices import Assignment as DeviceAssignment
@@ -131,7 +132,8 @@ class Assembly:
             if module := module_of("packages"):
                 files = await importlib.import_module(module).install(plan, settings)
             await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
-            await asyncio.to_thread(plan.config.states.prepare, settings.log_location, self._confinement)
+            folders = StateFolders.of(settings)
+            await asyncio.to_thread(plan.config.states.prepare, folders, plan.name, self._confinement)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))  # the files may be many
             raise

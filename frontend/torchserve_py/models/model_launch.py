@@ -12,6 +12,7 @@ from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan
 from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
 from torchserve_py.plugins import contracts, module_of, protocols, ranks, runtimes, sources
+from torchserve_py.settings.state_folders import StateFolders
 from torchserve_py.settings.table import Settings
 from torchserve_py.version import __version__
 from torchserve_py.workers.devices import Assignment, available_processors
@@ -143,7 +144,7 @@ def load_message(
             for keys in config.plugin_keys.values
             if keys.prepares and (argument := keys.for_worker(config.batch_size)) is not None
         },
-        cache=config.states.message(config, plan.name, settings.log_location) if config.stateful else None,
+        cache=config.states.message(config, plan.name, StateFolders.of(settings)) if config.stateful else None,
     )
 
 

@@ -1,5 +1,6 @@
 """The effective configuration of a model version, see `plans.precedence` for the places that it comes from."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +27,8 @@ class EffectiveConfig(ServedConfig):
     restart_expired_sequences: bool = False
     require_start: bool = False
     remember_ended: float = DEFAULT_REMEMBERED
+    #: When a stored sequence leaves its worker, while `sequence_max_idle_ms` is when it expires; 0: at the same time.
+    sequence_rest_ms: int = 0
     states: SequenceStates = field(default_factory=SequenceStates)
     #: What a worker has of the other machine that it runs on; None: it runs on this one.
     node: NodeShare | None = None
@@ -51,6 +54,7 @@ class EffectiveConfig(ServedConfig):
                 require_start=self.require_start,
                 remembered=self.remember_ended,
                 durable=self.states.durable,
+                max_rest=self.sequence_rest_ms / 1000 or math.inf,
             )
         return Policy(
             batch_size=at_once,

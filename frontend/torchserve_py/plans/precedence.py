@@ -146,16 +146,19 @@ def _node(yaml: ModelConfig, settings: Settings) -> NodeShare | None:
 def _sequences(yaml: ModelConfig) -> dict[str, Any]:
     if not yaml.sequence_batching:
         return {}
+    states, idle = states_of(yaml.plugin_keys), yaml.sequence_max_idle_ms or 0
+    expires = None if states.expires_after is None else max(1000 * states.expires_after, idle)
     return {
         "stateful": True,
-        "sequence_max_idle_ms": yaml.sequence_max_idle_ms,
+        "sequence_max_idle_ms": idle if expires is None else expires,
+        "sequence_rest_ms": 0 if expires is None else idle,
         "sequence_timeout_ms": yaml.sequence_timeout_ms or 0,
         "max_num_sequence": yaml.max_num_sequence or 1,
         "max_sequence_job_queue_size": yaml.max_sequence_job_queue_size or 1,
         "restart_expired_sequences": yaml.on_expired_sequence == "restart",
         "require_start": bool(yaml.require_start),
         "remember_ended": float(yaml.remember_ended or DEFAULT_REMEMBERED),
-        "states": states_of(yaml.plugin_keys),
+        "states": states,
     }
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchserve_py.plugins import module_of
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
+from torchserve_py.settings.state_folders import StateFolders
 from torchserve_py.workers.confinement import Confinement
 from ts.protocol.messages import Cache
 
@@ -24,6 +24,8 @@ class SequenceStates:
 
     durable = False
     of_one_machine = False
+    #: Seconds after its last step until a stored sequence expires; None: as soon as it leaves its worker.
+    expires_after: int | None = None
 
     def continues(self, other: SequenceStates, *, migrates: bool) -> bool:
         """Return whether a version of a model continues the sequences of one that keeps states otherwise.
@@ -32,10 +34,10 @@ class SequenceStates:
         """
         return False
 
-    def prepare(self, log_location: Path, confinement: Confinement) -> None:
+    def prepare(self, folders: StateFolders, model_name: str, confinement: Confinement) -> None:
         """Make what workers need. Blocks. Raises InvalidModel: that is not possible."""
 
-    def message(self, config: EffectiveConfig, model_name: str, log_location: Path) -> Cache | None:
+    def message(self, config: EffectiveConfig, model_name: str, folders: StateFolders) -> Cache | None:
         """Return what workers are told; None: nothing."""
         return None
 

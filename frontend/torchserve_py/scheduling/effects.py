@@ -51,7 +51,7 @@ class CloseReason(StrEnum):
     timeout = "timeout"
     evicted = "evicted"
     worker_lost = "worker_lost"
-    suspended = "suspended"  # its worker is gone, its state is stored: the next job opens it again
+    suspended = "suspended"  # its state is stored, and no worker has it any more: the next job opens it again
     unregistered = "unregistered"
     drained = "drained"
 

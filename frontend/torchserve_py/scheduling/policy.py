@@ -1,5 +1,6 @@
 """What one model version asks of its scheduler."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -7,10 +8,12 @@ from dataclasses import dataclass
 class SequencePolicy:
     """Limits of the sequences of a stateful model."""
 
-    max_idle: float  # seconds without a job after which a sequence closes (sequenceMaxIdleMSec)
+    max_idle: float  # seconds without a job after which a sequence closes (sequenceMaxIdleMSec, expireSec)
     timeout: float | None = None  # seconds that a sequence may live, None for ever (sequenceTimeoutMSec)
     queue_size: int = 1  # jobs that may wait in one sequence, those in flight not counted (maxSequenceJobQueueSize)
-    max_sequences: int = 1  # sequences that may be open; never less than the workers' batches hold (maxNumSequence)
+    #: Sequences that may be open, never less than the workers' batches hold (maxNumSequence). One more is refused; if a
+    #: store has the states, a sequence that rests leaves its worker instead.
+    max_sequences: int = 1
     #: A job of a closed sequence opens a new one instead of being refused (onExpiredSequence: restart).
     restart_expired: bool = False
     #: A store has the sequences' states, and knows which jobs were applied: a lost worker's sequences continue with
@@ -19,6 +22,9 @@ class SequencePolicy:
     #: Only a job with the start marker, or step 1, opens a sequence (requireStart).
     require_start: bool = False
     remembered: float = 86_400.0  # seconds for which the end of a sequence is remembered (rememberEndedSec)
+    #: Seconds without a job after which a stored sequence leaves its worker; it goes on from the store
+    #: (sequenceMaxIdleMSec where expireSec is set).
+    max_rest: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from torchserve_py.scheduling.effects import CloseReason
 from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.lane import Lane
 from torchserve_py.scheduling.order import NewOrder
+from torchserve_py.scheduling.policy import SequencePolicy
 from torchserve_py.scheduling.transitions import Transitions
 
 
@@ -98,37 +99,41 @@ class Sequence:
     def due(self, now: float) -> float | None:
         """When the sequence closes if nothing happens; None once it has."""
         if self.state is IDLE:
-            return min(self.idle_since + self.lane.max_idle, self.ends_at)
+            return min(self.idle_since + self.lane.max_rest, self.ends_at)
         if self.state is CLOSED:
             return None
         if self.state is HELD:
             return self.held_until
-        idle_at_the_earliest = now + self.lane.max_idle
-        return min(idle_at_the_earliest, self.ends_at) if self.ends_at > now else idle_at_the_earliest
+        rested_at_the_earliest = now + self.lane.max_rest
+        return min(rested_at_the_earliest, self.ends_at) if self.ends_at > now else rested_at_the_earliest
 
     def expiry(self) -> CloseReason:
-        """Which of its two deadlines an idle sequence reaches first."""
-        return CloseReason.timeout if self.ends_at <= self.idle_since + self.lane.max_idle else CloseReason.idle
+        """Which of its deadlines an idle sequence reaches first."""
+        lane = self.lane
+        if self.ends_at <= self.idle_since + lane.max_rest:
+            return CloseReason.timeout
+        return CloseReason.suspended if lane.max_rest < lane.max_idle else CloseReason.idle
 
 
 class SequenceLane(Lane[Sequence]):
     """One worker's ready sequences. `bound` are all that are bound to the worker, in the order in which they came.
 
-    `running` of them, at most `most_running`, have a job in flight. One that rests for `max_idle` seconds is over.
-    Pending sequences are in a lane without a worker.
+    `running` of them, at most `most_running`, have a job in flight. One that rests for `max_rest` seconds leaves the
+    worker, and is over after `max_idle` seconds. Pending sequences are in a lane without a worker.
     """
 
-    __slots__ = ("bound", "max_idle", "most_running", "running", "worker_id")
+    __slots__ = ("bound", "max_idle", "max_rest", "most_running", "running", "worker_id")
 
     def __init__(
-        self, worker_id: str | None, most_running: int, delay: float, max_idle: float, order: NewOrder | None
+        self, worker_id: str | None, most_running: int, delay: float, policy: SequencePolicy, order: NewOrder | None
     ) -> None:
         by_priority = worker_id is None  # steps of sequences take turns whatever their priority
         super().__init__(delay, None if order is None else order(lambda sequence: sequence.waiting[0], by_priority))
         self.bound: dict[Sequence, None] = {}
         self.worker_id = worker_id
         self.most_running = most_running
-        self.max_idle = max_idle
+        self.max_idle = policy.max_idle
+        self.max_rest = min(policy.max_rest, policy.max_idle)
         self.running = 0
 
     @property

@@ -32,6 +32,9 @@ from torchserve_py.scheduling.sequence import (
 #: a deadline stays due, so that the next `tick` follows at once: 100,000 would keep all else waiting for a second.
 MOST_ENDED_AT_ONCE = 500
 
+#: Of how many sequences the one that has rested longest makes room for another.
+LOOKED_AT = 32
+
 #: Of how many tokens that an open sequence had before its present one it is remembered that they are over: as many as
 #: `ts.features.sequence_steps.sequence_limits` allows stores.
 MOST_EARLIER_TOKENS = 1_000
@@ -84,7 +87,7 @@ class Sequences:
         self._emptiest = EmptiestLane()
         # Sequences, not jobs: one that joins its own stream counts once; a second batch may be sent ahead of the first.
         self._most_running = batch_size if joins else 2 * batch_size
-        self._pending = SequenceLane(None, self._most_running, delay, policy.max_idle, order)
+        self._pending = SequenceLane(None, self._most_running, delay, policy, order)
         self._lost = LostSequences()
         self._over = Over(policy.remembered) if over is None else over
         self._over.remember_for(policy.remembered)
@@ -102,7 +105,7 @@ class Sequences:
         if sequence is None:
             if (cause := closed_cause(job, self._over, self._policy, now)) is not None:
                 return cause
-            if len(self.open) >= self._capacity:
+            if len(self.open) >= self._capacity and not self._make_room(now):
                 return Cause.sequence_capacity
             self._open(job, now)
         elif job.token not in sequence.tokens[-1:] and (cause := self._over.known_cause(job, now)) is not None:
@@ -224,8 +227,8 @@ class Sequences:
 
     def worker_up(self, worker_id: str, now: float) -> WorkerLoad:
         """Return a new worker with a lane and slots of its own; pending sequences are bound to it."""
-        max_idle = self._policy.max_idle
-        lane = self._lanes[worker_id] = SequenceLane(worker_id, self._most_running, self._delay, max_idle, self._order)
+        policy = self._policy
+        lane = self._lanes[worker_id] = SequenceLane(worker_id, self._most_running, self._delay, policy, self._order)
         self._emptiest.add(lane)
         self._bind_pending(now)
         return WorkerLoad(worker_id, lane)
@@ -327,6 +330,24 @@ class Sequences:
         if (due := sequence.due(now)) is not None and due <= now:
             self.due(sequence, now)
             return True
+        return False
+
+    def _make_room(self, now: float) -> bool:
+        """Let a stored sequence that rests leave its worker; return whether there was one.
+
+        It is the one that has rested longest of some, as a cache does that keeps no order: so no step has to note when
+        it was. What is looked at goes to the end, so that all have their turn.
+        """
+        if not self._policy.durable:
+            return False
+        for _ in range(0, len(self.open), LOOKED_AT):
+            some = list(islice(self.open.items(), LOOKED_AT))
+            for sequence_id, sequence in some:
+                self.open[sequence_id] = self.open.pop(sequence_id, sequence)
+            if resting := [sequence for _, sequence in some if sequence.state is IDLE]:
+                longest = min(resting, key=lambda sequence: sequence.idle_since)
+                self._end(longest, CloseReason.suspended, now)
+                return True
         return False
 
     def _open(self, job: Job, now: float) -> None:

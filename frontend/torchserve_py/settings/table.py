@@ -145,6 +145,9 @@ class Settings(ClosedSchema):
     model_store: Annotated[Path, kinds.DIRECTORY, Source(flag="--model-store", metavar="DIR", must_exist=True)] = (
         setting(Path(), "directory of the model archives", "none, mandatory")
     )
+    data_folder: Annotated[Path, kinds.PATH] = setting(
+        Path("data"), "directory of what outlives the server: the sequences of the file store"
+    )
     load_models: Annotated[tuple[ModelSpec, ...], kinds.MODELS, Source(flag="--models", metavar="[NAME=]LOCATION")] = (
         setting((), "models to load at start-up; `all` loads the whole model store", "none")
     )

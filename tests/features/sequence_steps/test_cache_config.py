@@ -9,10 +9,11 @@ import pytest
 
 from torchserve_py.features.sequence_steps.cache_config import CacheConfig
 from torchserve_py.features.sequence_steps.handler_keys import HandlerKeys
-from torchserve_py.features.sequence_steps.kept_states import cache_message, make_folder, sequence_file
+from torchserve_py.features.sequence_steps.kept_states import KeptStates, cache_message, make_folder, sequence_file
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig, parse_model_config
 from torchserve_py.serving.errors import InvalidModel
 from torchserve_py.settings.schemas.yaml_mapping import parse_yaml_mapping
+from torchserve_py.settings.state_folders import StateFolders
 from torchserve_py.workers.confinement import Confinement
 
 STATEFUL = "sequenceBatching: true\nsequenceMaxIdleMSec: 60000\n"
@@ -158,7 +159,7 @@ def test_what_a_worker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_file_of_a_model_that_names_none(tmp_path: Path) -> None:
-    default = sequence_file(tmp_path, "tally")
+    default = sequence_file(StateFolders(tmp_path, tmp_path / "logs"), "tally")
     message = cache_message(CacheConfig(store="file"), effective(), default)
     assert message is not None
     assert message["path"] == str(tmp_path / "sequences" / "tally.db")
@@ -166,11 +167,28 @@ def test_the_file_of_a_model_that_names_none(tmp_path: Path) -> None:
 
 def test_every_model_has_a_file_of_its_own(tmp_path: Path) -> None:
     names = ["a", "a@1", "..", "a%401", "ä" * 100, "ä" * 99 + "b"]
-    files = {sequence_file(tmp_path, name) for name in names}
+    files = {sequence_file(StateFolders(tmp_path, tmp_path / "logs"), name) for name in names}
     assert len(files) == len(names)
     assert not any("@" in file.name for file in files), "which separated the versions of older files"
     assert {file.parent for file in files} == {tmp_path / "sequences"}
     assert all(len(file.name.encode()) < 250 for file in files)
+
+
+@pytest.mark.parametrize("name", ["tally.db", "tally@1.0.db"])
+def test_a_file_of_an_earlier_release_is_used_where_it_is_and_told_how_to_move(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders, states = StateFolders(tmp_path / "data", tmp_path / "logs"), KeptStates(CacheConfig(store="file"))
+    (tmp_path / "logs" / "sequences").mkdir(parents=True)
+    (tmp_path / "logs" / "sequences" / "other.db").touch()
+    states.prepare(folders, "tally", Confinement())
+    assert (sequence_file(folders, "tally").parent, caplog.text) == (tmp_path / "data" / "sequences", "")
+    (tmp_path / "logs" / "sequences" / name).touch()
+    states.prepare(folders, "tally", Confinement())
+    assert sequence_file(folders, "tally") == tmp_path / "logs" / "sequences" / "tally.db"
+    assert f"mv {tmp_path}/logs/sequences {tmp_path}/data/sequences" in caplog.text
+    (tmp_path / "data" / "sequences" / "tally.db").touch()  # moved
+    assert sequence_file(folders, "tally") == tmp_path / "data" / "sequences" / "tally.db"
 
 
 def test_the_folder_is_for_its_owner_alone_and_a_path_needs_none(tmp_path: Path) -> None:
@@ -179,7 +197,7 @@ def test_the_folder_is_for_its_owner_alone_and_a_path_needs_none(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
     for _ in range(2):
         make_folder(CacheConfig(store="file"), tmp_path / "logs", Confinement())
-    assert stat.S_IMODE((tmp_path / "logs" / "sequences").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "logs").stat().st_mode) == 0o700
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:

@@ -10,11 +10,19 @@ from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.archive.model_files import open_model, outline
 from torchserve_py.features.computing.computing_keys import ComputingKeys
 from torchserve_py.features.openai.openai_keys import OpenAIKeys
+from torchserve_py.features.sequence_steps.handler_keys import HandlerKeys
 from torchserve_py.features.served_functions.function_source import UNREAD, read_source
 from torchserve_py.plans.contracts import configuration_of
 from torchserve_py.serving.errors import InvalidModel
 
 STATEFUL = {"sequenceBatching": True, "sequenceMaxIdleMSec": 600_000, "maxNumSequence": 1000}
+
+
+MONTH = 30 * 86_400
+
+
+def stored(**cache: Any) -> dict[str, Any]:
+    return {"handler": {"cache": cache}}
 
 
 def source(folder: Path, decorated: str, heading: str = "from ts import serve") -> Path:
@@ -34,7 +42,21 @@ def source(folder: Path, decorated: str, heading: str = "from ts import serve") 
         ("@serve\ndef shout(text, state): ...", STATEFUL),
         ("@serve\ndef shout(text, *, state): ...", STATEFUL),
         ("@serve\nasync def shout(text, state): ...", {"asyncCommunication": True, **STATEFUL}),
-        ("@serve(store='file')\ndef shout(state): ...", {**STATEFUL, "handler": {"cache": {"store": "file"}}}),
+        ("@serve(store='file')\ndef shout(state): ...", STATEFUL | stored(store="file", expireSec=MONTH)),
+        (
+            "@serve(store='redis://host:6379/0')\ndef shout(state): ...",
+            STATEFUL | stored(store="redis", url="redis://host:6379/0", expireSec=MONTH),
+        ),
+        (
+            "@serve(store='file:///var/lib/a%20b.db')\ndef shout(state): ...",
+            STATEFUL | stored(store="file", path="/var/lib/a b.db", expireSec=MONTH),
+        ),
+        ("@serve(store='memory')\ndef shout(state): ...", STATEFUL | stored(store="memory")),
+        (
+            "@serve(idle=1.5, sequences=7)\ndef shout(state): ...",
+            {"sequenceBatching": True, "sequenceMaxIdleMSec": 1500, "maxNumSequence": 7},
+        ),
+        ("@serve(threads=2)\ndef shout(text): ...", {"threads": 2}),
         ("@serve\nclass Shout:\n    async def predict(self, text): ...", {"asyncCommunication": True}),
         ("@serve\nclass Shout:\n    def predict(self, text, state): ...", STATEFUL),
     ],
@@ -79,6 +101,18 @@ def test_other_files_are_left_to_the_worker(decorated: str, heading: str, tmp_pa
         ("@serve(batch_size={[]: 1})\ndef shout(text): ...", "shout.py:4: batch_size is to be written out"),
         ("@serve\nclass Shout:\n    pass", "shout.py:5: the class Shout needs a method predict"),
         ("@serve(batch_size=8)\nasync def shout(text): ...", "shout.py:5: shout is async, .*: batch_size needs def"),
+        (
+            "@serve(store='s3://bucket')\ndef shout(state): ...",
+            "shout.py:5: store is s3://…; it is memory, file, redis, or",
+        ),
+        (
+            "@serve(store='fil')\ndef shout(state): ...",
+            "shout.py:5: store is 'fil'; it is memory, file, redis, or a URL",
+        ),
+        (
+            "@serve(store='file', idle=3)\ndef shout(text): ...",
+            "shout has no parameter state, so store, idle in @serve",
+        ),
         ("@serve\ndef one(): ...\n\n@serve\ndef two(): ...", "shout.py:8: a file has one model, and one, two are"),
     ],
 )
@@ -96,6 +130,25 @@ def test_a_file_is_a_model_with_what_lies_beside_it(tmp_path: Path) -> None:
     assert (files.name, files.model_dir, files.manifest.handler) == ("shout", tmp_path, "shout.py")
     config = configuration_of(files).config
     assert (config.batch_size, config.max_batch_delay_ms, config.response_timeout) == (2, 10, 5)
+
+
+@pytest.mark.parametrize(
+    ("yaml", "cache"),
+    [
+        ("responseTimeout: 5", ("file", None, MONTH)),
+        ("handler: {cache: {path: /var/lib/mine.db}}", ("file", "/var/lib/mine.db", MONTH)),
+        ("handler: {cache: {store: memory}, mine: 1}", ("memory", None, None)),
+        ("handler: {mine: 1}", ("file", None, MONTH)),
+    ],
+)
+def test_a_file_beside_it_adds_keys_of_the_store_or_names_another(
+    yaml: str, cache: tuple[str, str | None, int | None], tmp_path: Path
+) -> None:
+    file = source(tmp_path, "@serve(store='file')\ndef shout(state): ...")
+    (tmp_path / "model-config.yaml").write_text(yaml)
+    found = configuration_of(open_model(file, tmp_path)).config.plugin_keys.of(HandlerKeys).handler.cache
+    assert found is not None
+    assert (found.store, found.path, found.expire) == cache
 
 
 def test_a_check_of_the_configuration_reads_a_file_as_a_registration_does(tmp_path: Path) -> None:

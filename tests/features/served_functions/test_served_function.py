@@ -283,6 +283,15 @@ def test_a_batch_is_one_call_without_the_rows_that_do_not_fit() -> None:
     assert [index for index, _ in call.sent] == [1]
 
 
+def test_a_default_of_a_batch_is_a_value_or_a_list_of_it_as_type_checkers_want() -> None:
+    def say(text: list[str], unit: list[str] = ["m2"], sizes: list[list[int]] = [[1]]) -> list[Any]:  # noqa: B006
+        return [f"{unit} {sizes}" for unit, sizes in zip(unit, sizes, strict=True)]
+
+    for defaults in ((["m2"], [[1]]), ("m2", [1])):
+        say.__defaults__ = defaults
+        assert Call(say, Options(batch_size=8))(row(text="a"), row(text="b", unit="a")) == ["m2 [1]", "a [1]"]
+
+
 def test_an_exception_among_the_results_of_a_batch_fails_its_own_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def inverse(value: list[int]) -> list[Any]:
         bad = {0: PredictionException("zero has no inverse", 422), -1: ValueError("no debts"), -2: object()}

@@ -37,5 +37,17 @@ def test_a_session_that_has_ended_is_resumed_for_answers_to_earlier_steps() -> N
     ]
 
 
+def test_a_page_that_is_loaded_again_goes_on_with_its_session() -> None:
+    assert said_by("reloaded_page.mjs") == [
+        "ws://nowhere?content_type=text%2Fplain",
+        '{"resume":"token","after":0,"unanswered":[]}',
+        "token 2",
+        '{"step":3,"body":"c","end":false}',
+        "C 3",
+        "ws://nowhere?sequence=ada",
+        "null",
+    ]
+
+
 def test_a_page_that_is_refused_is_told_the_cause_at_once() -> None:
     assert said_by("refused_session.mjs") == ["SessionRefused 403 4403 see cors_allowed_origin true"]

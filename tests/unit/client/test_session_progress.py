@@ -71,6 +71,15 @@ def test_steps_are_numbered_and_answered(progress: SessionProgress) -> None:
     assert (progress.unanswered, progress.has_ended) == (0, True)
 
 
+def test_a_session_of_another_client_goes_on_after_its_last_step() -> None:
+    progress = SessionProgress("theirs")
+    progress.greeted(session(resume="new"))
+    assert resume_of(progress) == {"resume": "theirs", "after": 0, "unanswered": []}
+    assert progress.resumed(session(last=2, resume="theirs")) == []
+    assert (progress.token_for_others, progress.last_applied) == ("theirs", 2)
+    assert progress.step(b"c", end=False) == (3, HEADER.pack(1, 0, 0, 3) + b"c")
+
+
 def test_a_resumed_session_gets_missed_answers_and_sends_the_rest_again(progress: SessionProgress) -> None:
     send(progress, b"a", b"b", b"c", b"d")
     progress.take(part(1, b"A"))

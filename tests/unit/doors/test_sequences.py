@@ -42,6 +42,13 @@ async def test_without_an_id_the_server_makes_one_and_starts_a_sequence(stateful
     assert (call.header_dict[ID], call.header_dict[START]) == (call.sequence_id, "true")
 
 
+async def test_who_names_no_sequence_is_told_in_each_answer_and_once_in_the_log(stateful, caplog):
+    answers = [await post(stateful, {}), await post(stateful, {}), await post(stateful, {ID: "mine"})]
+    hints = [answer.headers.get("ts-sequence-hint", "") for answer in answers]
+    assert [f"send {ID} to continue this one" in hint for hint in hints] == [True, True, False]
+    assert caplog.text.count("A request of stateful named no sequence") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "meaning", "handlers_text"),
     [

@@ -287,3 +287,45 @@ def test_what_a_worker_may_not_have_heard_with_a_cancelled_job_it_hears_with_the
     play.answer("c")
     play.submit("d", "s")
     assert not play.job("d").opens
+
+
+def test_a_sequence_that_rests_leaves_its_worker_and_goes_on_from_the_store():
+    policy = durable(max_idle=100.0)
+    play = Play(replace(policy, sequences=replace(policy.sequences, max_rest=10.0)))
+    play.submit("a", "s")
+    play.at(1.0).answer("a")
+    assert play.at(10.9).tick() == []
+    assert play.at(11.0).tick() == ["w1 end s: suspended"]
+    assert play.at(99.0).submit("b", "s") == ["w1 <- b"]
+    assert (play.job("b").opens, play.job("b").active_since) == (True, 0.0)
+
+
+def test_a_sequence_that_rests_makes_room_for_one_more_than_there_may_be():
+    play = Play(durable(max_sequences=3, batch_size=1))
+    for moment, name in enumerate("stu"):
+        play.at(float(moment)).submit(name, name)
+        play.answer(name)
+    play.at(5.0).submit("again", "s")  # now t has rested longest
+    play.answer("again")
+    assert play.at(6.0).submit("v", "v") == ["w1 end t: suspended", "w1 <- v"]
+    play.answer("v")
+    assert play.at(7.0).submit("t2", "t") == ["w1 end u: suspended", "w1 <- t2"]
+    assert play.job("t2").opens
+
+
+def test_where_no_sequence_rests_one_more_is_refused():
+    play = Play(durable(max_sequences=2, batch_size=1))
+    play.submit("a", "s")
+    play.submit("b", "t")
+    assert play.submit("c", "u") == ["c: sequence_capacity"]
+    play.answer("a")
+    assert play.submit("d", "u") == ["w1 end s: suspended"]
+
+
+def test_many_more_sequences_than_there_may_be_all_have_their_turn():
+    play = Play(durable(max_sequences=100, batch_size=1, max_idle=10_000.0))
+    for number in range(1_000):
+        play.at(float(number)).submit(str(number), f"s{number}")
+        play.answer(str(number))
+    assert len(play.scheduler.jobs) == 0
+    assert play.scheduler.open_sequences == 100

@@ -93,7 +93,7 @@ class CallValues:
             _check_makeable(f"{name}: {STATE}", self.new_state)
         self._types = types
         self._single = next(iter(types)) if len(types) == 1 else None
-        defaults = {key: ... if each.default is each.empty else each.default for key, each in parameters.items()}
+        defaults = {key: _default_of(each, types[key], batched=batched) for key, each in parameters.items()}
         needed = [key for key, each in defaults.items() if each is ...]
         for key in needed:
             _check_reach(f"{name}: {key}", types[key])
@@ -358,6 +358,19 @@ def _unknown(name: str, known: Iterable[str], what: str) -> str:
 
 def _with_likely(example: Any, likely: Mapping[str, Any]) -> Any:
     return {name: likely.get(name, value) for name, value in example.items()} if isinstance(example, dict) else example
+
+
+def _default_of(parameter: inspect.Parameter, kind: Any, *, batched: bool) -> Any:
+    """Return the default of one request's value, ``...`` if there is none.
+
+    Where each parameter is a list, so may its default be, with the value of each request that has none: type checkers
+    take no other.
+    """
+    default = ... if parameter.default is parameter.empty else parameter.default
+    if not batched or not isinstance(default, list) or len(default) != 1:
+        return default
+    is_of_lists = kind is list or typing.get_origin(kind) is list
+    return default[0] if not is_of_lists or isinstance(default[0], list) else default
 
 
 def _type_of(annotation: Any, batched: bool, what: str) -> Any:

@@ -29,6 +29,7 @@ from torchserve_py.features.bookmarks.model_store import place_of
 from torchserve_py.features.management.parameters import of_query
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter
+from torchserve_py.settings.state_folders import StateFolders
 from torchserve_py.transport.http1.request import Request
 from ts.features.sequence_steps.record import unpack_head
 from ts.features.sequence_steps.server_identity import server_identity
@@ -192,7 +193,7 @@ class BookmarksDoor(Door):
 
     def _bookmarks(self, values: PathValues) -> Bookmarks:
         model = self.serving.get(values["model_name"])
-        return Bookmarks(model.name, place_of(model, self.settings.log_location))
+        return Bookmarks(model.name, place_of(model, StateFolders.of(self.settings)))
 
     async def _done(self, values: PathValues, do: Callable[[], T], new_id: str = "") -> T:
         """Do something in a thread; what fails becomes the answer."""

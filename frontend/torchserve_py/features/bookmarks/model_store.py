@@ -1,7 +1,5 @@
 """Where the sequences of a model are stored, as its configuration says."""
 
-from pathlib import Path
-
 from torchserve_py.doors.failures import bad_request, unsupported
 from torchserve_py.features.bookmarks.bookmarks import Place
 from torchserve_py.features.sequence_steps.cache_config import CacheConfig
@@ -9,9 +7,10 @@ from torchserve_py.features.sequence_steps.handler_keys import HandlerKeys
 from torchserve_py.features.sequence_steps.kept_states import path_of, sequence_file
 from torchserve_py.plugins import stores
 from torchserve_py.serving.serving import ServedModel
+from torchserve_py.settings.state_folders import StateFolders
 
 
-def place_of(model: ServedModel, log_location: Path) -> Place:
+def place_of(model: ServedModel, folders: StateFolders) -> Place:
     """Return where a model's sequences are. Raises DoorError: in no store."""
     if not model.is_stateful:
         raise bad_request(
@@ -23,5 +22,5 @@ def place_of(model: ServedModel, log_location: Path) -> Place:
             f"Model {model.name} has its sequences in the memory of its workers: only with handler.cache.store: file or"
             " redis in its model-config.yaml can they be forked, go back, and move."
         )
-    path = path_of(cache, sequence_file(log_location, model.name))
+    path = path_of(cache, sequence_file(folders, model.name))
     return Place(stores()[cache.store].module, path or cache.url or "")

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 from torchserve_py.doors.failures import DoorError, Failure, failure_of_job
 from torchserve_py.doors.sequences import LIVE_ID_PREFIX
-from torchserve_py.features.live.live_steps import StepExchange, StepTemplate
+from torchserve_py.features.live.live_steps import SendPart, StepExchange, StepTemplate
 from torchserve_py.features.live.message_forms import LAST_STEP, Form, Resume, Step, read_message
 from torchserve_py.features.live.session_ends import ENDED, GONE, POLICY_VIOLATION, SessionOver, check_can_resume
 from torchserve_py.features.live.socket_session import StepSession
@@ -49,11 +49,21 @@ class LiveSession(StepSession):
         self.token = hashlib.sha256(f"steps of {resume_token}".encode()).hexdigest()[:40]
         self._on_adopted(self, before)
 
+    @property
+    def _window(self) -> int:
+        """How many steps may be without an answer."""
+        return self.template.window
+
+    @property
+    def _further(self) -> dict[str, bool]:
+        """What else the client is told of the session."""
+        return {}
+
     async def greet(self) -> None:
         token = self._resume_token if self.template.model.is_durable else None
         told = {"sequence": self.sequence_id, "resume": token, "last": self.last}
-        template = {"window": self.template.window, "max_message_size": self.template.max_message_size}
-        await self.send(self._form.session({**told, **template}))
+        limits = {"window": self._window, "max_message_size": self.template.max_message_size}
+        await self.send(self._form.session({**told, **limits, **self._further}))
 
     async def take(self, message: Message) -> None:
         read = read_message(self._form, message)
@@ -126,3 +136,46 @@ class LiveSession(StepSession):
         lost = failure_of_job(Cause.sequence_lost, self.template.model.name, self.template.version, self.sequence_id)
         await self.send(self._form.failure(0, lost))
         raise SessionOver(GONE, lost.cause)
+
+
+def _is_owned_by_nobody(session: LiveSession, before: str) -> None:
+    """Do nothing: several sessions may have one sequence."""
+
+
+class NamedSession(LiveSession):
+    """A session of a sequence that the client has named: sessions and requests of others may use it as well.
+
+    So its steps have no numbers of the sequence. Each is recognized by an id, of the session's own token and the number
+    in the session; one at a time is on its way, which keeps their order.
+    """
+
+    def __init__(self, socket: WebSocket, template: StepTemplate, form: Form, name: str) -> None:
+        self._name = name
+        super().__init__(socket, template, form, _is_owned_by_nobody)
+
+    def _adopt(self, resume_token: str) -> None:
+        self._resume_token, self.sequence_id = resume_token, self._name
+
+    @property
+    def _window(self) -> int:
+        return 1
+
+    @property
+    def _further(self) -> dict[str, bool]:
+        return {"named": True}
+
+    async def take(self, message: Message) -> None:
+        await self.wait_for_answers()
+        await super().take(message)
+
+    def put_next(self, step: Step, send: SendPart) -> None:
+        self.last = max(self.last, step.number)
+        self.put_step(self.template.submit(self._name, step, send, token=None, ids=self._ids))
+
+    def _ask(self, number: int) -> StepExchange:
+        send = partial(self._send_part, number)
+        return self.template.submit(self._name, Step(number, b""), send, token=None, ids=self._ids, only_ask=True)
+
+    @property
+    def _ids(self) -> str:
+        return f"{self._resume_token}-"

@@ -1,6 +1,6 @@
 """The door for live sessions: a WebSocket whose messages are the steps of one sequence.
 
-    GET /sequences/{model}      GET /sequences/{model}/{version}
+    GET /sequences/{model}      GET /sequences/{model}/{version}      ?sequence=ID
 
 A step is what a ``POST /predictions/{model}`` with the sequence's headers would be. Everything that can be refused is
 refused before the upgrade; but browsers show pages nothing of such a refusal, so pages are told after it.
@@ -15,7 +15,7 @@ from torchserve_py.background_tasks import in_background
 from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
-from torchserve_py.features.live.live_session import LiveSession
+from torchserve_py.features.live.live_session import LiveSession, NamedSession
 from torchserve_py.features.live.live_steps import StepExchange
 from torchserve_py.features.live.message_forms import FOR_PAGES, FORMS, refusal
 from torchserve_py.features.live.session_door import SUBPROTOCOL, SessionDoor, first_known, offered_by
@@ -60,6 +60,9 @@ class LiveSessionDoor(SessionDoor):
             self._note_owner(session, before)
 
         headers = [(SUBPROTOCOL, form.name)] if offered else []
+        if name := request.parameter("sequence"):
+            self._headers.of_values(name, None, None)
+            return self.serve(request, model, partial(NamedSession, form=form, name=name), version, headers)
         return self.serve(request, model, partial(LiveSession, form=form, on_adopted=on_adopted), version, headers)
 
     def refuse(self, request: Request, failure: Failure) -> Coroutine[Any, Any, AlreadySent] | None:
@@ -117,5 +120,6 @@ class LiveSessionDoor(SessionDoor):
     def _release(self, session: SocketSession) -> None:
         """Close the sequence of a session that is over, unless another session owns it."""
         model = session.template.model
-        if (model.name, session.sequence_id) not in self._owners:
+        is_shared = isinstance(session, NamedSession)
+        if not is_shared and (model.name, session.sequence_id) not in self._owners:
             self.serving.release_sequence(model, session.sequence_id)

@@ -64,17 +64,18 @@ class StepTemplate(NamedTuple):
         *,
         starts: bool = False,
         token: str | None,
+        ids: str = "",
         only_ask: bool = False,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> StepExchange:
         """Submit a step; by its number a repetition of the step is recognized.
 
         ``send`` sends a part of the answer, and waits for a client that reads slowly. ``token`` names the sequence
-        among all with its id: a step after its end is refused. Without a token the number is only the request's id, and
-        such a step begins another sequence. With ``only_ask`` the step does not run, and has the answer that it had
-        before. The handler gets ``headers`` as well.
+        among all with its id: a step after its end is refused. Without a token the number, behind ``ids``, is only the
+        request's id, and the sequence may be anybody's. With ``only_ask`` the step does not run, and has the answer
+        that it had before. The handler gets ``headers`` as well.
         """
-        sequence = self.headers.of_step(sequence_id, starts, step.ends, step.number, token)
+        sequence = self.headers.of_step(sequence_id, starts, step.ends, step.number, token, ids)
         inference = replace(
             self.request,
             headers=(*self.request.headers, *headers, *sequence.headers),

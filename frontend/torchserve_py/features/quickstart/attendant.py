@@ -1,6 +1,7 @@
 """What `torchserve-py serve` does beside serving: wait until models are loaded, introduce them, reload what changes."""
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ class Attendant:
         self._paths = paths
         self._watch = watch
         self._workers = settings.default_workers_per_model
+        self._data = settings.data_folder
         self._has_tokens = not settings.disable_token_authorization
         keys = settings.of(KeysSettings)
         self._was_given_keys = keys.has_keys
@@ -121,15 +123,16 @@ class Attendant:
         before, now = self._seen[location], await self._stamps(served)
         self._seen[location] = now
         if now == before and now != self._loaded[location]:
+            changed = _changed(served, self._loaded[location], now)
             self._loaded[location] = now
-            await self._reload(served, serving)
+            await self._reload(served, serving, changed)
 
     async def _stamps(self, served: ServedPath) -> Stamps:
-        """Return the state of the files of a path, without those of models that lie beside or below it."""
-        others = frozenset(each.path for each in self._paths if each is not served)
+        """Return the state of the files of a path, without states, and models that lie beside or below it."""
+        others = frozenset(each.path for each in self._paths if each is not served) | {self._data}
         return await asyncio.to_thread(served.stamps, others)
 
-    async def _reload(self, served: ServedPath, serving: Serving) -> None:
+    async def _reload(self, served: ServedPath, serving: Serving, changed: str) -> None:
         before = self._served.get(served.spec.location)
         started = time.monotonic()
         try:
@@ -140,14 +143,14 @@ class Attendant:
                 await serving.unload(before.name, before.version)
         except (ArchiveError, ModelError) as error:
             goes_on = "" if before is None else " The previous version is still serving."
-            why = f"has changed and cannot be loaded: {error}" if served.path.exists() else "is gone"
+            why = f"cannot be loaded, {changed}: {error}" if served.path.exists() else "is gone"
             if before is None:
                 self._unloaded.why[served.spec.location] = f"{served.path} {why}."
             self._say(f"{served.path} {why}.{goes_on}")
             return
         self._unloaded.why.pop(served.spec.location, None)
         self._served[served.spec.location] = model
-        self._say(f"{model.name} is reloaded in {time.monotonic() - started:.1f} s: {served.path.name} has changed.")
+        self._say(f"{model.name} is reloaded in {time.monotonic() - started:.1f} s: {changed}.")
         if before is None or before.name != model.name:
             self._introduce(served, serving)
 
@@ -195,3 +198,13 @@ def _url(address: Address) -> str:
         return str(address)
     host = _ALL_HOSTS.get(address.host, address.host)
     return f"{address.scheme}://{f'[{host}]' if ':' in host else host}:{address.port}"
+
+
+def _changed(served: ServedPath, before: Stamps, now: Stamps) -> str:
+    """Return which of a path's files have changed, in words."""
+    folder = served.path if served.path.is_dir() else served.path.parent
+    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    first = os.path.relpath(names[0], folder)
+    if len(names) == 1:
+        return f"{first} {'has changed' if names[0] in now else 'is gone'}"
+    return f"{first} and {len(names) - 1} more files have changed"

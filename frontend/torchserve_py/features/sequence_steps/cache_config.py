@@ -51,7 +51,7 @@ class CacheConfig(ClosedSchema):
     path: Text = key(
         "path",
         "with `file`: the file, seen from the directory that the server runs in",
-        "`sequences/NAME.db` in `log_location`",
+        "`sequences/NAME.db` in `data_folder`",
     )
     fsync: Annotated[bool, FLAG] = key(
         "fsync", "with `file`: whether an answer waits until its step is on the disk", "`false`", otherwise=False
@@ -72,6 +72,12 @@ class CacheConfig(ClosedSchema):
         otherwise=DEFAULT_LEASE,
     )
 
+    expire: Annotated[int | None, integer(1, unit="seconds")] = key(
+        "expireSec",
+        "with a store: how long after its last step a sequence expires. Then `sequenceMaxIdleMSec` is when its state"
+        " leaves the worker's memory; it goes on from the store",
+        "none: it expires after `sequenceMaxIdleMSec`",
+    )
     state_version: Text = key(
         "stateVersion",
         "a name for the form of the states. Versions of the model with the same one continue each other's sequences",

@@ -14,7 +14,7 @@ from torchserve_py.settings.schemas.values import Nested
 _PLACE: Final = "handler.cache."
 #: Keys that have a meaning with every store, and with every one that outlives a worker.
 _FOR_ALL: Final = ("store", "capacity", "maxMemorySize")
-_FOR_DURABLE: Final = ("checkpointEvery", "keepCheckpoints", "rebuildBatch")
+_FOR_DURABLE: Final = ("expireSec", "checkpointEvery", "keepCheckpoints", "rebuildBatch")
 
 
 class HandlerMap(Schema):

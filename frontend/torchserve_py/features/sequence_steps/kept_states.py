@@ -1,11 +1,14 @@
 """How the states of a model's sequences are kept: what its workers are told, and the default file of the file store.
 
-That file is in the folder `sequences` next to the logs and the snapshots, which outlive a restart as well. The versions
-of a model share it, since a sequence is the model's: it stays with the version that began it, and the others know that.
-Older servers had a file for each version, ``NAME@VERSION.db``; the file store imports those.
+That file is in the folder `sequences` of the data folder. The versions of a model share it, since a sequence is the
+model's: it stays with the version that began it, and the others know that. Earlier releases had it next to the logs:
+there it stays until somebody moves it, since other servers may use it. Older ones had a file for each version,
+``NAME@VERSION.db``; the file store imports those.
 """
 
+import glob
 import hashlib
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -17,32 +20,39 @@ from torchserve_py.plans.sequence_states import SequenceStates
 from torchserve_py.plugins import stores
 from torchserve_py.serving.errors import InvalidModel
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
+from torchserve_py.settings.state_folders import StateFolders
 from torchserve_py.workers.confinement import Confinement
 from ts.features.sequence_steps.sequence_limits import MOST_KEPT_ANSWERS
 from ts.features.sequence_steps.server_identity import server_identity
 from ts.protocol.messages import Cache
+
+logger = logging.getLogger(__name__)
 
 _FOLDER = "sequences"
 #: The longest file name, in bytes, that is not replaced by its hash: file systems allow 255, and five are added.
 _MAX_NAME = 240
 
 
-def sequence_file(log_location: Path, model_name: str) -> Path:
-    """Return the file of a model's sequences; two models never have the same."""
+def sequence_file(folders: StateFolders, model_name: str) -> Path:
+    """Return the file of a model's sequences; two models never have the same.
+
+    It is the one of an earlier release, if that is there and the other is not.
+    """
     name = quote(model_name, safe="")
     if len(name) > _MAX_NAME:
         name = hashlib.sha256(name.encode()).hexdigest()
-    return log_location / _FOLDER / f"{name}.db"
+    file, earlier = (folder / _FOLDER / f"{name}.db" for folder in folders)
+    is_earlier = earlier.exists() or any(earlier.parent.glob(f"{glob.escape(name)}@*.db"))
+    return earlier if is_earlier and not file.exists() else file
 
 
-def make_folder(cache: CacheConfig, log_location: Path, confinement: Confinement) -> None:
-    """Make the state folder, if the model's sequences are kept in it; for its workers' user alone (0700). Blocks.
+def make_folder(cache: CacheConfig, folder: Path, confinement: Confinement) -> None:
+    """Make the folder of a model's file, if its sequences are kept in it; for its workers' user alone (0700). Blocks.
 
     Raises InvalidModel: it cannot be made.
     """
     if "path" not in cache.keys_of_store or cache.path is not None:
         return
-    folder = log_location / _FOLDER
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -66,6 +76,11 @@ class KeptStates(SequenceStates):
         return self.cache.durable
 
     @property
+    def expires_after(self) -> int | None:  # type: ignore[override]
+        """The seconds after its last step until a sequence expires."""
+        return self.cache.expire
+
+    @property
     def of_one_machine(self) -> bool:  # type: ignore[override]
         """Whether states are in a file."""
         return "path" in self.cache.keys_of_store
@@ -79,13 +94,20 @@ class KeptStates(SequenceStates):
         is_same_form = mine.state_version is not None and mine.state_version == its.state_version
         return is_same_place and (migrates or is_same_form)
 
-    def prepare(self, log_location: Path, confinement: Confinement) -> None:
+    def prepare(self, folders: StateFolders, model_name: str, confinement: Confinement) -> None:
         """Make the folder of states."""
-        make_folder(self.cache, log_location, confinement)
+        file = sequence_file(folders, model_name)
+        make_folder(self.cache, file.parent, confinement)
+        if self.of_one_machine and self.cache.path is None and not file.is_relative_to(folders.data):
+            logger.warning(
+                "The sequences of %s are in %s, where earlier releases had them. To move them to data_folder, stop the"
+                " servers that use the file, and: mkdir -p %s && mv %s %s",
+                *(model_name, file, folders.data, file.parent, folders.data / _FOLDER),
+            )
 
-    def message(self, config: EffectiveConfig, model_name: str, log_location: Path) -> Cache | None:
+    def message(self, config: EffectiveConfig, model_name: str, folders: StateFolders) -> Cache | None:
         """Return `cache_message`."""
-        return cache_message(self.cache, config, sequence_file(log_location, model_name))
+        return cache_message(self.cache, config, sequence_file(folders, model_name))
 
 
 def sequence_states(keys: PluginKeys) -> KeptStates:

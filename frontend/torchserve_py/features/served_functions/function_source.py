@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.archive.model_files import ModelSource
@@ -19,6 +20,12 @@ _MOST_BYTES: Final = 16 << 20
 _DELAY: Final = 10
 _MAX_SEQUENCES: Final = 1000
 _MAX_IDLE: Final = 600_000
+#: How long a stored sequence is kept after its last step (seconds): 30 days.
+_EXPIRE: Final = 30 * 86_400
+#: Schemes of the URLs that `store` may be.
+_FILE: Final = "file"
+_REDIS: Final = frozenset(("redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix"))
+_NAMED_STORES: Final = ("memory", _FILE, "redis")
 #: Keys of `model-config.yaml` that mean nothing for a function, and what reads them.
 UNREAD: Final = {
     **dict.fromkeys(("autocast", "dtype", "channelsLast", "pt2"), "BaseHandler"),
@@ -135,12 +142,35 @@ def _config(file: Path, function: _Function, options: Options) -> dict[str, Any]
         delay = _DELAY if options.max_batch_delay is None else options.max_batch_delay
         config |= {"batchSize": options.batch_size, "maxBatchDelay": delay}
     if stateful:
-        config |= {"sequenceBatching": True, "sequenceMaxIdleMSec": _MAX_IDLE, "maxNumSequence": _MAX_SEQUENCES}
+        idle = _MAX_IDLE if options.idle is None else round(1000 * options.idle)
+        most = _MAX_SEQUENCES if options.sequences is None else options.sequences
+        config |= {"sequenceBatching": True, "sequenceMaxIdleMSec": idle, "maxNumSequence": most}
+    elif without_state := [each for each in ("store", "idle", "sequences") if getattr(options, each) is not None]:
+        text = f"{function.name} has no parameter {STATE}, so {', '.join(without_state)} in @serve would do nothing"
+        raise _refusal(file, function, text)
     if options.openai:
         config["openai"] = True
+    if options.threads is not None:
+        config["threads"] = options.threads
     if options.store:
-        config["handler"] = {"cache": {"store": options.store}}
+        config["handler"] = {"cache": _cache(file, function, options.store)}
     return config
+
+
+def _cache(file: Path, function: _Function, store: Any) -> dict[str, Any]:
+    """Return the keys of `handler.cache` for what `store` names."""
+    if store == "memory":
+        return {"store": store}
+    if store in _NAMED_STORES:
+        return {"store": store, "expireSec": _EXPIRE}
+    url = urlsplit(store) if isinstance(store, str) else urlsplit("")
+    if url.scheme in _REDIS:
+        return {"store": "redis", "url": store, "expireSec": _EXPIRE}
+    if url.scheme == _FILE and not url.netloc and url.path:
+        return {"store": _FILE, "path": unquote(url.path), "expireSec": _EXPIRE}
+    shown = urlsplit(store)._replace(netloc="…").geturl() if url.netloc else repr(store)
+    text = f"store is {shown}; it is {', '.join(_NAMED_STORES)}, or a URL, file:///PATH or redis://HOST:PORT/0"
+    raise _refusal(file, function, text)
 
 
 def _refusal(file: Path, node: ast.AST, text: str) -> InvalidArchive:

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.plans.config import (
@@ -61,13 +62,25 @@ def configuration_of(files: ModelFiles, store: Path | None = None) -> Configured
         raise InvalidModel(str(error)) from error
 
 
+def _with_defaults(given: Mapping[Any, Any], defaults: Mapping[str, Any]) -> dict[Any, Any]:
+    """Return the values of a file, and where it says nothing, those of the source; a store comes with its own keys."""
+    merged = {**defaults, **given}
+    handler, own = defaults.get("handler"), given.get("handler")
+    if isinstance(handler, Mapping) and isinstance(own, Mapping):
+        cache, own_cache = handler.get("cache", {}), own.get("cache")
+        if isinstance(own_cache, Mapping) and own_cache.get("store", cache["store"]) == cache["store"]:
+            own = {**own, "cache": {**cache, **own_cache}}
+        merged["handler"] = {**handler, **own}
+    return merged
+
+
 def _model_config(files: ModelFiles) -> ModelConfig:
     """Return what `model-config.yaml` says, and where it says nothing, what the handler's file says."""
     file, source = files.config_file, files.source
     if source is None:
         return read_model_config(file, files.contract) if file else ModelConfig()
     mapping = read_mapping(file) if file else YamlMapping({}, {})
-    given = {**source.config, **mapping.values}
+    given = _with_defaults(mapping.values, source.config)
     overruled = {key: each for key, each in source.fixed.items() if given.get(key) not in (None, each[0])}
     values = given | {key: value for key, (value, _) in overruled.items()}
     config = parse_model_config(replace(mapping, values=values), file.name if file else source.name)
