@@ -70,6 +70,8 @@ class Model:
         self.in_workflow = plan.in_workflow
         #: Its share of the requests that name no version, beside those of the other versions; see `Traffic`.
         self.weight = plan.weight
+        #: When its weight ends unless that is moved on, in seconds since 1970.
+        self.weight_until = plan.weight_until
         self.pool = pool
         self.dispatcher = dispatcher
         #: What doors know of the model.

@@ -182,10 +182,13 @@ class ModelRegistry(ServedModels):
         if not force:
             self.check_gains(name, self.shares(name), shares_of(weights, versions.default.version))
 
-    def set_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
+    def set_weights(
+        self, name: str, weights: Mapping[str, int], *, until: int | None = None, force: bool = False
+    ) -> None:
         self.check_weights(name, weights, force=force)
         for model in self._names[name].models.values():
             model.weight = weights.get(model.version, 0)
+            model.weight_until = until if model.weight else None
         self._weigh(name)
         self._changed()
 
@@ -366,7 +369,7 @@ class ModelRegistry(ServedModels):
             versions.default = model
         versions.is_chosen |= saved is not None and saved.chosen
         if old is not None and saved is None:
-            model.weight = old.weight
+            model.weight, model.weight_until = old.weight, old.weight_until
         self._weigh(model.name)
         self._changed()
         if old is model:

@@ -254,6 +254,16 @@ class ServedModels:
             raise ModelNotFound(name)
         return {model.version: model.weight for model in versions.staying if model.weight}
 
+    def weights_until(self, name: str) -> int | None:
+        versions = self._names.get(name)
+        if versions is None:
+            raise ModelNotFound(name)
+        return max((each.weight_until for each in versions.staying if each.weight and each.weight_until), default=None)
+
+    def lapsed(self, now: float) -> Sequence[str]:
+        ends = {name: self.weights_until(name) for name in self._traffic}
+        return [name for name, end in ends.items() if end is not None and end < now]
+
     def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
         dispatcher = self._running(model, sequence_id, self._of(model)).dispatcher
         return dispatcher.scheduler.knows_sequence(sequence_id, dispatcher.now())

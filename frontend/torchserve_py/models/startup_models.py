@@ -64,5 +64,6 @@ def saved_model(model: Model, versions: Versions | None) -> SavedModel:
         runtime=config.runtime,
         parallel_level=config.parallel_level,
         weight=model.weight,
+        weight_until=model.weight_until if model.weight else None,
         handler=model.handler if model.handler != model.files.manifest.handler else None,
     )

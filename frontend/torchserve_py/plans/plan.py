@@ -41,6 +41,7 @@ class Plan:
     in_workflow: bool
     is_function: bool
     weight: int
+    weight_until: int | None
     environment: Mapping[str, str]
     requirements: Sequence[str]
     requirements_file: str | None
@@ -96,6 +97,7 @@ def plan_of(
         request.in_workflow,
         request.is_function,
         request.weight or 0,
+        request.weight_until,
         configured.environment,
         configured.requirements,
         configured.requirements_file or manifest.requirements_file,

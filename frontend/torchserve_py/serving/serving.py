@@ -174,6 +174,7 @@ class RegisterRequest:
     response_timeout: int | None = None
     startup_timeout: int | None = None
     weight: int | None = None
+    weight_until: int | None = None
     s3_sse_kms: bool = False
     in_workflow: bool = False
     is_function: bool = False
@@ -193,6 +194,7 @@ class RegisterRequest:
             response_timeout=saved.response_timeout,
             startup_timeout=saved.startup_timeout,
             weight=saved.weight,
+            weight_until=saved.weight_until,
         )
 
 
@@ -265,6 +267,12 @@ class Serving(Protocol):
 
     def weights(self, name: str) -> Mapping[str, int]:
         """Return the weight of each version of a model that has one; with some, they say who runs what names none."""
+
+    def weights_until(self, name: str) -> int | None:
+        """Return when the weights of a model end unless that is moved on (seconds since 1970), None if they stay."""
+
+    def lapsed(self, now: float) -> Sequence[str]:
+        """Return the models whose weights have ended; they count until somebody changes them."""
 
     def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
         """Return whether the sequence is open, or remembered as lost (its next request gets that as its answer)."""
@@ -393,8 +401,12 @@ class Serving(Protocol):
     def check_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
         """Check that `set_weights` can be done. Raises as that."""
 
-    def set_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
+    def set_weights(
+        self, name: str, weights: Mapping[str, int], *, until: int | None = None, force: bool = False
+    ) -> None:
         """Let versions share the requests that name none by these weights; without any, the default version gets all.
+
+        ``until`` is when the weights end unless they are set again by then, see `lapsed`.
 
         Raises BadParameter: the versions have different contracts, or not all of them have sequences; VersionNotReady:
         a version gets more requests, and no worker of it is ready, unless ``force`` is set.

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from torchserve_py.features.fleet.fleet_member import FleetMember
 from torchserve_py.features.fleet.fleet_state import NOTHING, FleetState, FleetStateError
@@ -76,6 +77,7 @@ class Models:
     on_change: list[Callable[[], None]] = field(default_factory=list)
     awaited: Mapping[tuple[str, str], Awaited] = field(default_factory=dict)
     count: int = 0
+    usage: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(worker_memory={}))
     #: How often a version was loaded.
     loads: int = 0
     #: Fails with something that nobody has foreseen, as often as this says.
@@ -169,10 +171,22 @@ class Models:
         if not weights.keys() <= self._of(name).keys():
             raise BadParameter("weights")
 
-    def set_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
+    def set_weights(
+        self, name: str, weights: Mapping[str, int], *, until: int | None = None, force: bool = False
+    ) -> None:
         self.check_weights(name, weights)
         for version in self._of(name):
-            self._update(name, version, weight=weights.get(version, 0))
+            weight = weights.get(version, 0)
+            self._update(name, version, weight=weight, weight_until=until if weight else None)
+
+    def activity(self, model: _Served) -> None:
+        """Nothing runs here."""
+
+    def weights_until(self, name: str) -> int | None:
+        return max((each.weight_until for each in self._of(name).values() if each.weight_until), default=None)
+
+    def lapsed(self, now: float) -> list[str]:
+        return [name for name in self.saved if (self.weights_until(name) or now) < now]
 
     def check_unregister(self, name: str, version: str | None) -> str:
         model = self.get(name, version)

@@ -411,6 +411,13 @@ class FakeServing:
         self.find(name)
         return {}
 
+    def weights_until(self, name: str) -> int | None:
+        self.find(name)
+        return None
+
+    def lapsed(self, now: float) -> Sequence[str]:
+        return []
+
     def continues(self, name: str, version: str, other: str) -> bool:
         return False
 
@@ -426,7 +433,9 @@ class FakeServing:
     def check_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
         self.find(name)
 
-    def set_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
+    def set_weights(
+        self, name: str, weights: Mapping[str, int], *, until: int | None = None, force: bool = False
+    ) -> None:
         self.requests.append((name, weights))
 
     def check_default(self, name: str, version: str, *, force: bool = False) -> None:

@@ -255,7 +255,8 @@ class FleetMember:
                 case "choose":
                     self._serving.set_default(name, version, chosen=step.value, force=True)
                 case "weigh":
-                    self._serving.set_weights(name, step.value, force=True)
+                    weights, until = step.value
+                    self._serving.set_weights(name, weights, until=until, force=True)
                 case _:
                     work = self._changes.start(self._work(step))
                     self._working[step.key] = work

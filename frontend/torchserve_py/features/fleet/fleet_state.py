@@ -9,7 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from torchserve_py.features.management.edits import DefaultChosen, Edit, Registered, Scaled, Unregistered, Weighted
+from torchserve_py.features.management.edits import (
+    DefaultChosen,
+    Edit,
+    Lapsed,
+    Registered,
+    Scaled,
+    Unregistered,
+    Weighted,
+)
 from torchserve_py.features.snapshots.snapshot_file import Snapshot, parse_snapshot
 from torchserve_py.serving.errors import ModelVersionNotFound
 from torchserve_py.settings.schemas.versions import SavedModel
@@ -53,18 +61,14 @@ class FleetState:
             case DefaultChosen(name, version):
                 self._check(name, version)
                 models = self._with_default(name, version)
-            case Weighted(name, weights, instead_of):
+            case Weighted(name, weights, instead_of, until):
                 for version in weights:
                     self._check(name, version)
-                if instead_of is None or instead_of == self.weights(name):
-                    models = [
-                        _updated(
-                            each, {"weight": weights.get(each.version, 0)}, each.weight or each.version in weights, name
-                        )
-                        for each in self.models
-                    ]
-                else:
-                    models = self.models
+                is_due = instead_of is None or instead_of == self.weights(name)
+                models = self._weighted(name, weights, until) if is_due else self.models
+            case Lapsed(name, until):
+                ends = {each.weight_until for each in self.models if each.name == name and each.weight}
+                models = self._weighted(name, {}, None) if ends == {until} else self.models
         return self if list(models) == list(self.models) else FleetState(self.number + 1, tuple(models))
 
     def with_edits(self, edits: Iterable[Edit]) -> FleetState:
@@ -78,6 +82,15 @@ class FleetState:
         """Return the weight of each version of a model that has one."""
         return {each.version: each.weight for each in self.models if each.name == name and each.weight}
 
+    def _weighted(self, name: str, weights: Mapping[str, int], until: int | None) -> Sequence[SavedModel]:
+        def changed(version: str) -> Mapping[str, Any]:
+            weight = weights.get(version, 0)
+            return {"weight": weight, "weight_until": until if weight else None}
+
+        return [
+            _updated(each, changed(each.version), each.weight or each.version in weights, name) for each in self.models
+        ]
+
     def _check(self, name: str, version: str) -> None:
         if (name, version) not in self.by_version:
             raise ModelVersionNotFound(name, version)
@@ -86,7 +99,8 @@ class FleetState:
         """Return the models with one that is registered; what it has apart from its registration it keeps."""
         before = self.by_version.get((saved.name, saved.version))
         if before is not None:
-            kept = {"weight": before.weight, "chosen": before.chosen or saved.chosen}
+            kept: dict[str, Any] = {"weight": before.weight, "weight_until": before.weight_until}
+            kept["chosen"] = before.chosen or saved.chosen
             if before.min_workers:
                 kept |= {"min_workers": before.min_workers, "max_workers": before.max_workers}
             saved = saved.model_copy(update=kept)

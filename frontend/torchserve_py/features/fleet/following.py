@@ -8,7 +8,7 @@ both.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -20,6 +20,7 @@ _HOW_MANY_AND_FOR_WHOM: Final[Mapping[str, Any]] = {
     "default": False,
     "chosen": False,
     "weight": None,
+    "weight_until": None,
     "min_workers": None,
     "max_workers": None,
 }
@@ -81,6 +82,8 @@ class _OfModel:
         self.default = next((each.version for each in self.wanted.values() if each.default), None)
         self.weights = {version: each.weight for version, each in self.wanted.items() if each.weight}
         self.weights_now = {version: each.saved.weight for version, each in self.here.items() if each.saved.weight}
+        self.until = _until(self.wanted.values())
+        self.until_now = _until(each.saved for each in self.here.values())
         default_now = next((each.saved.version for each in self.here.values() if each.saved.default), None)
         self.now = _shares(self.weights_now, default_now)
         self.then = _shares(self.weights, self.default)
@@ -109,8 +112,8 @@ class _OfModel:
         if not now.default or now.chosen != chosen:
             yield self._step("choose", self.default, chosen)
         weights = {version: weight for version, weight in self.weights.items() if version in self.here}
-        if weights != self.weights_now:
-            yield self._step("weigh", "", weights)
+        if weights != self.weights_now or (weights and self.until != self.until_now):
+            yield self._step("weigh", "", (weights, self.until))
 
     def _scaled(self, version: str, saved: SavedModel, now: SavedModel) -> Iterator[Step]:
         numbers = saved.min_workers or 0, saved.max_workers or 0
@@ -164,6 +167,11 @@ def _shares(weights: Mapping[str, int], default: str | None) -> Mapping[str, flo
     if total:
         return {version: weight / total for version, weight in weights.items()}
     return {} if default is None else {default: 1.0}
+
+
+def _until(models: Iterable[SavedModel]) -> int | None:
+    """Return when weights end unless somebody moves that on, None if they stay."""
+    return max((each.weight_until for each in models if each.weight and each.weight_until), default=None)
 
 
 def _by_name(models: Mapping[ModelVersion, Any]) -> Mapping[str, dict[str, Any]]:

@@ -50,11 +50,20 @@ class Weighted(NamedTuple):
     """The versions share the requests by these weights.
 
     With ``instead_of`` the edit counts only while the weights are these: what others have changed since then stays.
+    ``until`` is when they end unless somebody moves that on (seconds since 1970).
     """
 
     name: str
     weights: Mapping[str, int]
     instead_of: Mapping[str, int] | None = None
+    until: int | None = None
 
 
-Edit: TypeAlias = Registered | Unregistered | Scaled | DefaultChosen | Weighted
+class Lapsed(NamedTuple):
+    """The weights of a model have ended, since nobody has moved on the time ``until`` which they had."""
+
+    name: str
+    until: int
+
+
+Edit: TypeAlias = Registered | Unregistered | Scaled | DefaultChosen | Weighted | Lapsed

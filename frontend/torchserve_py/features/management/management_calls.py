@@ -15,6 +15,7 @@ from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.management.edits import (
     DefaultChosen,
     Edit,
+    Lapsed,
     Registered,
     Scaled,
     Unregistered,
@@ -186,7 +187,13 @@ class ManagementCalls:
         return Done(200, f'Default version successfully updated for model "{name}" to "{version}"')
 
     async def set_weights(
-        self, name: str, weights: Mapping[str, int], *, force: bool = False, insist: bool = False
+        self,
+        name: str,
+        weights: Mapping[str, int],
+        *,
+        until: int | None = None,
+        force: bool = False,
+        insist: bool = False,
     ) -> None:
         """Let versions share the requests that name none, see `Serving.set_weights`.
 
@@ -195,16 +202,35 @@ class ManagementCalls:
         """
         self._serving.check_weights(name, weights, force=force or insist)
         if insist:
-            edit = Weighted(name, weights, instead_of=self._serving.weights(name))
-            self._serving.set_weights(name, weights, force=True)
+            edit = Weighted(name, weights, self._serving.weights(name), until)
+            self._serving.set_weights(name, weights, until=until, force=True)
             await self.transactions.insist([edit])
             return
         _warn_of(name, weights, self._serving, force=force)
 
         async def apply() -> None:
-            self._serving.set_weights(name, weights, force=True)
+            self._serving.set_weights(name, weights, until=until, force=True)
 
-        await self.transactions.carry_out(Weighted(name, weights), apply)
+        await self.transactions.carry_out(Weighted(name, weights, until=until), apply)
+
+    async def prolong_weights(self, name: str, weights: Mapping[str, int], until: int) -> None:
+        """Move on when weights end, where they are still these. Raises DoorError: a fleet cannot be told."""
+
+        async def apply() -> None:
+            if self._serving.weights(name) == weights:
+                self._serving.set_weights(name, weights, until=until, force=True)
+
+        await self.transactions.carry_out(Weighted(name, weights, weights, until), apply)
+
+    async def end_lapsed_weights(self, name: str) -> None:
+        """Give the default version all requests, because nobody has moved on when the weights end; tell a fleet so.
+
+        Servers whose state says that somebody has keep theirs.
+        """
+        until = self._serving.weights_until(name)
+        assert until is not None
+        self._serving.set_weights(name, {}, force=True)
+        await self.transactions.insist([Lapsed(name, until)])
 
     async def publish(self, name: str, default: str) -> None:
         """Give all requests of a model to a version, and tell a fleet how many workers each version has here now.
@@ -219,6 +245,10 @@ class ManagementCalls:
             if each.name == name
         ]
         await self.transactions.insist([*edits, DefaultChosen(name, default), Weighted(name, {})])
+
+    def is_held(self, name: str) -> bool:
+        """Return whether an operation of several steps is under way with a model."""
+        return name in self.transactions.held
 
     @contextlib.contextmanager
     def holding(self, name: str) -> Iterator[None]:

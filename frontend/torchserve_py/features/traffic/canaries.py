@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from torchserve_py.doors.failures import DoorError
@@ -31,7 +31,12 @@ logger = logging.getLogger(__name__)
 #: How many decisions are kept for each model.
 _MOST_DECISIONS: Final = 20
 _CHANGED: Final = "an operator has changed the traffic"
-
+#: How long the weights of a canary last unless its judge moves that on, and how often it does, or tries again (seconds):
+#: the other servers of a fleet have the weights too, and the judge's may never return.
+_LEASE: Final = 600
+_RENEWAL: Final = 240
+_RENEWAL_RETRY: Final = 15
+_LAPSED: Final = f"nobody has judged it for {_LEASE // 60} minutes"
 
 #: Why a job has no answer that has nothing to do with its version.
 _NO_FAULT: Final = frozenset(
@@ -50,6 +55,7 @@ class _Run:
         began_at: Since when it runs, in seconds since 1970.
         began, looked: Since when it is at its step, and when it was looked at last (monotonic).
         measured: The latest measurement of the memory of workers that counts.
+        renews_at: When it is to be moved on next when its weights end (monotonic).
         is_held: Whether a rollout has its versions' requests for now.
     """
 
@@ -60,6 +66,7 @@ class _Run:
     watches: Mapping[str, VersionWatch]
     looked: float
     measured: Mapping[int, int]
+    renews_at: float = 0.0
     is_held: bool = False
 
 
@@ -103,9 +110,10 @@ class Canaries:
         if rules.shadow is not None:
             self._shadows.check(name, _shadow_of(rules), of_canary=True)
         canary = Canary(rules, old)
-        await self._calls.set_weights(name, canary.weights)
+        await self._calls.set_weights(name, canary.weights, until=_lease())
         self.forget(name)
         self._start(name, canary, time.time())
+        self._runs[name].renews_at = time.monotonic() + _RENEWAL
         self._decide(name, "begun", canary, "")
 
     def resume(self, name: str, saved: SavedCanary) -> None:
@@ -192,7 +200,7 @@ class Canaries:
     def go_on(self, name: str) -> None:
         """Judge them again, from the beginning of the step."""
         if (run := self._runs.get(name)) is not None and run.is_held:
-            run.is_held = False
+            run.is_held, run.renews_at = False, 0.0
             self._begin_step(run, time.monotonic())
 
     def about(self, name: str) -> dict[str, Any]:
@@ -205,17 +213,44 @@ class Canaries:
         return {**present, "decisions": list(told.decisions)}
 
     async def look(self, now: float) -> None:
-        """Judge each canary; ``now`` is monotonic."""
+        """Judge each canary, and end weights that nobody judges any more; ``now`` is monotonic."""
         for name, run in list(self._runs.items()):
-            if run.is_held:
-                continue
             try:
-                await self._look_at(name, run, now)
+                await self._renew(name, run, now)
+                if not run.is_held:
+                    await self._look_at(name, run, now)
             except DoorError as error:
                 self._end(name, run, "called off", run.canary, str(error))
             except ModelError as error:
                 self._end(name, run, "called off", run.canary, str(error))
                 await self._give_to_default(name)
+        for name in self._serving.lapsed(time.time()):
+            await self._end_lapsed(name)
+
+    async def _renew(self, name: str, run: _Run, now: float) -> None:
+        """Move on when the weights of a canary end; a fleet that cannot be told is told later."""
+        if now < run.renews_at:
+            return
+        try:
+            await self._calls.prolong_weights(name, run.canary.weights, _lease())
+        except DoorError as error:
+            logger.warning("The weights of the canary of model %s end if this goes on: %s", name, error)
+            run.renews_at = now + _RENEWAL_RETRY
+        else:
+            run.renews_at = now + _RENEWAL
+
+    async def _end_lapsed(self, name: str) -> None:
+        """Give the default version all requests, because the server that judges the canary has not come back."""
+        if self._calls.is_held(name):
+            return
+        default, run = self._serving.get(name).version, self._runs.get(name)
+        new = next((each for each in self._serving.weights(name) if each != default), default)
+        await self._calls.end_lapsed_weights(name)
+        if run is not None:  # this server judges it, and could not tell its fleet
+            self._end(name, run, Phase.rolled_back.value, replace(run.canary, phase=Phase.rolled_back), _LAPSED)
+        else:
+            rules = CanaryRules(version=new)
+            self._decide(name, Phase.rolled_back.value, Canary(rules, default, phase=Phase.rolled_back), _LAPSED)
 
     def _end(self, name: str, run: _Run, decision: str, canary: Canary, why: str) -> None:
         """Judge a canary no more, unless an operator was faster."""
@@ -251,11 +286,14 @@ class Canaries:
         canary = run.canary.after(found.verdict)
         if canary.phase is Phase.promoted:
             await self._calls.set_default(name, rules.version)
-        await self._calls.set_weights(name, canary.weights, insist=canary.phase is Phase.rolled_back)
+        until = _lease() if canary.phase is Phase.rising else None
+        await self._calls.set_weights(
+            name, canary.weights, until=until, insist=canary.phase is Phase.rolled_back
+        )
         if self._runs.get(name) is not run:  # an operator was faster
             return
         if canary.phase is Phase.rising:
-            run.canary = canary
+            run.canary, run.renews_at = canary, now + _RENEWAL
             self._begin_step(run, time.monotonic())
             self._decide(name, "goes on", canary, found.why)
         else:
@@ -320,6 +358,11 @@ class Canaries:
         reason = f": {why}" if why else ""
         at = f", with {share} % of the requests" if share else ""
         logger.info("Canary of model %s version %s: %s%s%s", name, version, decision, at, reason)
+
+
+def _lease() -> int:
+    """Return when weights that are set now end, in seconds since 1970."""
+    return int(time.time()) + _LEASE
 
 
 def _shadow_of(rules: CanaryRules) -> ShadowRules:

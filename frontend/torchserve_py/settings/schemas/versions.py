@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, ConfigDict, Field
 
 from torchserve_py.settings.schemas.schema import Schema, key
-from torchserve_py.settings.schemas.values import FLAG, MAX_INT, TEXT, AnyText, integer
+from torchserve_py.settings.schemas.values import FLAG, MAX_INT, MAX_LONG, TEXT, AnyText, integer
 
 
 def _at_least(minimum: int) -> AfterValidator:
@@ -41,7 +41,8 @@ class SavedModel(VersionSettings):
     """A served model as it is saved; what is None is settled by the model's own configuration.
 
     `location` is the archive or folder in the model store, or a folder by its absolute path. `handler` is the one that
-    the registration named. `chosen` tells whether an operator has chosen the default version explicitly.
+    the registration named. `chosen` tells whether an operator has chosen the default version explicitly. `weight_until`
+    is when the weight ends unless its judge moves that on (seconds since 1970), None for a weight that stays.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -56,3 +57,4 @@ class SavedModel(VersionSettings):
     parallel_level: Annotated[int, integer(0)] = key("parallelLevel", "written for TorchServe", "", 0)
     handler: AnyText = key("handler", "the handler")
     chosen: Annotated[bool, FLAG] = key("defaultVersionChosen", "an operator has chosen it", "", False)
+    weight_until: Annotated[int | None, integer(0, MAX_LONG)] = key("trafficWeightUntil", "when the weight ends")
