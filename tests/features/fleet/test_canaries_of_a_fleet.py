@@ -85,7 +85,7 @@ async def test_weights_end_when_the_server_that_judges_them_does_not_return(flee
 
 
 async def test_a_server_that_is_cut_off_ends_the_weights_for_itself_alone(fleet: Fleet) -> None:
-    one, two = fleet.servers
+    two = fleet.servers[1]
     store, two.member._store = two.member._store, States()
     two.member._store.fails = lambda: True
     await fleet.pass_time(700)

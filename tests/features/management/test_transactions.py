@@ -140,8 +140,15 @@ async def test_what_protects_clients_is_done_although_it_cannot_be_told(
 
 
 async def test_a_model_that_something_holds_is_held_to_its_end(calls: ManagementCalls) -> None:
-    with calls.holding("m"):
-        with pytest.raises(ZeroDivisionError), calls.holding("m"):
-            raise ZeroDivisionError
-        assert calls.transactions.held.keys() == {"m"}
+    refusal = Failure(409, "ConflictStatusException", "A rollout is under way.", "rollout_under_way")
+    with pytest.raises(ZeroDivisionError), calls.holding("m", refusal):
+        for change in (
+            calls.set_weights("m", {"1": 50, "2": 50}),
+            calls.set_default("m", "2"),
+            calls.scale("m", "1", {"min_worker": 3}),
+        ):
+            with pytest.raises(DoorError, match="A rollout is under way"):
+                await change
+        raise ZeroDivisionError
     assert not calls.transactions.held
+    await calls.set_default("m", "2")

@@ -208,7 +208,7 @@ def test_a_version_that_does_not_come_up_leaves_everything_as_it_was(tmp_path: P
         assert workers(server) == {"1": 0, "2": places}
 
 
-def test_a_rollout_that_stops_half_way_can_go_on_or_back(tmp_path: Path) -> None:
+def test_a_rollout_that_stops_half_way_gives_the_places_back(tmp_path: Path) -> None:
     with RunningServer({"said": version(tmp_path, "1", 3)}) as server:
         server.wait_ready()
         new = version(tmp_path, "2", 3)
@@ -217,13 +217,13 @@ def test_a_rollout_that_stops_half_way_can_go_on_or_back(tmp_path: Path) -> None
         clients = Clients(lambda number: server.predict("said"), 4)
         assert roll_out(server, "2").status_code == 500
         assert rollout(server) | {"why": ""} == {
-            "version": "2", "from": "1", "state": "stopped", "taken": 2, "places": 3, "why": "",
+            "version": "2", "from": "1", "state": "stopped", "taken": 0, "places": 3, "why": "",
         }  # fmt: skip
-        assert workers(server) == {"1": 1, "2": 2}
-        weights = requests.get(f"{server.management}/models/said/traffic", timeout=DEADLINE).json()["weights"]
-        assert weights == {"1": 33, "2": 67}
-        assert roll_out(server, "1").ok
+        assert "no such weights" in rollout(server)["why"]
         assert workers(server) == {"1": 3, "2": 0}
+        traffic = requests.get(f"{server.management}/models/said/traffic", timeout=DEADLINE).json()
+        assert (traffic["default"], traffic["weights"]) == ("1", {})
+        (new / "fails 3").unlink()
         assert roll_out(server, "2").ok
         assert workers(server) == {"1": 0, "2": 3}
         assert set(clients.stop()) == {"1", "2"}
@@ -399,5 +399,14 @@ def test_there_is_one_rollout_of_a_model_at_a_time(tmp_path: Path) -> None:
             eventually(lambda: rollout(server).get("state") == "under way", "it is under way")
             answer = roll_out(server, "3")
             assert (answer.status_code, answer.headers["ts-error-cause"]) == (409, "rollout_under_way")
+            traffic = f"{server.management}/models/said/traffic"
+            for method, body in (
+                ("PUT", {"weights": {"1": 50, "3": 50}}),
+                ("PUT", {"canary": {"version": "3"}}),
+                ("DELETE", None),
+            ):
+                answer = requests.request(method, traffic, json=body, params={"force": "true"}, timeout=DEADLINE)
+                assert (answer.status_code, answer.headers["ts-error-cause"]) == (409, "rollout_under_way"), body
+                assert "The rollout of version 2 of model said is under way" in answer.json()["message"]
             assert rolling.result(DEADLINE).ok
         assert workers(server) == {"1": 0, "2": 1, "3": 0}

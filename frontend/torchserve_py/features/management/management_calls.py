@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
-from torchserve_py.doors.failures import DoorError, bad_request, method_not_allowed
+from torchserve_py.doors.failures import DoorError, Failure, bad_request, method_not_allowed
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.features.management.edits import (
     DefaultChosen,
@@ -137,6 +137,7 @@ class ManagementCalls:
         model = self._serving.get(name, version)
         if max_workers < min_workers:
             raise bad_request("max_worker cannot be less than min_worker.")
+        self.transactions.check_free(name)
         self._serving.check_scale(name, version, min_workers, max_workers)
         ready = await self.transactions.carry_out(
             Scaled(name, model.version, min_workers, max_workers),
@@ -177,6 +178,7 @@ class ManagementCalls:
 
         ``force``: even if it has no ready worker, as in TorchServe.
         """
+        self.transactions.check_free(name)
         self._serving.check_default(name, version, force=force)
         _warn_of(name, [version], self._serving, force=force)
 
@@ -200,6 +202,8 @@ class ManagementCalls:
         With ``insist`` the weights hold here at once, whatever is ready, and a fleet that cannot be told is told again
         until it is: for what protects clients, such as the end of a canary.
         """
+        if not insist:
+            self.transactions.check_free(name)
         self._serving.check_weights(name, weights, force=force or insist)
         if insist:
             edit = Weighted(name, weights, self._serving.weights(name), until)
@@ -251,9 +255,12 @@ class ManagementCalls:
         return name in self.transactions.held
 
     @contextlib.contextmanager
-    def holding(self, name: str) -> Iterator[None]:
-        """Keep a fleet from changing a model on this server while an operation of several steps is under way."""
-        with self.transactions.holding(name):
+    def holding(self, name: str, refusal: Failure | None = None) -> Iterator[None]:
+        """Keep others from changing a model on this server while an operation of several steps is under way.
+
+        With a ``refusal`` calls that change its workers, its default version or its weights get that.
+        """
+        with self.transactions.holding(name, refusal):
             yield
 
     async def _register(self, request: RegisterRequest) -> RegisterResult:

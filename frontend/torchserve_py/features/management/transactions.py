@@ -8,11 +8,10 @@ hold here in any case, such as the end of a bad canary, is made first, and told 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from torchserve_py.doors.failures import DoorError
+from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.features.management.edits import Edit, Registered, Unregistered
 from torchserve_py.serving.changes import Changes
 
@@ -38,8 +37,8 @@ class Transactions:
     def __init__(self) -> None:
         self._changes = Changes()
         self.listeners: list[Listener] = []
-        #: How many operations hold a model, by name.
-        self.held: Counter[str] = Counter()
+        #: The models that an operation of several steps holds, by name, with what others get as their answer meanwhile.
+        self.held: dict[str, Failure | None] = {}
         #: The versions whose registration or end was answered with an error, although the fleet may know of it.
         self._unsure: dict[tuple[str, str], None] = {}
 
@@ -87,15 +86,18 @@ class Transactions:
         self._unsure.pop((name, version), None)
 
     @contextlib.contextmanager
-    def holding(self, name: str) -> Iterator[None]:
-        """Keep others from changing a model here meanwhile."""
-        self.held[name] += 1
+    def holding(self, name: str, refusal: Failure | None) -> Iterator[None]:
+        """Keep a fleet from changing a model here meanwhile, and with a ``refusal`` operators, too."""
+        self.held[name] = refusal
         try:
             yield
         finally:
-            self.held[name] -= 1
-            if not self.held[name]:
-                del self.held[name]
+            del self.held[name]
+
+    def check_free(self, name: str) -> None:
+        """Raise DoorError if an operation is under way whose end would undo a change of a model."""
+        if (refusal := self.held.get(name)) is not None:
+            raise DoorError(refusal)
 
 
 def _versions(edits: Sequence[Edit]) -> Iterator[tuple[str, str]]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from torchserve_py.doors.failures import DoorError, Failure, failure_of
 from torchserve_py.doors.routing import DoorContext
@@ -22,7 +23,7 @@ from torchserve_py.features.traffic.canaries import Canaries
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter
 from torchserve_py.serving.changes import Changes
-from torchserve_py.serving.errors import BadParameter, ModelError, WorkersFailed
+from torchserve_py.serving.errors import BadParameter, ModelError, ModelVersionNotFound, WorkersFailed
 from torchserve_py.serving.serving import ModelStatus, ServedModel, Serving
 
 logger = logging.getLogger(__name__)
@@ -79,10 +80,34 @@ class Rollout:
         """What it is, in a word."""
         return "restart" if self.new == self.old else "rollout"
 
+    @property
+    def refusal(self) -> Failure:
+        """What calls get that would change what it changes."""
+        text = f"The {self.kind} of version {self.new} of model {self.name} is under way; wait for its end."
+        return Failure(409, "ConflictStatusException", text, ROLLOUT_UNDER_WAY)
+
     def about(self) -> dict[str, Any]:
         """Return what is shown of it."""
         told = {"version": self.new, "from": self.old, "state": self.phase.value}
         return {**told, "taken": self.taken, "places": self.places, **({"why": self.why} if self.why else {})}
+
+
+class _Workers(NamedTuple):
+    """The number of workers of a version, and its limits."""
+
+    count: int
+    least: int
+    most: int
+
+
+class _Before(NamedTuple):
+    """What a rollout found: it holds again if the rollout stops."""
+
+    default: str
+    is_chosen: bool
+    weights: Mapping[str, int]
+    until: int | None
+    workers: Mapping[str, _Workers]
 
 
 class Rollouts:
@@ -153,8 +178,7 @@ class Rollouts:
 
     def _check_none_is_under_way(self, name: str) -> None:
         if (latest := self._latest.get(name)) is not None and latest.phase is Phase.under_way:
-            text = f"The {latest.kind} of version {latest.new} of model {name} is under way; wait for its end."
-            raise DoorError(Failure(409, "ConflictStatusException", text, ROLLOUT_UNDER_WAY))
+            raise DoorError(latest.refusal)
 
     async def _complete(self, rollout: Rollout) -> None:
         self._latest[rollout.name] = rollout
@@ -187,8 +211,12 @@ class Rollouts:
     async def _run(self, rollout: Rollout) -> None:
         logger.info("%s begins: it takes %d places of version %s", rollout.label, rollout.places, rollout.old)
         try:
-            with self._calls.holding(rollout.name):
-                await (self._take_requests if rollout.kind == "rollout" else self._renew_all)(rollout)
+            if rollout.kind == "restart":
+                with self._calls.holding(rollout.name):
+                    await self._renew_all(rollout)
+            else:
+                with self._calls.holding(rollout.name, rollout.refusal):
+                    await self._take_requests(rollout)
         except (ModelError, DoorError) as error:
             rollout.phase, rollout.why = Phase.stopped, failure_of(error).message
             logger.error("%s has stopped: %s", rollout.label, rollout.why)
@@ -203,37 +231,78 @@ class Rollouts:
             self.ended.child({"model_name": rollout.name, "result": rollout.phase.value}).inc()
 
     async def _take_requests(self, rollout: Rollout) -> None:
-        """Let the new version take all places; if that stops, the earlier weights hold again, and a canary goes on."""
-        name, before = rollout.name, dict(self._serving.weights(rollout.name))
+        """Let the new version take all places; if that stops, all is as it was before, and a canary goes on."""
+        name, before = rollout.name, self._present(rollout)
         self._canaries.hold(name)
         try:
-            await self._take_all(rollout)
-        except BaseException:
-            if before and rollout.taken < rollout.places:
-                with contextlib.suppress(ModelError):
-                    self._serving.set_weights(name, before, force=True)
+            await self._take_all(rollout, before)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                rollout.why = failure_of(error).message
+                await self._give_back(rollout, before)
+            self._restore(rollout, before)
             self._canaries.go_on(name)
             raise
         self._canaries.forget(name, f"a rollout has made version {rollout.new} the default one")
 
-    async def _take_all(self, rollout: Rollout) -> None:
+    def _present(self, rollout: Rollout) -> _Before:
+        name, default = rollout.name, self._serving.get(rollout.name).version
+        return _Before(
+            default,
+            any(each.chosen for each in self._serving.saved_models() if (each.name, each.version) == (name, default)),
+            dict(self._serving.weights(name)),
+            self._serving.weights_until(name),
+            {version: self._workers(name, version) for version in (rollout.old, rollout.new)},
+        )
+
+    async def _give_back(self, rollout: Rollout, before: _Before) -> None:
+        """Give the places that were taken back, one by one; what cannot go back stays, and both share the requests."""
+        name, old, new = rollout.name, rollout.old, rollout.new
+        back = Rollout(name, old, new, rollout.places)
+        try:
+            while rollout.taken:
+                stuck = self._status(name, new).open_sequences
+                if stuck and self._count(name, new) == 1 and not self._serving.continues(name, old, new):
+                    why = f"it does not continue the sequences of version {new} (open: {stuck})"
+                    raise self._stopped(back, 500, why)
+                try:
+                    await self._take_one(back)
+                finally:
+                    rollout.taken, back.taken = rollout.taken - back.taken, 0
+        except ModelVersionNotFound:  # it was unregistered meanwhile
+            had = before.workers[old].count
+            with contextlib.suppress(ModelError):
+                await self._serving.scale(name, old, had, had, synchronous=True)
+                rollout.taken = 0
+        except Exception as error:
+            text = "%s: version %s cannot have its places back, so that both share the requests: %s"
+            logger.error(text, rollout.label, old, failure_of(error).message)
+        for version, workers in before.workers.items():
+            with contextlib.suppress(ModelError):
+                await self._limit(name, version, workers.least, workers.most)
+
+    def _restore(self, rollout: Rollout, before: _Before) -> None:
+        """Let the default version and the weights be as before, unless both versions go on sharing the places."""
+        name = rollout.name
+        with contextlib.suppress(ModelError):
+            self._serving.set_default(name, before.default, chosen=before.is_chosen, force=True)
+        if rollout.taken:
+            return
+        present = {each.version for each in self._serving.versions(name)}
+        weights = {version: weight for version, weight in before.weights.items() if version in present}
+        with contextlib.suppress(ModelError):
+            self._serving.set_weights(name, weights, until=before.until, force=True)
+
+    async def _take_all(self, rollout: Rollout, at_first: _Before) -> None:
         name, new, old = rollout.name, rollout.new, rollout.old
-        before, own = self._status(name, old), self._status(name, new)
+        before, own = at_first.workers[old], at_first.workers[new]
         while rollout.taken < rollout.places:
-            try:
-                await self._take_one(rollout)
-            except BaseException:
-                await self._limit(name, old, before.min_workers, before.max_workers)
-                raise
-            finally:
-                with contextlib.suppress(ModelError):
-                    self._serving.let_requests_wait(name, old, wait=False)
-            rollout.taken += 1
+            await self._take_one(rollout)
         count = self._count(name, new)
-        least = before.min_workers if self._serving.get(name, new).config.follows_load else count
-        await self._limit(name, new, least, max(count, before.max_workers, own.max_workers))
+        least = before.least if self._serving.get(name, new).config.follows_load else count
+        await self._limit(name, new, least, max(count, before.most, own.most))
         if self._serving.get(name, old).config.follows_load:  # a sequence that cannot move may start a worker again
-            await self._limit(name, old, 0, before.max_workers)
+            await self._limit(name, old, 0, before.most)
         await self._calls.publish(name, new)
 
     async def _renew_all(self, rollout: Rollout) -> None:
@@ -267,6 +336,13 @@ class Rollouts:
 
     async def _take_one(self, rollout: Rollout) -> None:
         """Let one worker go, and start one in its place; if that fails, all is as it was before."""
+        try:
+            await self._exchange_one(rollout)
+        finally:
+            with contextlib.suppress(ModelError):
+                self._serving.let_requests_wait(rollout.name, rollout.old, wait=False)
+
+    async def _exchange_one(self, rollout: Rollout) -> None:
         name, new, old = rollout.name, rollout.new, rollout.old
         had, have = self._count(name, old), self._count(name, new)
         left = max(0, had - 1)
@@ -291,6 +367,7 @@ class Rollouts:
             if have:
                 self._weigh(rollout, had, have)
             raise
+        rollout.taken += 1
         await self._share(rollout, left, have + 1)
 
     async def _share(self, rollout: Rollout, left: int, have: int) -> None:
@@ -343,6 +420,10 @@ class Rollouts:
 
     def _stopped(self, rollout: Rollout, status: int, why: str) -> RolloutStoppedError:
         return RolloutStoppedError(status, f"Version {rollout.new} of model {rollout.name}: {why}")
+
+    def _workers(self, name: str, version: str) -> _Workers:
+        status = self._status(name, version)
+        return _Workers(self._count(name, version), status.min_workers, status.max_workers)
 
     def _status(self, name: str, version: str) -> ModelStatus:
         return self._serving.status(self._serving.get(name, version))

@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 #: How many decisions are kept for each model.
 _MOST_DECISIONS: Final = 20
 _CHANGED: Final = "an operator has changed the traffic"
-#: How long the weights of a canary last unless its judge moves that on, and how often it does, or tries again (seconds):
-#: the other servers of a fleet have the weights too, and the judge's may never return.
+#: How long the weights of a canary last unless its judge moves that on, and how often it does, or tries again (seconds).
+#: The other servers of a fleet have the weights too, and the judge's may never return.
 _LEASE: Final = 600
 _RENEWAL: Final = 240
 _RENEWAL_RETRY: Final = 15
@@ -287,9 +287,7 @@ class Canaries:
         if canary.phase is Phase.promoted:
             await self._calls.set_default(name, rules.version)
         until = _lease() if canary.phase is Phase.rising else None
-        await self._calls.set_weights(
-            name, canary.weights, until=until, insist=canary.phase is Phase.rolled_back
-        )
+        await self._calls.set_weights(name, canary.weights, until=until, insist=canary.phase is Phase.rolled_back)
         if self._runs.get(name) is not run:  # an operator was faster
             return
         if canary.phase is Phase.rising:

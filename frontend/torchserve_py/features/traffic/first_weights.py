@@ -90,7 +90,7 @@ class FirstWeights:
 
     async def _follow(self, name: str) -> None:
         """Give the versions of a model their weights when one has come or gone: a `FollowVersions`."""
-        if (weights := self._due(name)) is not None:
+        if not self._calls.is_held(name) and (weights := self._due(name)) is not None:
             try:
                 await self._calls.set_weights(name, weights, insist=True)
             except ModelError as error:
