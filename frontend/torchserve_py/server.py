@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from torchserve_py.background_tasks import in_background
+from torchserve_py.daemon_threads import DaemonThreads
 from torchserve_py.doors.openings import problems_of_opening
 from torchserve_py.logs import access_log
 from torchserve_py.metrics.metrics_plan import MetricsConfigError, MetricsPlan
@@ -229,6 +230,7 @@ async def serve(settings: Settings, attend: Attendant = _say_started) -> None:
     """
     signals = asyncio.Queue[signal.Signals]()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(DaemonThreads())
     server = Server(settings)
     for number in heeded_end_signals():
         if number is signal.SIGHUP and not has_terminal():

@@ -1,8 +1,11 @@
 """Servers of a fleet: what an operator changes on one of them reaches all, and those that start later."""
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -188,3 +191,42 @@ def test_requests_move_only_to_versions_that_are_ready(tmp_path: Path) -> None:
         assert "go to version 1.0, which has no ready worker, by force" in first.log()
         follows(second, {"one": {"1.0": (0, True), "2.0": (1, False)}})
         assert (tmp_path / "fleet" / "shop").is_dir()
+
+
+#: Makes the disk with the fleet's folder hang, as a dead NFS server does, once the file `hang` is beside that folder.
+DEAD_DISK = """
+import os, threading
+from pathlib import Path
+
+listed = os.scandir
+
+
+def scandir(path="."):
+    if Path(str(path)).name == "fleet" and Path(str(path)).with_name("hang").exists():
+        threading.Event().wait()
+    return listed(path)
+
+
+os.scandir = scandir
+"""
+
+
+def test_a_disk_that_hangs_does_not_keep_the_server(tmp_path: Path) -> None:
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(DEAD_DISK)
+    server = RunningServer({"one": ECHO}, {"fleet_state": tmp_path / "fleet", "drain_timeout": 1})
+    server.environment["PYTHONPATH"] = os.pathsep.join((str(hooks), server.environment["PYTHONPATH"]))
+    with server, ThreadPoolExecutor(1) as pool:
+        server.wait_ready()
+        (tmp_path / "hang").touch()
+        eventually(lambda: server.metric("ts_fleet_seconds_behind") > 2, "the server cannot follow")
+        assert server.predict("one", "hi").text == "hi"
+        call = pool.submit(server.scale, "one", 2)
+        time.sleep(0.3)  # it waits for the disk by now
+        began = time.monotonic()
+        assert server.terminate() == 0
+        took = time.monotonic() - began
+        print(f"the server has stopped after {took:.1f} s")
+        assert took < 1 + 5
+        assert call.exception(DEADLINE) is not None or call.result().status_code == 503

@@ -83,7 +83,7 @@ class ModelRegistry(ServedModels):
         Raises OSError: workers are to run on other machines, and those cannot be reached.
         """
         await self._assembly.start()
-        wanted = list(startup_models(self._settings))
+        wanted = await asyncio.to_thread(lambda: list(startup_models(self._settings)))  # a disk may hang
         plans: list[asyncio.Task[Plan | None]] = []
         try:
             async with asyncio.TaskGroup() as group:

@@ -6,12 +6,32 @@ from typing import Any
 import pytest
 from tests.features.fleet.worlds import Server, States
 
+from torchserve_py.features.fleet.fleet_state import FleetState
 from torchserve_py.features.traffic import canaries
 from torchserve_py.features.traffic.canaries import Canaries
 from torchserve_py.features.traffic.canary_rules import CanaryRules
 from torchserve_py.features.traffic.shadows import Shadows
 
 BOTH = {"1": 95, "2": 5}
+
+
+class CutOff(States):
+    """The same states as others see, unless they are cut off."""
+
+    def __init__(self, states: States) -> None:
+        self.is_cut = False
+        super().__init__()
+        self._states = states
+        self.fails = lambda: self.is_cut
+
+    @property
+    def state(self) -> FleetState:  # type: ignore[override]
+        return self._states.state
+
+    @state.setter
+    def state(self, state: FleetState) -> None:
+        if hasattr(self, "_states"):
+            self._states.state = state
 
 
 class Fleet:
@@ -22,7 +42,8 @@ class Fleet:
         clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
         monkeypatch.setattr(canaries, "time", clock)
         self.states = States()
-        self.servers = [Server(self.states) for _ in range(2)]
+        self.cut_off = CutOff(self.states)
+        self.servers = [Server(self.states), Server(self.cut_off)]
         self.canaries = [canaries_of(each) for each in self.servers]
 
     async def begin(self) -> None:
@@ -85,12 +106,10 @@ async def test_weights_end_when_the_server_that_judges_them_does_not_return(flee
 
 
 async def test_a_server_that_is_cut_off_ends_the_weights_for_itself_alone(fleet: Fleet) -> None:
-    two = fleet.servers[1]
-    store, two.member._store = two.member._store, States()
-    two.member._store.fails = lambda: True
+    fleet.cut_off.is_cut = True
     await fleet.pass_time(700)
     assert fleet.weights() == [BOTH, {}]
-    two.member._store = store
+    fleet.cut_off.is_cut = False
     await fleet.pass_time(60)
     assert fleet.weights() == [BOTH, BOTH]
     assert fleet.decisions(0) == ["begun"]

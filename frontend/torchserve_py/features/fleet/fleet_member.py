@@ -18,6 +18,7 @@ from torchserve_py.archive.downloads import file_name, split_checksum
 from torchserve_py.archive.errors import ArchiveError, ArchiveExists
 from torchserve_py.doors.failures import UNAVAILABLE, DoorError, Failure
 from torchserve_py.doors.routing import DoorContext
+from torchserve_py.features.fleet.bounded_store import BoundedStore
 from torchserve_py.features.fleet.fleet_settings import FleetSettings
 from torchserve_py.features.fleet.fleet_state import NOTHING, FleetState, FleetStateError, ModelVersion, StateStore
 from torchserve_py.features.fleet.following import Here, Plan, Step, plan, registration
@@ -61,7 +62,7 @@ class FleetMember:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._serving = serving
-        self._store = store
+        self._store = BoundedStore(store)
         self._transactions = transactions
         self._clock = clock
         #: The newest state that is known; when this server has looked last, and has tried again last (by the clock).
@@ -155,12 +156,12 @@ class FleetMember:
     async def _add(self, change: Callable[[FleetState], FleetState]) -> None:
         """Make the next state of the newest one, and again if another server was faster. Raises FleetStateError."""
         for _ in range(_MOST_TRIES):
-            newest = await asyncio.to_thread(self._store.newest)
+            newest = await self._store.newest()
             if not newest.number:
-                await asyncio.to_thread(self._store.add, self._first())
+                await self._store.add(self._first())
                 continue
             state = change(newest)
-            if state is newest or await asyncio.to_thread(self._store.add, state):
+            if state is newest or await self._store.add(state):
                 return
         raise FleetStateError("Other servers change the state of the fleet all the time.")
 
@@ -189,11 +190,11 @@ class FleetMember:
         """Look at the state once, and do what it asks for, as far as that is possible now. Raises FleetStateError."""
         await self._tell_again()
         told, now = self._told, self._clock()
-        number = await asyncio.to_thread(self._store.newest_number)
+        number = await self._store.newest_number()
         if not number:
             await self._add(lambda newest: newest)
         if not number or number != self._state.number:
-            self._note(await asyncio.to_thread(self._store.newest), told)
+            self._note(await self._store.newest(), told)
         self._joined.set()
         if self._told != told:
             return  # what was read may be older than what was told meanwhile; the next look is soon

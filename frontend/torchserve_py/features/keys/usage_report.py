@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 #: How often the accounts are read, and the file is written (seconds).
 _READ_INTERVAL: Final = 1.0
 _WRITE_INTERVAL: Final = 60.0
+#: How long the last writing may take (seconds).
+_LAST_LIMIT: Final = 2.0
 
 
 class Used(NamedTuple):
@@ -120,7 +122,9 @@ class _Report:
                 await asyncio.sleep(_READ_INTERVAL)
         finally:
             self._read()
-            self._write()
+            with suppress(TimeoutError):  # a disk that hangs does not keep the server
+                async with asyncio.timeout(_LAST_LIMIT):
+                    await asyncio.to_thread(self._write)
 
     def _read(self) -> None:
         totals = dict(self._shown.keys)

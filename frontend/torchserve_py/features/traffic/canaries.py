@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 #: How many decisions are kept for each model.
 _MOST_DECISIONS: Final = 20
 _CHANGED: Final = "an operator has changed the traffic"
-#: How long the weights of a canary last unless its judge moves that on, and how often it does, or tries again (seconds).
+#: How long the weights of a canary last unless its judge moves that on, how often it does, or tries again (seconds).
 #: The other servers of a fleet have the weights too, and the judge's may never return.
 _LEASE: Final = 600
 _RENEWAL: Final = 240
