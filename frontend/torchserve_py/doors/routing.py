@@ -151,6 +151,8 @@ class DoorContext:
         self.on_reload: list[Callable[[], None]] = []
         #: What encrypts the listeners; a new certificate is loaded into these.
         self.tls_contexts: list[ssl.SSLContext] = []
+        #: Those that show the certificate in PEM, although a key store may be set for the others.
+        self.pem_contexts: list[ssl.SSLContext] = []
         #: Called once accepted work has had its time, before connections are closed.
         self.on_close: list[Callable[[], None]] = []
         self._connections = ConnectionBudget.of_process()

@@ -33,7 +33,6 @@ from torchserve_py.features.grpc.torchserve_inference import InferenceService
 from torchserve_py.features.grpc.torchserve_management import ManagementService
 from torchserve_py.features.grpc.two_way import TwoWayCall
 from torchserve_py.features.management.management_calls import ManagementCalls
-from torchserve_py.features.tls.tls_settings import TlsSettings
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.server_settings import default_of
 from torchserve_py.settings.table import Settings
@@ -63,8 +62,8 @@ class GrpcDoors:
         """Listen. Raises ListenError, TlsError: see `start_grpc_doors`."""
         settings = self.context.settings
         tls = tls_context(settings)
-        if tls is not None and settings.of(TlsSettings).keystore is None:  # a key store is for HTTP alone
-            self.context.tls_contexts.append(tls)
+        if tls is not None:  # a key store is for HTTP alone
+            self.context.pem_contexts.append(tls)
         inference = InferenceService(settings, self.context.serving, self._open_calls).methods
         open_inference = OpenInferenceService(self.context, self._open_calls).methods
         inference_services = [

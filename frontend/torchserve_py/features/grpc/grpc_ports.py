@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torchserve_py.doors.binding import ListenError
 from torchserve_py.features.grpc.grpc_settings import GrpcSettings
-from torchserve_py.features.tls.tls import TlsError, use_files
+from torchserve_py.features.tls.tls import TlsError, read_files
 from torchserve_py.features.tls.tls_settings import TlsSettings
 from torchserve_py.settings.table import Settings
 from torchserve_py.transport.acceptor import listening_sockets
@@ -31,7 +31,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
         raise TlsError("enable_grpc_ssl is true: private_key_file and certificate_file must be set, to files in PEM")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    use_files(context, settings)
+    read_files(settings).load(context)
     return context
 
 

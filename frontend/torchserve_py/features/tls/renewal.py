@@ -10,12 +10,12 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from torchserve_py.features.tls.tls import TlsError, load_certificate
+from torchserve_py.features.tls.tls import Certificate, TlsError, read_certificate, read_files
 from torchserve_py.features.tls.tls_settings import TlsSettings
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Gauge
@@ -31,17 +31,20 @@ _INTERVAL: Final = 1.0
 _EXPIRY: Final = "Seconds until the certificate of the TLS listeners expires"
 #: By what it is seen that a file has changed: its number, its time and its size.
 _Stamp = tuple[int, int, int] | None
+#: Reads the files that settings name.
+Read: TypeAlias = Callable[["Settings"], Certificate]
 
 
 class Renewal:
-    """Follows the files of one server's certificate."""
+    """Follows the files of a certificate, which ``read`` reads, for each of the contexts."""
 
-    def __init__(self, settings: Settings, contexts: Sequence[ssl.SSLContext]) -> None:
+    def __init__(
+        self, settings: Settings, contexts: Sequence[ssl.SSLContext], files: Sequence[Path | None], read: Read
+    ) -> None:
         self._settings = settings
         self._contexts = contexts
-        own = settings.of(TlsSettings)
-        named = [own.keystore] if own.keystore is not None else [own.certificate_file, own.private_key_file]
-        self._files = [path for path in named if path is not None]
+        self._read = read
+        self._files = [path for path in files if path is not None]
         self._stamps = [_look(path) for path in self._files]
         self._failed = ""
         #: When the certificate expires, in seconds since 1970.
@@ -70,8 +73,11 @@ class Renewal:
 
     def _load(self) -> float:
         # What does not fit together would leave a context in use without its key.
-        load_certificate(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), self._settings)
-        return [load_certificate(context, self._settings) for context in self._contexts][-1]
+        certificate = self._read(self._settings)
+        certificate.load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+        for context in self._contexts:
+            certificate.load(context)
+        return certificate.expires_at
 
 
 def _look(path: Path) -> _Stamp:
@@ -88,17 +94,31 @@ def expiry_family() -> Family[Gauge]:
 
 
 async def follow_certificate(context: DoorContext) -> None:
-    """Follow the certificate of the listeners' TLS, until cancelled, and show when it expires."""
-    own = context.settings.of(TlsSettings)
-    if not context.tls_contexts or not (own.keystore or own.certificate_file):
+    """Follow the certificates of the listeners' TLS, until cancelled, and show when the first of them expires."""
+    renewals = []
+    for contexts, files, read in _followed(context):
+        try:
+            renewals.append(await asyncio.to_thread(Renewal, context.settings, contexts, files, read))
+        except TlsError:  # the files have changed since the listeners were opened
+            logger.exception("The certificate is not followed")
+    if not renewals:
         return
-    try:
-        renewal = await asyncio.to_thread(Renewal, context.settings, context.tls_contexts)
-    except TlsError:  # the files have changed since the listeners were opened
-        logger.exception("The certificate is not followed")
-        return
-    context.metrics.add(expiry_family()).child({}).read_from(lambda: renewal.left)
-    context.on_reload.append(renewal.look)
+    context.metrics.add(expiry_family()).child({}).read_from(lambda: min(each.left for each in renewals))
+    context.on_reload += [each.look for each in renewals]
     while True:
         await asyncio.sleep(_INTERVAL)
-        await asyncio.to_thread(renewal.look)
+        for each in renewals:
+            await asyncio.to_thread(each.look)
+
+
+def _followed(context: DoorContext) -> Iterator[tuple[Sequence[ssl.SSLContext], Sequence[Path | None], Read]]:
+    """Yield the contexts of the listeners that show a certificate of files, with these files and what reads them."""
+    own = context.settings.of(TlsSettings)
+    pair = [own.certificate_file, own.private_key_file]
+    of_files = list(context.pem_contexts)
+    if own.keystore is None and own.certificate_file is not None:
+        of_files += context.tls_contexts
+    elif own.keystore is not None and context.tls_contexts:
+        yield context.tls_contexts, [own.keystore], read_certificate
+    if of_files:
+        yield of_files, pair, read_files

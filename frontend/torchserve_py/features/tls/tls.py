@@ -7,21 +7,24 @@ logged. The package `cryptography` is imported only to read a key store or to ma
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import ssl
 import tempfile
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from torchserve_py.features.tls import java_key_store
 from torchserve_py.features.tls.certificate_expiry import expiry_of
 from torchserve_py.features.tls.tls_settings import TlsSettings
+from ts.protocol.regular_files import read_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: The most bytes of a file with a key or certificates.
+_MOST_BYTES: Final = 4 << 20
 _KEY_STORE_TYPES: Final = ("PKCS12", "JKS")
 _SELF_SIGNED: Final = "Making a certificate, because neither keystore nor certificate_file is set,"
 _LIFETIME: Final = timedelta(days=365)
@@ -51,40 +56,57 @@ def server_context(settings: Settings, hosts: Iterable[str]) -> ssl.SSLContext:
     context.set_alpn_protocols(["http/1.1"])
     own = settings.of(TlsSettings)
     if own.keystore is not None or own.certificate_file is not None or own.private_key_file is not None:
-        load_certificate(context, settings)
+        read_certificate(settings).load(context)
     else:
         _use_self_signed(context, settings, hosts)
     return context
 
 
-def load_certificate(context: ssl.SSLContext, settings: Settings) -> float:
-    """Load ``keystore``, or ``certificate_file`` with its key, into a context, which may be in use; one of them is set.
+class Certificate(NamedTuple):
+    """What was read of files; they may change before it is loaded, and a context would lose its key by a wrong pair.
 
-    Return when the certificate expires, in seconds since 1970. Raises TlsError: a file is missing or unusable.
+    ``load`` gives it to a context, which may be in use; ``expires_at`` is in seconds since 1970.
+    """
+
+    load: Callable[[ssl.SSLContext], None]
+    expires_at: float
+
+
+def read_certificate(settings: Settings) -> Certificate:
+    """Read ``keystore``, or ``certificate_file`` with its key; one of them is set.
+
+    Raises TlsError: a file is missing or unusable; so does `Certificate.load`.
     """
     store = settings.of(TlsSettings).keystore
-    return use_files(context, settings) if store is None else _use_key_store(context, settings, store)
+    return read_files(settings) if store is None else _read_key_store(settings, store)
 
 
-def use_files(context: ssl.SSLContext, settings: Settings) -> float:
-    """Load ``certificate_file`` and ``private_key_file``, at least one of which is set.
-
-    Return when the certificate expires, in seconds since 1970. Raises TlsError: a file is missing or unusable.
-    """
+def read_files(settings: Settings) -> Certificate:
+    """Read ``certificate_file`` and ``private_key_file``, one of which is set at least; raises as `read_certificate`."""
     own = settings.of(TlsSettings)
     if own.certificate_file is None or own.private_key_file is None:
         raise TlsError("certificate_file and private_key_file: TLS needs both (or neither)")
-    for name in ("certificate_file", "private_key_file"):
-        _check_readable(name, getattr(own, name))
-    try:
-        # The empty password keeps OpenSSL from asking for one at the terminal.
-        context.load_cert_chain(own.certificate_file, own.private_key_file, password="")
-        return expiry_of(own.certificate_file.read_text(encoding="latin-1"))
-    except (ssl.SSLError, ValueError) as error:
-        raise TlsError(
+    chain, key = _read("certificate_file", own.certificate_file), _read("private_key_file", own.private_key_file)
+
+    def unusable(error: Exception) -> TlsError:
+        return TlsError(
             f"certificate_file {own.certificate_file} and private_key_file {own.private_key_file} cannot be"
             f" used: {error}; they must hold a chain and its key, without a password, in PEM"
-        ) from error
+        )
+
+    def load(context: ssl.SSLContext) -> None:
+        folder = settings.temp_dir
+        with _private_file(folder, chain) as chain_path, _private_file(folder, key) as key_path:
+            try:
+                # The empty password keeps OpenSSL from asking for one at the terminal.
+                context.load_cert_chain(chain_path, key_path, password="")
+            except (ssl.SSLError, ValueError) as error:
+                raise unusable(error) from error
+
+    try:
+        return Certificate(load, expiry_of(chain.decode("latin-1")))
+    except ValueError as error:
+        raise unusable(error) from error
 
 
 def check_certificate(settings: Settings) -> None:
@@ -96,21 +118,20 @@ def check_certificate(settings: Settings) -> None:
         raise _not_installed(_SELF_SIGNED)
 
 
-def _use_key_store(context: ssl.SSLContext, settings: Settings, path: Path) -> float:
-    """Load the key store; as in Java, its content tells which of the two formats it has."""
+def _read_key_store(settings: Settings, path: Path) -> Certificate:
+    """Read the key store; as in Java, its content tells which of the two formats it has."""
     own = settings.of(TlsSettings)
     if own.keystore_type.upper() not in _KEY_STORE_TYPES:
         raise TlsError(
             f"keystore_type {own.keystore_type} is not supported, only {' and '.join(_KEY_STORE_TYPES)} are;"
             f" convert the key store: {_conversion(path)}, and set keystore to the new file"
         )
-    _check_readable("keystore", path)
+    data, password = _read("keystore", path), own.keystore_pass
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import load_der_private_key, pkcs12
     except ImportError as error:
         raise _not_installed("Reading keystore") from error
-    data, password = path.read_bytes(), own.keystore_pass
     try:
         if data.startswith(java_key_store.MAGIC):
             entry = java_key_store.read_private_key(data, password)
@@ -128,8 +149,8 @@ def _use_key_store(context: ssl.SSLContext, settings: Settings, path: Path) -> f
         ) from error
     if key is None or not chain:
         raise TlsError(f"keystore {path} holds no private key with its certificate")
-    _load(context, settings.temp_dir, key, chain)
-    return chain[0].not_valid_after_utc.timestamp()
+    expires_at = chain[0].not_valid_after_utc.timestamp()
+    return Certificate(lambda context: _load(context, settings.temp_dir, key, chain), expires_at)
 
 
 def _conversion(path: Path) -> str:
@@ -169,7 +190,7 @@ def _use_self_signed(context: ssl.SSLContext, settings: Settings, hosts: Iterabl
 
 
 def _load(context: ssl.SSLContext, folder: Path, key: PrivateKeyTypes, chain: list[x509.Certificate]) -> None:
-    """Give a key and its certificates to OpenSSL through an encrypted file, which is deleted at once."""
+    """Give a key and its certificates to OpenSSL through an encrypted file, which is there only meanwhile."""
     from cryptography.hazmat.primitives import serialization
 
     password = secrets.token_bytes(32).hex().encode()
@@ -177,21 +198,36 @@ def _load(context: ssl.SSLContext, folder: Path, key: PrivateKeyTypes, chain: li
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(password)
     )
     pem += b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in chain)
-    with tempfile.NamedTemporaryFile(dir=folder, prefix="torchserve-tls-") as file:  # mode 0600
-        file.write(pem)
-        file.flush()
+    with _private_file(folder, pem) as path:
         try:
-            context.load_cert_chain(file.name, password=password)
+            context.load_cert_chain(path, password=password)
         except ssl.SSLError as error:
             raise TlsError(f"the key cannot be used for TLS: {error}") from error
 
 
-def _check_readable(name: str, path: Path) -> None:
+@contextmanager
+def _private_file(folder: Path, content: bytes) -> Iterator[str]:
+    """Yield the path of a file for OpenSSL, which reads nothing else: in memory where the system has such files."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="torchserve-tls-") as file:  # mode 0600
+            file.write(content)
+            file.flush()
+            yield file.name
+        return
+    with open(os.memfd_create("torchserve-tls"), "wb") as memory:
+        memory.write(content)
+        memory.flush()
+        yield f"/proc/self/fd/{memory.fileno()}"
+
+
+def _read(name: str, path: Path) -> bytes:
+    """Return what a setting's file holds; OpenSSL would wait for a FIFO, and read without a limit."""
     try:
-        with path.open("rb"):
-            pass
+        return read_regular(path, _MOST_BYTES)
     except OSError as error:
         raise TlsError(f"{name} {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise TlsError(f"{name} {path} cannot be read: {error}") from error
 
 
 def _not_installed(what: str) -> TlsError:
