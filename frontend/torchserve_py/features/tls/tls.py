@@ -82,7 +82,7 @@ def read_certificate(settings: Settings) -> Certificate:
 
 
 def read_files(settings: Settings) -> Certificate:
-    """Read ``certificate_file`` and ``private_key_file``, one of which is set at least; raises as `read_certificate`."""
+    """Read ``certificate_file`` and ``private_key_file``, of which one is set; raises as `read_certificate`."""
     own = settings.of(TlsSettings)
     if own.certificate_file is None or own.private_key_file is None:
         raise TlsError("certificate_file and private_key_file: TLS needs both (or neither)")
