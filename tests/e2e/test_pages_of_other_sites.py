@@ -157,6 +157,15 @@ def test_what_a_model_answers_is_no_page_of_the_origin_that_has_management(tmp_p
             headers = server.predict(model, "none").headers
             assert (headers["content-security-policy"], headers["x-content-type-options"]) == ("sandbox", "nosniff")
         assert server.predict("page", "default-src 'self'").headers["content-security-policy"] == "default-src 'self'"
+        for body in ("none", "default-src 'self'"):  # the console's page has a key for management
+            shown = requests.post(f"{address}/console/predictions/page/1.0", data=body, timeout=DEADLINE)
+            assert (shown.status_code, shown.headers["content-type"], "<script>" in shown.text) == (
+                200,
+                "text/html",
+                True,
+            )
+            headers = shown.headers
+            assert (headers["content-security-policy"], headers["x-content-type-options"]) == ("sandbox", "nosniff")
         console = requests.get(f"{address}/console", timeout=DEADLINE).headers
         assert "sandbox" not in console["content-security-policy"]
         assert console["x-content-type-options"] == "nosniff"

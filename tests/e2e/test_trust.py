@@ -1,16 +1,22 @@
 """What the server keeps to itself, and what it does not let a worker have."""
 
 import json
+import os
 import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 
 HANDLER = """
+import json
+import os
+
+
 def handle(data, context):
     if data is None:
         return None
@@ -18,6 +24,8 @@ def handle(data, context):
         return [str(len(bytearray(1 << 30)))] * len(data)
     if data[0]["body"] == "rights":
         return [open("/proc/self/status").read()] * len(data)
+    if data[0]["body"] == "environment":
+        return [json.dumps(dict(os.environ))] * len(data)
     if data[0]["body"] == "fail":
         raise ValueError("wrong")
     return [row["body"] for row in data]
@@ -37,8 +45,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         "worker_memory_limit": 600,
         "allowed_urls": "http://.*",
     }
-    with RunningServer({"m": folder}, properties, flags=("--enable-model-api",)) as running:
-        yield running
+    environment = {"TORCHSERVE_PY_KEY": SECRET_HEADER, "TS_KEYSTORE_PASS": SECRET_PASSWORD}
+    made = RunningServer({"m": folder}, properties, environment, flags=("--enable-model-api",))
+    before = os.umask(0)  # the most careless one
+    try:
+        made.start()
+    finally:
+        os.umask(before)
+    try:
+        yield made
+    finally:
+        made.__exit__()
 
 
 def keys(server: RunningServer) -> dict[str, str]:
@@ -98,6 +115,41 @@ def test_what_a_handler_logs_names_its_request(server: RunningServer) -> None:
 def test_the_key_file_and_snapshots_are_for_the_servers_user_alone(server: RunningServer) -> None:
     private = [server.directory / "key_file.json", *(server.directory / "logs" / "config").glob("*.cfg")]
     assert [stat.S_IMODE(path.stat().st_mode) for path in private] == [0o600] * len(private)
+
+
+def test_logs_are_for_the_servers_user_alone_whatever_its_umask(server: RunningServer) -> None:
+    logs = server.directory / "logs"
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (logs, *logs.rglob("*"))}
+    files = {path.name: mode for path, mode in modes.items() if path.is_file()}
+    assert {"ts_log.log", "model_log.log", "access_log.log", "ts_metrics.log", "model_metrics.log"} <= files.keys()
+    assert {name: oct(mode) for name, mode in files.items() if mode != 0o600} == {}
+    assert modes[logs] == 0o711
+    assert {path.name: oct(mode) for path, mode in modes.items() if mode & 0o022} == {}
+
+
+def test_workers_have_no_keys_and_passwords_of_the_server(server: RunningServer) -> None:
+    assert {"TORCHSERVE_PY_KEY", "TS_KEYSTORE_PASS"} <= server.server.environ().keys()
+    found = server.predict("m", "environment", headers=bearer(keys(server)["inference"])).json()
+    (worker,) = server.workers()
+    for variables in (found, worker.environ()):
+        assert "PATH" in variables
+        assert not {"TORCHSERVE_PY_KEY", "TS_KEYSTORE_PASS"} & variables.keys()
+        assert not {SECRET_HEADER, SECRET_PASSWORD} & set(variables.values())
+
+
+def test_the_console_does_not_show_the_password_of_a_store(server: RunningServer, tmp_path: Path) -> None:
+    url = f"redis://user:{SECRET_PASSWORD}@127.0.0.1:6379/0"
+    config = f"sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nhandler: {{cache: {{store: redis, url: '{url}'}}}}\n"
+    stored = model_folder(tmp_path, "stored", HANDLER, config)
+    management = bearer(keys(server)["management"])
+    query: dict[str, Any] = {"url": str(stored), "model_name": "stored", "initial_workers": 0}
+    assert requests.post(f"{server.management}/models", params=query, headers=management, timeout=DEADLINE).ok
+    address = f"{server.management}/console/api/models/stored/1.0"
+    with requests.get(address, headers=management, stream=True, timeout=DEADLINE) as shown:
+        event = next(line for line in shown.iter_lines(decode_unicode=True) if line.startswith("data:"))
+    assert SECRET_PASSWORD not in event
+    cache = json.loads(event.removeprefix("data:"))["config"]["handler"]["cache"]
+    assert (cache["store"], cache["url"]) == ("redis", "redis://***@127.0.0.1:6379/0")
 
 
 def test_a_handler_that_wants_too_much_memory_fails_alone(server: RunningServer) -> None:

@@ -25,6 +25,8 @@ from torchserve_py.terminal import tell
 
 logger = logging.getLogger(__name__)
 
+#: The mode of new files: lines may name clients and what they asked for.
+_MODE: Final = 0o600
 #: Seconds between two looks whether a file is still the one of its name.
 _LOOK_INTERVAL: Final = 1.0
 #: Seconds between two reports of lost records.
@@ -79,7 +81,8 @@ class LogFile(QuietErrors, RotatingFileHandler):
     _looks_at = 0.0
 
     def _open(self) -> TextIOWrapper:
-        stream = super()._open()
+        path = self.baseFilename
+        stream = open(path, self.mode, encoding=self.encoding, errors=self.errors, opener=_only_for_the_server)  # noqa: SIM115
         self._size = os.fstat(stream.fileno()).st_size
         return stream
 
@@ -221,6 +224,11 @@ class InThread(QuietErrors):
         for each in self._handlers:
             each.close()
         super().close()
+
+
+def _only_for_the_server(path: str, flags: int) -> int:
+    """Open a file of the log; a new one is for the server's user, one that is there keeps its mode."""
+    return os.open(path, flags, _MODE)
 
 
 def _capacity(file: int) -> int | None:

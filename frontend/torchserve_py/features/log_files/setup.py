@@ -24,6 +24,8 @@ _METRIC_FILES: Final = {
 }
 _MAX_BYTES = 100 * 1024 * 1024
 _KEPT_FILES = 5
+#: Nobody else can list what is in the folder; workers that run as another user reach their states, which are below it.
+_FOLDER_MODE: Final = 0o711
 #: What a stalled pipe holds of lines of requests, and of what the server tells besides.
 _SHARE_OF_REQUESTS: Final = 0.5
 _SHARE_OF_SERVER: Final = 0.75
@@ -38,7 +40,7 @@ def configure_logging(settings: Settings) -> None:
     metric logs; a metric log's file is left out only if that configuration names its logger. Raises LogConfigError: the
     operator's configuration is wrong; OSError: a log file cannot be written.
     """
-    settings.log_location.mkdir(parents=True, exist_ok=True)
+    settings.log_location.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
     TAKES_BATCHES.clear()
     TEXT_ONLY.clear()
     named: frozenset[str] = frozenset()
@@ -49,7 +51,7 @@ def configure_logging(settings: Settings) -> None:
         consoles = [Console(sys.stdout, _SHARE_OF_REQUESTS)]
         _configure_files(settings, consoles)
     try:
-        settings.metrics_location.mkdir(parents=True, exist_ok=True)
+        settings.metrics_location.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
         for name, file in _METRIC_FILES.items():
             if name not in named:
                 shown = [] if _has_the_terminal_of_a_shell() else consoles
