@@ -19,13 +19,21 @@ from tests.incidents.of_clients import (
     drain_with_keep_alive_clients,
     requests_that_kill_workers,
 )
+from tests.incidents.of_fleets import fleet_server_cannot_follow
 from tests.incidents.of_operators import (
     certificate_is_renewed,
     log_files_are_rotated,
     model_cannot_be_loaded,
     version_without_workers_becomes_default,
 )
-from tests.incidents.of_stores import redis_evicts, redis_stops, snapshots_cannot_be_written
+from tests.incidents.of_stores import (
+    disk_of_the_journal_is_full,
+    redis_evicts,
+    redis_fails_over,
+    redis_lags,
+    redis_stops,
+    snapshots_cannot_be_written,
+)
 from tests.incidents.scenes import Scene
 
 INCIDENTS: Final[tuple[Callable[[Scene], None], ...]] = (
@@ -38,8 +46,12 @@ INCIDENTS: Final[tuple[Callable[[Scene], None], ...]] = (
     model_cannot_be_loaded,
     version_without_workers_becomes_default,
     redis_stops,
+    redis_lags,
+    redis_fails_over,
     redis_evicts,
     snapshots_cannot_be_written,
+    disk_of_the_journal_is_full,
+    fleet_server_cannot_follow,
 )
 
 

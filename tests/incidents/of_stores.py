@@ -1,11 +1,14 @@
-"""Incidents of what servers write to: Redis, and the disk of snapshots."""
+"""Incidents of what servers write to: Redis, and the disks of snapshots and journals."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 
+import psutil
 from tests.e2e.running_server import RunningServer, model_folder
 from tests.incidents.scenes import WELL, Scene, is_well, metric
+from tests.redis_sentinels import FailoverRedis
 from tests.redis_server import RedisServer
 
 _COUNTING = """
@@ -24,7 +27,11 @@ class Counting:
 _SEQUENCES = "sequenceBatching: true\nmaxNumSequence: 100\nsequenceMaxIdleMSec: 600000\nminWorkers: 1\n"
 
 
-def _stored(scene: Scene, redis: RedisServer) -> RunningServer:
+#: Causes of steps that a store without answers fails.
+_CAUSES = ("sequence_store", "outcome_unknown", "response_timeout")
+
+
+def _stored(scene: Scene, redis: RedisServer | FailoverRedis) -> RunningServer:
     config = f"{_SEQUENCES}handler:\n  cache: {{store: redis, url: '{redis.url}', lease: 4}}\n"
     return RunningServer({"m": model_folder(scene.directory, "m", _COUNTING, config)})
 
@@ -37,15 +44,54 @@ def redis_stops(scene: Scene) -> None:
         scene.expect(server.predict("m", "x", sequence="s").text == "1", "the first step")
         redis.kill()
         scene.lost += server.predict("m", "x", sequence="s").status_code != 200
-        causes = ("sequence_store", "outcome_unknown")
-        scene.detect(lambda: sum(metric(server, "ts_outcomes_total", cause=each) for each in causes), "it is counted")
+        scene.detect(lambda: _failed_steps(server), "it is counted")
         redis.start()
+        scene.heal(lambda: _count(server) >= 2, "the sequence goes on")
 
-        def goes_on() -> bool:
-            answer = server.predict("m", "x", sequence="s")
-            return answer.status_code == 200 and int(answer.text) >= 2
 
-        scene.heal(goes_on, "the sequence goes on")
+def redis_lags(scene: Scene) -> None:
+    """The Redis with the sequences stands still: it takes connections and answers nothing."""
+    (scene.directory / "redis").mkdir()
+    with RedisServer(scene.directory / "redis") as redis, _stored(scene, redis) as server:
+        server.wait_ready()
+        scene.expect(server.predict("m", "x", sequence="s").text == "1", "the first step")
+        redis.send_signal(signal.SIGSTOP)
+        try:
+            _steps_fail(scene, server)
+        finally:
+            redis.send_signal(signal.SIGCONT)
+        scene.heal(lambda: _count(server) >= 2, "the sequence goes on")
+
+
+def redis_fails_over(scene: Scene) -> None:
+    """The primary of the Redis with the sequences dies, and a replica takes its place."""
+    with FailoverRedis(scene.directory) as redis, _stored(scene, redis) as server:
+        server.wait_ready()
+        told = max(_count(server) for _ in range(5))
+        scene.expect(told == 5, "the first steps")
+        redis.find_primary().kill()
+        _steps_fail(scene, server)
+        scene.heal(lambda: _count(server) > told, "the sequence goes on, with all its steps")
+
+
+def _steps_fail(scene: Scene, server: RunningServer) -> None:
+    """Send steps until one has failed and is counted; those without an answer are lost to their clients."""
+
+    def is_counted() -> float:
+        scene.lost += not _count(server)
+        return _failed_steps(server)
+
+    scene.detect(is_counted, "it is counted")
+
+
+def _failed_steps(server: RunningServer) -> float:
+    return sum(metric(server, "ts_outcomes_total", cause=each) for each in _CAUSES)
+
+
+def _count(server: RunningServer) -> int:
+    """Return the count that a step gets, 0 if it gets none."""
+    answer = server.predict("m", "x", sequence="s")
+    return int(answer.text) if answer.status_code == 200 else 0
 
 
 def redis_evicts(scene: Scene) -> None:
@@ -84,3 +130,27 @@ def snapshots_cannot_be_written(scene: Scene) -> None:
             lambda: any('"late"' in each.read_text() for each in folder.glob("*.cfg")), "the registration is written"
         )
         scene.expect(is_well(server, "late"), "the model answers")
+
+
+def disk_of_the_journal_is_full(scene: Scene) -> None:
+    """Nothing more can be written to any file of the server, as on a full disk."""
+    with RunningServer({"m": model_folder(scene.directory, "m", WELL, "journal: on\n")}) as server:
+        server.wait_ready()
+        scene.expect(is_well(server, "m"), "the model answers")
+        process = server.server
+        soft, hard = process.rlimit(psutil.RLIMIT_FSIZE)
+        process.rlimit(psutil.RLIMIT_FSIZE, (1, hard))
+
+        def is_noticed() -> float:
+            scene.lost += not is_well(server, "m")  # clients do not notice it
+            return metric(server, "ts_journal_dropped_total")
+
+        scene.detect(is_noticed, "it is counted")
+        process.rlimit(psutil.RLIMIT_FSIZE, (soft, hard))
+        written = metric(server, "ts_journal_records_total")
+        scene.heal(
+            lambda: is_well(server, "m") and metric(server, "ts_journal_records_total") > written, "records are written"
+        )
+        scene.expect(scene.lost == 0, "each request was answered")
+        journal = server.directory / "logs" / "journal"
+        scene.expect(all(each.stat().st_size for each in journal.rglob("*.jsonl")), "no file is empty")

@@ -1,16 +1,20 @@
 """A server that was given its keys, as in a container: over HTTP, gRPC and WebSockets, with a file that is replaced."""
 
+import contextlib
 import json
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import grpc
 import pytest
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 from tests.e2e.serve_command import ServeCommand, run_curl
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
@@ -37,6 +41,23 @@ def memory(text: str, state: dict) -> str:
 """
 
 
+TICKS = """
+import time
+from collections.abc import Iterator
+
+from ts import serve
+
+
+@serve
+def ticks(text: str) -> Iterator[str]:
+    while True:
+        time.sleep(0.1)
+        yield "tick"
+"""
+#: How long what a key has opened may go on once the key is removed (seconds); the documents say one.
+ENDS_WITHIN = 5.0
+
+
 def replace(file: Path, *keys: dict[str, object]) -> None:
     new = file.with_suffix(".new")
     new.write_text(json.dumps({"keys": keys}))
@@ -47,14 +68,76 @@ def replace(file: Path, *keys: dict[str, object]) -> None:
 def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "memory.py").write_text(STATEFUL)
     (tmp_path / "other.py").write_text(STATEFUL.replace("memory", "other"))
+    (tmp_path / "ticks.py").write_text(TICKS)
     yield tmp_path
+
+
+def live_session(command: ServeCommand, is_open: Event) -> float:
+    """Hold a live session with the key ``app``; return when it ends."""
+    url = command.base.replace("http://", "ws://")
+    with connect(f"{url}/sequences/memory", subprotocols=["bearer.app"]) as socket:  # type: ignore[list-item]
+        socket.recv(DEADLINE)
+        is_open.set()
+        try:
+            socket.recv(DEADLINE)
+        except ConnectionClosed as closed:
+            assert closed.rcvd is not None
+            assert closed.rcvd.code == 1008
+    return time.monotonic()
+
+
+def streamed_answer(command: ServeCommand, is_open: Event) -> float:
+    """Read an answer that has no end with the key ``all``; return when it ends."""
+    headers = {"Authorization": "Bearer all", "content-type": "text/plain"}
+    url = f"{command.base}/predictions/ticks"
+    with requests.post(url, "x", headers=headers, stream=True, timeout=DEADLINE) as answer:
+        assert answer.status_code == 200
+        with contextlib.suppress(requests.RequestException):  # it is cut off
+            for _ in answer.iter_content(1):
+                is_open.set()
+    return time.monotonic()
+
+
+def two_way_call(command: ServeCommand, is_open: Event) -> float:
+    """Hold a two-way stream of gRPC with the key ``app``; return when it ends."""
+    address, over = command.printed().partition("(gRPC ")[2].partition(")")[0], Event()
+
+    def steps() -> Iterator[PredictionsRequest]:
+        yield PredictionsRequest(model_name="memory", sequence_id="s", input={"text": b"hi"})
+        over.wait(DEADLINE)
+
+    with grpc.insecure_channel(address) as channel:
+        metadata = (("authorization", "Bearer app"),)
+        call = InferenceAPIsServiceStub(channel).StreamPredictions2(steps(), metadata=metadata, timeout=DEADLINE)
+        assert next(call).prediction
+        is_open.set()
+        with pytest.raises(grpc.RpcError) as raised:
+            next(call)
+        assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        over.set()
+    return time.monotonic()
+
+
+def all_end_with_their_keys(command: ServeCommand, remove_keys: Callable[[], None]) -> None:
+    """Check that what is open ends soon after its key is removed, and print after how long."""
+    opened = [(each, Event()) for each in (live_session, streamed_answer, two_way_call)]
+    with ThreadPoolExecutor(len(opened)) as pool:
+        ends = [pool.submit(each, command, is_open) for each, is_open in opened]
+        for end, (_, is_open) in zip(ends, opened, strict=True):
+            eventually(lambda is_open=is_open, end=end: is_open.is_set() or end.done(), "it is open")  # type: ignore[misc]
+        began = time.monotonic()
+        remove_keys()
+        for end, (each, _) in zip(ends, opened, strict=True):
+            took = end.result(DEADLINE) - began
+            print(f"{each.__name__} has ended {took:.2f} s after its key was removed")
+            assert 0 < took < ENDS_WITHIN, each.__name__
 
 
 def test_keys_by_model_over_every_protocol_and_a_replaced_file(folder: Path) -> None:
     file = folder / "keys.json"
     replace(file, {"name": "app", "key": "app", "models": ["memory"]}, {"key": "all"})
     variables = {"TS_KEYS_FILE": str(file)}
-    with ServeCommand(folder, "memory.py", "other.py", variables=variables) as command:
+    with ServeCommand(folder, "memory.py", "other.py", "ticks.py", variables=variables) as command:
         command.wait_until_serving()
         assert not (folder / "key_file.json").exists()
 
@@ -94,7 +177,7 @@ def test_keys_by_model_over_every_protocol_and_a_replaced_file(folder: Path) -> 
                 except grpc.RpcError as error:
                     assert error.code() is code
 
-        replace(file, {"key": "new"})
+        all_end_with_their_keys(command, lambda: replace(file, {"key": "new"}))
         eventually(lambda: status("memory", "new") == 200, "the replaced file counts")
         assert status("memory", "app") == 401
 
