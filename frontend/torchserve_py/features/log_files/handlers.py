@@ -82,7 +82,7 @@ class LogFile(QuietErrors, RotatingFileHandler):
 
     def _open(self) -> TextIOWrapper:
         path = self.baseFilename
-        stream = open(path, self.mode, encoding=self.encoding, errors=self.errors, opener=_only_for_the_server)  # noqa: SIM115
+        stream = open(path, "a", encoding=self.encoding, errors=self.errors, opener=_only_for_the_server)  # noqa: SIM115
         self._size = os.fstat(stream.fileno()).st_size
         return stream
 

@@ -95,7 +95,7 @@ class Rollout:
 class _Workers(NamedTuple):
     """The number of workers of a version, and its limits."""
 
-    count: int
+    number: int
     least: int
     most: int
 
@@ -270,7 +270,7 @@ class Rollouts:
                 finally:
                     rollout.taken, back.taken = rollout.taken - back.taken, 0
         except ModelVersionNotFound:  # it was unregistered meanwhile
-            had = before.workers[old].count
+            had = before.workers[old].number
             with contextlib.suppress(ModelError):
                 await self._serving.scale(name, old, had, had, synchronous=True)
                 rollout.taken = 0
