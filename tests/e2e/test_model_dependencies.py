@@ -1,11 +1,12 @@
 """Models that bring packages of their own: installed for their workers alone, from files in the archive."""
 
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 import requests
-from tests.e2e.running_server import DEADLINE, RunningServer
+from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
 
 from torchserve_py.features.archiver.pack import PackOptions, pack
 
@@ -142,3 +143,31 @@ def test_packages_that_cannot_be_installed_are_told(sources: Path, config: str) 
         assert "there-is-no-such-package" in error["message"]
         assert private_folders(running) == []
         assert requests.get(f"{running.management}/models/m", timeout=DEADLINE).status_code == 404
+
+
+OWN_NAMES = """
+import utils
+
+
+def handle(data, context):
+    import calendar, csv, html, json, numbers, queue, random, secrets, statistics, string, token, types, uuid
+
+    return data and [json.dumps([utils.WHO, random.random() < 1, queue.Queue().empty(), token.NAME])] * len(data)
+"""
+
+
+def test_files_with_the_names_of_pythons_modules_break_neither_worker_nor_requests(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "named", OWN_NAMES)
+    for name in sys.stdlib_module_names:
+        (folder / f"{name}.py").write_text("raise RuntimeError('imported in place of a module of Python's')\n")
+    (folder / "utils.py").write_text("WHO = 'own'\n")
+    with RunningServer({"named": folder}, {"drain_timeout": 1}) as server:
+        server.wait_ready()
+        url, expected = f"{server.inference}/predictions/named", ["own", True, True, 1]
+        assert requests.post(url, data=b"x", timeout=DEADLINE).json() == expected
+        assert requests.post(url, json={"a": 1}, timeout=DEADLINE).json() == expected
+        assert requests.post(url, files={"a": ("a", b"x")}, timeout=DEADLINE).json() == expected
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
+        url = f"{server.inference}/v2/models/named/infer"
+        assert requests.post(url, json={"inputs": [tensor]}, timeout=DEADLINE).status_code == 200
+        assert "The model's random.py is not imported, as Python has a module of that name" in server.log()

@@ -32,7 +32,7 @@ class MicroBatching:
         self._parallelism: dict[str, int] = {}
         self._threads: dict[str, ThreadPoolExecutor] = {}
         self._running = threading.local()
-        self.parallelism = dict.fromkeys(_STEPS, 1) | dict(parallelism or {})
+        self._use_threads(dict.fromkeys(_STEPS, 1) | dict(parallelism or {}))
 
     @property
     def parallelism(self) -> dict[str, int]:
@@ -41,6 +41,9 @@ class MicroBatching:
 
     @parallelism.setter
     def parallelism(self, parallelism: Mapping[str, int]) -> None:
+        self._use_threads(parallelism)
+
+    def _use_threads(self, parallelism: Mapping[str, int]) -> None:
         for step, threads in parallelism.items():
             if step not in _STEPS:
                 raise ValueError(f"there is no step {step!r}; the steps are {', '.join(_STEPS)}")

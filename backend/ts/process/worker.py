@@ -27,6 +27,7 @@ from ts.connection.heartbeat import Heartbeat
 from ts.jobs import device_loss
 from ts.jobs.errors import LoadError, users_traceback, wire_text
 from ts.jobs.processor_share import use_processors
+from ts.jobs.search_path import OWN_ROOT, hidden_modules, hint, search_in
 from ts.jobs.sequence_steps import StoreReports
 from ts.process.no_new_privileges import gain_no_privileges
 from ts.process.parent_death import die_with_parent
@@ -60,7 +61,7 @@ def main(arguments: list[str]) -> int:
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
     write_records(logging.getLogger())
-    leave_python_path()
+    find_modules(os.environ.pop(messages.FOLDERS_VARIABLE, ""))
     token = os.environ.pop(messages.TOKEN_VARIABLE, "")
     connection = (Connection if rank == 0 else FollowerConnection)(address, messages.JOBS_CHANNEL, token, rank)
     serve_model = load(connection, Heartbeat(address, token, rank))
@@ -72,16 +73,21 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def leave_python_path() -> None:
-    """Take the folder of this package, which the server has added last, out of PYTHONPATH.
+def find_modules(folders: str) -> None:
+    """Look for modules in the model's folders, and let programs that the handler starts do so through PYTHONPATH.
 
-    It may be the server's site-packages, and programs that the handler starts may be of another Python.
+    They do not if that would hide modules of Python's from them. Nor have they the folder of this package, which the
+    server has added last: it may be the server's site-packages, and they may be of another Python.
     """
+    models = list(filter(None, folders.split(os.pathsep)))
+    search_in(models)
     *others, last = os.environ.pop("PYTHONPATH", "").split(os.pathsep)
-    if last != __file__.rpartition("/ts/")[0]:
+    if last != OWN_ROOT:
         others.append(last)
+    others = [folder for folder in others if folder not in models]
+    others += [folder for folder in models if not hidden_modules(folder)]
     if any(others):
-        os.environ["PYTHONPATH"] = os.pathsep.join(others)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, others))
 
 
 def load(connection: Connection, heartbeat: Heartbeat) -> Callable[[], None] | None:
@@ -96,6 +102,8 @@ def load(connection: Connection, heartbeat: Heartbeat) -> Callable[[], None] | N
     loading: Load = message[1]
     loading["model_dir"] = loading["model_dir"] or os.getcwd()  # noqa: PTH109 - a text
     use_processors(loading["processors"])
+    for name in hidden_modules(loading["model_dir"]):
+        logger.warning("The model's %s.py is not imported, as Python has a module of that name: rename it", name)
     del sys.argv[1:]  # they are this process's: a model that parses arguments finds none
     try:
         serve_model, declares = load_model(loading, connection, heartbeat)
@@ -105,6 +113,7 @@ def load(connection: Connection, heartbeat: Heartbeat) -> Callable[[], None] | N
         place = users_traceback(error)
         logger.error("Loading the model failed", exc_info=(type(error), error, place))
         status, text = load_failure(error)
+        text += hint(error, loading["model_dir"])
         details = "".join(traceback.format_exception(type(error), error, place))
         failed = Loaded(ok=False, status=status, message=wire_text(text), traceback=wire_text(details), declares={})
         connection.send([messages.LOADED, failed])

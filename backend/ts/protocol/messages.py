@@ -47,6 +47,8 @@ HEARTBEAT_CHANNEL: Final = "heartbeat"
 
 #: The environment variable with the one-time token that a worker says hello with.
 TOKEN_VARIABLE: Final = "TS_WORKER_TOKEN"  # noqa: S105 - the name of a variable
+#: The variable with the folders in which the worker looks for the model's modules; separated as in PYTHONPATH.
+FOLDERS_VARIABLE: Final = "TS_WORKER_FOLDERS"
 
 #: The environment variable with the file descriptors of `ts.connection.batch_claims`, separated by commas.
 CLAIMS_VARIABLE: Final = "TS_WORKER_CLAIMS"

@@ -6,7 +6,6 @@ front, or the name of a built-in handler.
 
 import importlib
 import os
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import CoroutineType, ModuleType
@@ -14,6 +13,7 @@ from typing import Any
 
 from ts.context import Context
 from ts.jobs.errors import LoadError
+from ts.jobs.search_path import refuse_taken_name, search_in
 from ts.protocol.messages import Load
 from ts.runtime.torchserve_handler import TorchServeHandler
 from ts.runtime.worker_observer import observers_of
@@ -116,10 +116,9 @@ def _check_kind(entry_point: EntryPoint, handler: str, *, asynchronous: bool) ->
 def _import_handler(handler: str, model_dir: str) -> tuple[ModuleType, str]:
     path, _, function_name = handler.partition(":")
     folder, _, name = path.removesuffix(".py").rpartition("/")
-    sys.path.insert(0, model_dir)
-    if folder:
-        sys.path.insert(0, os.path.join(model_dir, folder))  # noqa: PTH118
-    _refuse_taken_name(name, sys.path[:2] if folder else sys.path[:1])
+    folders = [os.path.join(model_dir, folder), model_dir] if folder else [model_dir]  # noqa: PTH118
+    search_in(folders)
+    refuse_taken_name(name, folders, "The handler's file")
     module = _import(name) or _import(f"{_BUILT_IN}.{name}")
     if module is None:
         raise LoadError(
@@ -136,17 +135,6 @@ def _import(name: str) -> ModuleType | None:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         return None
-
-
-def _refuse_taken_name(name: str, folders: list[str]) -> None:
-    """Raise LoadError if Python has already imported another module under the name of the handler's file."""
-    taken = getattr(sys.modules.get(name), "__file__", None)
-    for folder in folders:
-        path = os.path.join(folder, f"{name}.py")  # noqa: PTH118
-        if name in sys.modules and taken != path and os.path.isfile(path):  # noqa: PTH113
-            raise LoadError(
-                f"The handler's file {name}.py has the name of a module that Python itself uses; rename it."
-            )
 
 
 def _entry_point(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ts.jobs.search_path import refuse_taken_name
 from ts.utils.optional_packages import missing_package
 from ts.utils.util import list_classes_from_module
 
@@ -19,11 +20,14 @@ def load_eager_model(
 
     ``weights_path`` is a state dict, as ``torch.save`` or safetensors wrote it; ``device`` None leaves to the file
     where weights are loaded to; ``weights_only`` refuses to unpickle anything but tensors and plain containers.
-    Raises RuntimeError: the file is missing, or the weights cannot be loaded; ValueError: it defines not one class.
+    Raises RuntimeError: the file is missing, or the weights cannot be loaded; ValueError: it defines not one class;
+    LoadError: it has the name of one of Python's modules.
     """
     if not os.path.isfile(os.path.join(model_dir, model_file)):  # noqa: PTH113, PTH118
         raise RuntimeError("Missing the model.py file")
-    module = importlib.import_module(model_file.split(".", maxsplit=1)[0])
+    name = model_file.split(".", maxsplit=1)[0]
+    refuse_taken_name(name, [model_dir], "The model file")
+    module = importlib.import_module(name)
     classes = list_classes_from_module(module)
     if len(classes) != 1:
         raise ValueError(f"Expected only one class as model definition. {classes}")

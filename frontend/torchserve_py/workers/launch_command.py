@@ -18,7 +18,7 @@ from typing import Protocol
 import ts
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 from torchserve_py.workers.confinement import Confinement
-from ts.protocol.messages import TOKEN_VARIABLE
+from ts.protocol.messages import FOLDERS_VARIABLE, TOKEN_VARIABLE
 
 
 class RankLauncher(Protocol):
@@ -117,11 +117,13 @@ class Launch:
 
     def worker_environment(self, token: str) -> dict[str, str]:
         """Return the environment of the process."""
-        paths = [self.working_dir, self.packages_dir]
+        paths = [self.packages_dir]
         if self.venv_python is None:  # a virtual environment has it behind its own packages
             paths.append(worker_package_root())
         environment = server_environment(self.hidden_variables, *paths)
-        return {**environment, **self.environment, TOKEN_VARIABLE: token}
+        # Not in PYTHONPATH: a types.py of the model's must not come before Python's.
+        folders = os.pathsep.join(str(each) for each in (self.working_dir, self.packages_dir) if each)
+        return {**environment, **self.environment, FOLDERS_VARIABLE: folders, TOKEN_VARIABLE: token}
 
 
 def server_environment(hidden: frozenset[str], *paths: Path | None) -> dict[str, str]:

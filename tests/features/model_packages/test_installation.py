@@ -180,6 +180,8 @@ def test_a_folder_of_packages_is_searched_behind_the_model_and_before_the_server
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     launch = Launch(tmp_path / "m", packages_dir=tmp_path / "packages")
-    paths = launch.worker_environment("token")["PYTHONPATH"].split(":")
-    assert paths[:2] == [str(tmp_path / "m"), str(tmp_path / "packages")]
-    assert (Path(paths[2]) / "ts").is_dir()
+    environment = launch.worker_environment("token")
+    assert environment["TS_WORKER_FOLDERS"].split(":") == [str(tmp_path / "m"), str(tmp_path / "packages")]
+    packages, server = environment["PYTHONPATH"].split(":")
+    assert packages == str(tmp_path / "packages")
+    assert (Path(server) / "ts").is_dir()

@@ -59,8 +59,8 @@ def test_the_environment_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyP
     environment = launch.worker_environment("the token")
     assert "SECRET" not in environment
     assert {environment["KEPT"], environment["ADDED"], environment[TOKEN]} == {"y", "z", "the token"}
-    inherited, model, server = environment["PYTHONPATH"].split(os.pathsep)
-    assert (inherited, model) == ("/inherited", str(tmp_path))
+    inherited, server = environment["PYTHONPATH"].split(os.pathsep)
+    assert (inherited, environment["TS_WORKER_FOLDERS"]) == ("/inherited", str(tmp_path))
     assert (Path(server) / "ts" / "process" / "worker.py").is_file()
     assert TOKEN not in os.environ
 

@@ -205,8 +205,6 @@ def _start(order: Order, ends: _Ends, arguments: list[str], parent: int) -> None
         os.environ[CLAIMS_VARIABLE] = ",".join(map(str, ends.claims))
     folder = order["folder"]
     os.chdir(folder)
-    own = str(Path(worker.__file__).parents[2])  # it is the last of PYTHONPATH, and the model's folder comes before it
-    sys.path.insert(sys.path.index(own) if own in sys.path else 0, folder)
     importlib.invalidate_caches()
     _seed()
     sys.argv = [worker.__file__, *arguments]

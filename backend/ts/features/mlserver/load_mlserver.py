@@ -13,6 +13,7 @@ from ts.connection.frontend_connection import Connection
 from ts.connection.heartbeat import Heartbeat
 from ts.features.async_calls import event_loop
 from ts.jobs.errors import LoadError
+from ts.jobs.search_path import search_in
 from ts.protocol.log_records import FORMAT_VARIABLE, JSON, write_records
 from ts.protocol.messages import Load
 from ts.protocol.regular_files import read_regular_text
@@ -59,7 +60,7 @@ def load_runtime(load: Load, connection: Connection, runner: asyncio.Runner) -> 
     if not has_own_form or os.environ.get(FORMAT_VARIABLE) == JSON:
         write_records(logger_of_models)
     if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+        search_in([str(folder)])
     implementation: Any = settings.implementation
     if not isinstance(implementation, type) or not issubclass(implementation, MLModel):
         raise LoadError(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ts.connection.worker_socket import tls_address
-from ts.protocol.messages import TOKEN_VARIABLE
+from ts.protocol.messages import FOLDERS_VARIABLE, TOKEN_VARIABLE
 from ts.version import __version__
 
 #: Models whose files stay on a node when no worker uses them.
@@ -147,8 +147,9 @@ class WorkerHost:
 
 def _variables(environment: Mapping[str, str], model: Path) -> dict[str, str]:
     """Return the variables of a worker process."""
-    paths = [os.environ.get("PYTHONPATH"), str(model), str(Path(__file__).parents[3])]
+    paths = [os.environ.get("PYTHONPATH"), str(Path(__file__).parents[3])]
     variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(each for each in paths if each)}
+    variables[FOLDERS_VARIABLE] = str(model)
     variables.pop(TOKEN_VARIABLE, None)  # the certificate takes its place
     return variables
 

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from ts.jobs.errors import LoadError
+from ts.jobs.search_path import search_in
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +26,8 @@ CLASS_ARGUMENTS: Final = ("config", "data_dir", "secrets", "environment", "lazy_
 
 
 def add_to_path(model_dir: Path, config: Mapping[str, Any]) -> None:
-    """Let imports search the Truss's folder first, and its packages' folders last, which need not exist."""
-    sys.path.insert(0, str(model_dir))
+    """Look for modules in the Truss's folder, and last in its packages' folders, which need not exist."""
+    search_in([str(model_dir)])
     for folder in (config["bundled_packages_dir"], *config["external_package_dirs"]):
         path = model_dir / folder
         if path.is_dir():

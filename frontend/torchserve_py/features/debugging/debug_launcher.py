@@ -11,7 +11,7 @@ from torchserve_py.settings.table import Settings
 from torchserve_py.workers.batch_tokens import BatchTokens
 from torchserve_py.workers.launch_command import Launch
 from torchserve_py.workers.worker_launcher import Launcher
-from ts.protocol.messages import TOKEN_VARIABLE
+from ts.protocol.messages import FOLDERS_VARIABLE, TOKEN_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class HandStarted:
 def command_line(launch: Launch, socket: Path, token: str) -> str:
     """Return the line of shell that starts a worker as the server would."""
     environment = launch.worker_environment(token)
-    names = sorted({*launch.environment, "PYTHONPATH", TOKEN_VARIABLE})
+    names = sorted({*launch.environment, "PYTHONPATH", FOLDERS_VARIABLE, TOKEN_VARIABLE})
     hidden = [word for name in sorted(launch.hidden_variables) for word in ("-u", name)]
     settings = [f"{name}={environment[name]}" for name in names]
     words = ["env", *hidden, *settings, *launch.command(socket)]

@@ -22,7 +22,7 @@ from torchserve_py.transport.running_time import running_time
 from torchserve_py.workers.confinement import Confinement
 from torchserve_py.workers.launch_command import Launch, interpreter, server_environment, worker_package_root
 from torchserve_py.workers.process import WorkerProcess, describe_exit, start_child
-from ts.protocol.messages import TOKEN_VARIABLE
+from ts.protocol.messages import FOLDERS_VARIABLE, TOKEN_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +191,8 @@ class Forking:
 
 def _order_of(launch: Launch, imports: Sequence[str], token: str) -> bytes:
     environment = {**launch.environment, TOKEN_VARIABLE: token}
-    environment["PYTHONPATH"] = launch.worker_environment(token)["PYTHONPATH"]
+    all_variables = launch.worker_environment(token)
+    environment |= {name: all_variables[name] for name in ("PYTHONPATH", FOLDERS_VARIABLE)}
     order = {"imports": list(imports), "folder": str(launch.working_dir), "environment": environment}
     return json.dumps(order).encode()
 
