@@ -27,6 +27,8 @@ def redis_server() -> Iterator[RedisServer]:
 
 #: All kinds of stores: a module whose tests hold for all of them has a fixture ``kind`` with these.
 KINDS = ["memory", "file", "redis"]
+#: For single tests that hold for all of them, in a module whose other tests need a store that outlives a worker.
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS, indirect=True)
 
 
 @pytest.fixture(params=KINDS[1:])

@@ -1,6 +1,7 @@
 """Sequence ids and request ids that are used again: what is a repetition, and what begins anew."""
 
 import pytest
+from tests.features.sequence_steps.conftest import EVERY_KIND
 from tests.features.sequence_steps.stepping import TOTAL, Make, answered, close, step, told
 
 from ts.protocol.boot_clock import boot_time
@@ -19,6 +20,7 @@ def test_what_has_expired_is_begun_anew_with_the_same_request_ids(durable_worker
     assert answered(worker, step("j7", "s", "1", request_id="2")) == ["101"]
 
 
+@EVERY_KIND
 def test_a_start_ends_what_runs_of_the_sequence(durable_worker: Make) -> None:
     worker = durable_worker(TOTAL, continuous=True)
     answered(worker, step("j0", "s", "5", request_id="0"))
@@ -41,6 +43,7 @@ def test_a_sequence_that_is_over_may_be_begun_by_any_server_at_once(durable_work
     assert answered(elsewhere, step("j3", "s", "7", start=True)) == ["7"]
 
 
+@EVERY_KIND
 def test_who_only_asks_for_a_sequence_that_is_over_does_not_hold_it(durable_worker: Make) -> None:
     first = durable_worker(TOTAL, lease=600.0)
     answered(first, step("j1", "s", "5", request_id="1", end=True))
@@ -49,6 +52,7 @@ def test_who_only_asks_for_a_sequence_that_is_over_does_not_hold_it(durable_work
     assert answered(first, step("j3", "s", "7", request_id="7", start=True)) == ["7"]
 
 
+@EVERY_KIND
 def test_a_sequence_whose_first_step_does_not_count_is_held_by_nobody(durable_worker: Make) -> None:
     one, other = durable_worker(TOTAL), durable_worker(TOTAL, owner="another machine/1/1")
     assert answered(one, step("j1", "s", "5"), step("j2", "s", "2", end=True)) == ["5", "7"]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.features.sequence_steps.conftest import EVERY_KIND
 from tests.features.sequence_steps.stepping import TOTAL, Make, answered, close, step, told
 from tests.unit.ts.frontend_stub import Worker
 
@@ -89,6 +90,7 @@ def test_where_the_store_cannot_be_asked_the_step_is_told_so(durable_worker: Mak
     assert answered(worker, step("j4", "s", "1")) == ["7"]
 
 
+@EVERY_KIND
 def test_who_asks_is_told_what_was_stored(durable_worker: Make) -> None:
     frozen = durable_worker(TOTAL)
     answered(frozen, step("j1", "s", "5"))

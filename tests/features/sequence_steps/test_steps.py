@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.features.sequence_steps.conftest import EVERY_KIND
 from tests.features.sequence_steps.stepping import AT_ONCE, TOTAL, Make, answered, close, step
 from tests.unit.ts.frontend_stub import Worker
 
@@ -37,6 +38,7 @@ def test_a_step_that_is_sent_again_is_answered_as_it_was(durable_worker: Make) -
     assert answered(second, step("j2", "s", "1")) == ["6"]
 
 
+@EVERY_KIND
 def test_the_client_may_name_its_requests(durable_worker: Make) -> None:
     worker = durable_worker(TOTAL)
     assert answered(worker, step("j1", "s", "5", request_id="r1"), step("j2", "t", "5", request_id="r1")) == ["5", "5"]
@@ -55,6 +57,7 @@ def test_the_answers_to_the_last_steps_are_kept(durable_worker: Make) -> None:
     assert answered(other, step("k5", "s", "1", request_id="r5")) == ["6"]
 
 
+@EVERY_KIND
 def test_a_failed_batch_changes_nothing(durable_worker: Make) -> None:
     worker = durable_worker(TOTAL)
     assert answered(worker, step("j1", "s", "5"), step("j2", "t", "5")) == ["5", "5"]
@@ -62,6 +65,7 @@ def test_a_failed_batch_changes_nothing(durable_worker: Make) -> None:
     assert answered(worker, step("j6", "s", "1"), step("j7", "t", "1"), step("j8", "u", "1")) == ["6", "6", "1"]
 
 
+@EVERY_KIND
 def test_a_failed_row_changes_nothing_and_its_batch_mates_go_on(durable_worker: Make) -> None:
     worker = durable_worker(TOTAL)
     assert answered(worker, step("j1", "s", "5"), step("j2", "t", "unsendable")) == ["5", (503, "")]
@@ -77,6 +81,7 @@ def test_a_state_that_makes_room_comes_back(durable_worker: Make) -> None:
     assert len(worker.service.context.sequence_cache) == 2
 
 
+@EVERY_KIND
 def test_a_state_that_the_handler_drops_is_gone(durable_worker: Make) -> None:
     worker = durable_worker(TOTAL)
     assert answered(worker, step("j1", "s", "5")) == ["5"]
@@ -94,6 +99,7 @@ def test_an_ended_sequence_begins_anew_but_its_last_answer_is_kept(durable_worke
     assert answered(other, step("j4", "s", "3")) == ["3"]
 
 
+@EVERY_KIND
 def test_who_asks_for_a_last_answer_again_holds_nothing(durable_worker: Make) -> None:
     worker, elsewhere = durable_worker(TOTAL), durable_worker(TOTAL, owner="another machine/1/1")
     for sequence in "stu":
@@ -104,6 +110,7 @@ def test_who_asks_for_a_last_answer_again_holds_nothing(durable_worker: Make) ->
         assert answered(elsewhere, step(f"2{sequence}", sequence, "3")) == ["3"]
 
 
+@EVERY_KIND
 def test_a_start_begins_anew(durable_worker: Make) -> None:
     worker = durable_worker(TOTAL)
     answered(worker, step("j1", "s", "5"))
@@ -186,6 +193,7 @@ def test_a_server_that_is_gone_keeps_nobody_out(durable_worker: Make) -> None:
     assert answered(durable_worker(TOTAL), step("j2", "s", "1")) == ["6"]
 
 
+@EVERY_KIND
 def test_states_of_other_models_and_versions_are_others(
     durable_worker: Make, make_worker: Make, cache_settings: Any
 ) -> None:
@@ -194,6 +202,7 @@ def test_states_of_other_models_and_versions_are_others(
     assert answered(other, step("j2", "s", "1")) == ["1"]
 
 
+@EVERY_KIND
 def test_a_cancelled_step_changes_nothing(durable_worker: Make) -> None:
     worker = durable_worker(TOTAL)
     answered(worker, step("j1", "s", "5"))
@@ -287,6 +296,7 @@ def test_a_stream_that_another_step_joins_is_committed_with_that(durable_worker:
     assert [result[5] for result in run_out(second)] == [b"4 "]
 
 
+@EVERY_KIND
 def test_a_stream_whose_client_leaves_changes_nothing(durable_worker: Make) -> None:
     worker = durable_worker(STREAM, continuous=True)
     worker.admit(step("j1", "s", "9"))
@@ -298,6 +308,7 @@ def test_a_stream_whose_client_leaves_changes_nothing(durable_worker: Make) -> N
     assert [result[5] for result in run_out(worker)] == [b"1 "]
 
 
+@EVERY_KIND
 def test_a_request_that_still_runs_is_not_run_twice(durable_worker: Make) -> None:
     worker = durable_worker(STREAM, continuous=True)
     worker.admit(step("j1", "s", "2", request_id="r"))
@@ -314,6 +325,7 @@ def told(results: list[list[Any]]) -> list[tuple[str, int, str]]:
     return [(each[0], each[2], each.news.cause) for each in results if not each[1]]
 
 
+@EVERY_KIND
 def test_what_runs_beside_a_step_that_fails_does_not_count(durable_worker: Make) -> None:
     worker = durable_worker(STREAM, continuous=True)
     assert answered(worker, step("j0", "s", "1")) == ["1 "]
@@ -329,6 +341,7 @@ def test_what_runs_beside_a_step_that_fails_does_not_count(durable_worker: Make)
     assert [result[5] for result in run_out(worker)] == [b"2 ", b"3 "]
 
 
+@EVERY_KIND
 def test_what_is_answered_beside_a_step_that_fails_does_not_count(durable_worker: Make) -> None:
     worker = durable_worker(TOTAL, continuous=True)
     worker.admit(step("j1", "s", "1"), step("j2", "s", "unsendable"), step("j3", "other", "5"))
@@ -338,6 +351,7 @@ def test_what_is_answered_beside_a_step_that_fails_does_not_count(durable_worker
     assert [result[5] for result in run_out(worker)] == [b"2"]
 
 
+@EVERY_KIND
 def test_a_request_that_joins_after_a_client_left_knows_nothing_of_what_that_did(durable_worker: Make) -> None:
     worker = durable_worker(STREAM, continuous=True)
     worker.admit(step("j1", "s", "9"))
