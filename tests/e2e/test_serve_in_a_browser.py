@@ -1,14 +1,18 @@
 """`torchserve-py serve` in a browser: pages of other origins hold sessions, and the console offers what works."""
 
 import functools
+import os
 import re
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from selenium.webdriver.common.by import By
 from tests.e2e.browser import Browser, chromium
 from tests.e2e.running_server import ROOT, eventually
@@ -100,3 +104,29 @@ def test_the_console_offers_nothing_that_the_server_would_refuse(browser: Browse
     browser.get(f"{console}/#/models/count/1.0/workers")
     eventually(lambda: "ready" in main(), "the worker is shown", 60)
     assert "Unregister" not in main()
+
+
+def test_the_page_of_the_first_tutorial_goes_on_after_a_reload_and_a_killed_worker(
+    browser: Browser, pages: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    text = (ROOT / "docs" / "tutorials" / "memory.md").read_text()
+    (model,) = re.findall(r"^# tally\.py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (page,) = re.findall(r"^<!doctype html>\n.*?^</script>\n", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "tally.py").write_text(model)
+    (tmp_path / "config.properties").write_text(f"cors_allowed_origin=http://localhost:{pages}\n")
+    site = next(each for each in tmp_path_factory.getbasetemp().glob("site*") if not each.is_symlink())
+    with ServeCommand(tmp_path, "tally.py") as command:
+        command.wait_until_serving()
+        own = command.base.removeprefix("http://")
+        (site / "tally.html").write_text(page.replace("localhost:8080", own))
+
+        def add(expected: str) -> None:
+            browser.get(f"http://localhost:{pages}/tally.html")
+            eventually(lambda: browser.execute_script("return document.querySelector('button').onclick !== null"), "on")
+            browser.find_element(By.TAG_NAME, "button").click()
+            eventually(lambda: browser.find_element(By.TAG_NAME, "output").text == expected, f"the sum is {expected}")
+
+        add("1")
+        add("2")
+        os.kill(requests.post(f"{command.base}/tally", json=0, timeout=60).json()["worker"], signal.SIGKILL)
+        add("3")
