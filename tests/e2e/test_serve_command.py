@@ -153,6 +153,9 @@ def test_each_kind_of_model_answers_the_curl_that_is_printed_for_it(tmp_path: Pa
         assert (refused.status_code, refused.json()["title"]) == (422, "Unprocessable Entity")
         workers = psutil.Process(command.process.pid).children(recursive=True)
         assert command.ended() == 0
+        lines = re.findall(r'"(\w+ /\S*) HTTP/1.1" (\d+)', command.printed())
+        assert {("POST /shout", "200"), ("POST /add", "422")} <= set(lines)
+        assert [line for line, _ in lines if line.startswith(("GET /ready", "GET /metrics", "GET /console"))] == []
         assert [each for each in workers if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
         assert list(command.temp.glob("torchserve-py-*")) == []
         assert list(command.temp.glob("ts-server-*")) == []

@@ -39,3 +39,14 @@ def test_the_command_imports_nothing_heavy():
     assert not {"aiohttp", "asyncio", "prometheus_client", "psutil", "pydantic", "torch", "numpy", "yaml"} & set(
         modules
     )
+
+
+def test_help_has_every_command_and_no_markdown(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    commands = dict(line.split(maxsplit=1) for line in printed.partition("--help:\n")[2].splitlines())
+    assert list(commands) == ["completion", "init", "key", "replay", "serve", "store"]
+    assert commands["store"] == "Check, repair, export, import or fork the sequences in a store"
+    assert "weights of versions at the start" in " ".join(printed.split())
+    assert [mark for mark in ("](", "`") if mark in printed] == []

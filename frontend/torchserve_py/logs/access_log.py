@@ -24,7 +24,7 @@ _PARAMETER: Final = re.compile("[^&;]+")
 _NO_SECRETS: Final = frozenset(("next_page_token",))
 
 #: Client, method, target, protocol, status, seconds, ids, route.
-_Entry = tuple[object, str, str, str, int, float, Mapping[str, str | None], str]
+Entry = tuple[object, str, str, str, int, float, Mapping[str, str | None], str]
 
 _NO_IDS: Final[Mapping[str, str | None]] = {}
 
@@ -59,7 +59,7 @@ def flush() -> None:
     log.flush()
 
 
-def _text_of(entry: _Entry, start: str, second: int) -> str:
+def _text_of(entry: Entry, start: str, second: int) -> str:
     peer, method, target, protocol, status, seconds, _, _ = entry
     target = without_secrets(target)
     if not (target.isascii() and target.isprintable()):
@@ -75,7 +75,7 @@ def without_secrets(target: str) -> str:
     return f"{path}?{_PARAMETER.sub(lambda found: _without_secret(found[0]), query)}"
 
 
-def _more_of(entry: _Entry) -> Mapping[str, Any]:
+def _more_of(entry: Entry) -> Mapping[str, Any]:
     peer, _, _, _, status, seconds, ids, route = entry
     named = {"route": route} if route else {}
     return {"client": _client(peer), "status": status, "milliseconds": round(seconds * 1000), **named, **ids}

@@ -4,11 +4,13 @@ The flag of a setting is stored under the setting's name, as text (None where it
 """
 
 import argparse
+import importlib
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from torchserve_py.plugin_api import ReportOffer
-from torchserve_py.plugins import reports
+from torchserve_py.plugins import plugins, reports
 from torchserve_py.settings.schemas.values import FLAG
 from torchserve_py.settings.server_settings import server_settings, sources
 from torchserve_py.settings.table import Source
@@ -16,6 +18,8 @@ from torchserve_py.settings.value_kinds import MODELS
 
 #: Flags that configure the Java virtual machine or the C++ backend of TorchServe: attribute -> flag.
 JVM_FLAGS = {"cpp_log_config": "--cpp-log-config", "plugins_path": "--plugins-path"}
+#: A link of Markdown, as descriptions of settings have it for the documents.
+_LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 class Flags(argparse.Namespace):
@@ -42,12 +46,7 @@ def parse_flags(argv: Sequence[str]) -> Flags:
 
 def flags_parser() -> argparse.ArgumentParser:
     """Return the parser of the flags."""
-    parser = argparse.ArgumentParser(
-        prog="torchserve-py",
-        description="Serve PyTorch models.",
-        epilog="Commands, each with its own --help: torchserve-py serve PATH ... serves files and"
-        " folders with defaults, torchserve-py init writes a first model, torchserve-py completion SHELL completes.",
-    )
+    parser = _Parser(prog="torchserve-py", description="Serve PyTorch models.")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("-v", "--version", action="store_true", help="print the version")
     action.add_argument("--start", action="store_true", help="start the server (what happens without any flag, too)")
@@ -66,6 +65,22 @@ def flags_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows the commands beside the flags, too; their modules are imported only for that."""
+
+    def format_help(self) -> str:
+        commands = [(name, module) for plugin in plugins() for name, module in plugin.commands.items()]
+        width = max(len(name) for name, _ in commands) + 2
+        lines = [f"  {name:{width}}{_first_sentence(module)}" for name, module in sorted(commands)]
+        return "\n".join([super().format_help(), "commands, each with its own --help:", *lines, ""])
+
+
+def _first_sentence(module: str) -> str:
+    """Return what a command does, from the description of its parser."""
+    description: str = importlib.import_module(module).parser().description
+    return description.partition(". ")[0].removesuffix(".")
+
+
 def _add_report(parser: argparse.ArgumentParser, flag: str, report: ReportOffer) -> None:
     if report.values is None:
         parser.add_argument(flag, dest=flag, action="store_true", help=report.help)
@@ -77,7 +92,7 @@ def _add_report(parser: argparse.ArgumentParser, flag: str, report: ReportOffer)
 
 def _add_setting(parser: argparse.ArgumentParser, name: str, source: Source, flag: str) -> None:
     names = (flag,) if source.short is None else (flag, source.short)
-    meaning = (server_settings().model_fields[name].description or "").replace("`", "")
+    meaning = _LINK.sub(r"\1", server_settings().model_fields[name].description or "").replace("`", "")
     if source.kind is FLAG:
         parser.add_argument(*names, dest=name, action="store_const", const="true", help=meaning)
     else:

@@ -1,8 +1,9 @@
 """What `torchserve-py serve` shows: what it says itself, and of the logs what models print, requests, what goes wrong.
 
-The log files have all.
+Probes, scrapes of metrics and the pages of the server itself are left out unless they fail. The log files have all.
 """
 
+import copy
 import logging
 import sys
 from typing import Final
@@ -12,10 +13,33 @@ from tqdm import tqdm
 from torchserve_py.features.log_files.formatters import JsonFormatter, LineFormatter
 from torchserve_py.features.log_files.handlers import Console, InThread
 from torchserve_py.logs import MODEL_LOGGER, access_log
+from torchserve_py.logs.line_logs import Batch
 
 _MODEL_LINES: Final = "%(message)s"
 _OTHER_LINES: Final = "%(level)s %(message)s"
 _ACCESS_LINES: Final = "%(asctime)s %(message)s"
+#: How the routes begin that are no request to a model: of probes, metrics, and the server's own pages.
+_OWN_ROUTES: Final = ("/ping", "/live", "/ready", "/v2/health", "/metrics", "/console", "/docs", "/openapi.json")
+
+
+class _RequestLines(LineFormatter):
+    """The lines of requests to models, and of all that failed."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record has such a line."""
+        return not isinstance(record.msg, Batch) or bool(_shown(record.msg).entries)
+
+    def format(self, record: logging.LogRecord) -> str:
+        if not isinstance(record.msg, Batch):
+            return super().format(record)
+        shown = copy.copy(record)
+        shown.msg = _shown(record.msg)
+        return super().format(shown)
+
+
+def _shown(batch: Batch[access_log.Entry]) -> Batch[access_log.Entry]:
+    entries = [(at, each) for at, each in batch.entries if each[4] >= 400 or not each[7].startswith(_OWN_ROUTES)]
+    return Batch(entries, batch.text_of, batch.more_of)
 
 
 class _Terminal(logging.Handler):
@@ -65,4 +89,11 @@ def show_less(log_format: str) -> None:
     for handler in logging.getLogger(access_log.LOGGER_NAME).handlers:
         for each in handler.handlers if isinstance(handler, InThread) else ():
             if isinstance(each, Console):
-                each.setFormatter(json_lines or LineFormatter(_ACCESS_LINES))
+                _show_requests(each, json_lines)
+
+
+def _show_requests(console: Console, json_lines: logging.Formatter | None) -> None:
+    lines = _RequestLines(_ACCESS_LINES)
+    console.setFormatter(json_lines or lines)
+    if json_lines is None:
+        console.addFilter(lines.filter)
