@@ -41,10 +41,19 @@ def test_links_lead_to_files_and_headings_that_exist(document: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{document.name}: {link}"
 
 
-def test_the_readme_lists_every_page() -> None:
-    linked = set(_LINK.findall((ROOT / "README.md").read_text()))
-    pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md") if page.name != "index.md"}
-    assert pages - linked == set()
+def test_the_home_of_the_documents_lists_every_page() -> None:
+    linked = set(_LINK.findall((ROOT / "docs" / "index.md").read_text()))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert pages - linked - {"index.md"} == set()
+
+
+def test_the_readme_is_short_and_its_figures_are_those_of_the_benchmarks() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(_LINK.findall(readme)) <= 8
+    figures = re.findall(r"[\d.,]+ (?:steps/s|req/s|ms|MB)\b", readme.partition("## How fast")[2])
+    assert len(figures) == 10
+    measured = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert [each for each in figures if f"| {each} (" not in measured] == []
 
 
 def test_the_navigation_of_the_site_has_every_page() -> None:
