@@ -13,6 +13,9 @@ from torchserve_py.settings.addresses import Address, parse_address
         ("http://host", Address("http", "host", 8081)),
         ("https://host", Address("https", "host", 8444)),
         ("http://host:0", Address("http", "host", 0)),
+        ("http://[::]:8080", Address("http", "::", 8080)),
+        ("https://[::1]", Address("https", "::1", 8444)),
+        ("http://[fe80::1%eth0]:1", Address("http", "fe80::1%eth0", 1)),
         ("unix:/tmp/inference.sock", Address("unix", path="/tmp/inference.sock")),
     ],
 )
@@ -21,7 +24,15 @@ def test_right_addresses(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "127.0.0.1:8080", "http://host:80/", "ftp://host", "http://:80", "http://[::1]:80", "unix:x", "unix:/"]
+    "text", ["http://[host]:80", "http://[127.0.0.1]:80", "http://[]", "http://[::1", "http://[::g]"]
+)
+def test_wrong_addresses_in_brackets(text):
+    with pytest.raises(ValueError, match="Invalid binding address: "):
+        parse_address(text, http_port=80, https_port=443)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "127.0.0.1:8080", "http://host:80/", "ftp://host", "http://:80", "http://::1:80", "unix:x", "unix:/"]
 )
 def test_wrong_addresses(text):
     with pytest.raises(ValueError, match="Invalid binding address: "):
@@ -38,6 +49,6 @@ def test_a_socket_path_that_the_system_cannot_bind_is_refused():
         parse_address("unix:/" + "x" * 107, http_port=80, https_port=443)
 
 
-@pytest.mark.parametrize("text", ["http://localhost:8080", "https://host:443", "unix:/tmp/a.sock"])
+@pytest.mark.parametrize("text", ["http://localhost:8080", "http://[::1]:8080", "https://host:443", "unix:/tmp/a.sock"])
 def test_an_address_is_shown_as_it_is_written(text):
     assert str(parse_address(text, http_port=80, https_port=443)) == text

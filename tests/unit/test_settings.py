@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from torchserve_py.doors.binding import HTTP_ADDRESSES
 from torchserve_py.features.operator_tools.print_config import report
 from torchserve_py.settings.addresses import Address
 from torchserve_py.settings.flags import parse_flags
@@ -210,7 +211,7 @@ def test_an_empty_list_of_allowed_urls_allows_none(home):
         (
             "inference_address=127.0.0.1:8080",
             "inference_address = 127.0.0.1:8080: Invalid binding address: 127.0.0.1:8080, it must be "
-            "http://host[:port], https://host[:port] or unix:/path, with a port below 65535",
+            "http://host[:port], https://host[:port] or unix:/path, with a port below 65535, IPv6 in brackets",
         ),
         (
             "blacklist_env_vars=(",
@@ -473,3 +474,14 @@ def test_settings_do_not_show_the_password():
 @pytest.mark.parametrize("value", ["7072", "http://127.0.0.1:7072", "http://localhost:7072/"])
 def test_a_port_may_be_written_as_the_url_of_this_machine(home, value):
     assert configure(home, f"grpc_inference_port={value}").effective["grpc_inference_port"].value == 7072
+
+
+def test_every_address_of_a_listener_takes_ipv6_in_the_file_and_in_the_environment(home):
+    listeners = [name for name in sources() if name.endswith("_address") and not name.startswith("ray")]
+    assert len(listeners) > 4
+    for name in listeners:
+        own = "http://" if name in HTTP_ADDRESSES else ""
+        file = f"enable_envvars_config=true\n{name}={own}[::1]{':81' if own else ''}\n"
+        for environ in ({}, {f"TS_{name.upper()}": f"{own}[::]{':82' if own else ''}"}):
+            found = getattr(configure(home, file, environ=environ).settings(), name)
+            assert getattr(found, "host", found) == ("::" if environ else "::1")

@@ -107,7 +107,10 @@ def _location(url: str) -> str:
 
 
 def _client(peer: object) -> str:
-    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unix")
+    if not isinstance(peer, tuple):
+        return str(peer or "unix")
+    host, port = peer[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 #: Takes the arguments of `note` as one entry.

@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Self
 
-_SYNTAX = re.compile(r"(?P<scheme>https?)://(?P<host>[^:/\s]+)(?::(?P<port>[0-9]+))?|unix:(?P<path>/.+)", re.IGNORECASE)
+_SYNTAX = re.compile(
+    r"(?P<scheme>https?)://(?P<host>\[[^\]/\s]+\]|[^\[\]:/\s]+)(?::(?P<port>[0-9]+))?|unix:(?P<path>/.+)", re.IGNORECASE
+)
 _PORT_LIMIT = 65535
 _MAX_UNIX_PATH = 107
 
@@ -40,13 +42,30 @@ class Address:
         return self == other and (self.is_unix or self.port != 0)
 
     def __str__(self) -> str:
-        return f"unix:{self.path}" if self.is_unix else f"{self.scheme}://{self.host}:{self.port}"
+        return f"unix:{self.path}" if self.is_unix else f"{self.scheme}://{in_url(self.host)}:{self.port}"
+
+
+def in_url(host: str) -> str:
+    """Return a host as a URL has it: an IPv6 address is in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def bare_host(text: str) -> str:
+    """Return a host without the brackets in which a URL has an IPv6 address.
+
+    Raises ValueError: there are brackets or colons, but no IPv6 address.
+    """
+    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if host != text or ":" in host:
+        IPv6Address(host)
+    return host
 
 
 def parse_address(text: str, *, http_port: int, https_port: int) -> Address:
     """Read ``http://host[:port]``, ``https://host[:port]`` or ``unix:/path``; the ports are those by default.
 
-    Raises ValueError: ``text`` is no such address, or its port is out of range; the message is TorchServe's.
+    An IPv6 address is in brackets. Raises ValueError: ``text`` is no such address, or its port is out of range; the
+    message is TorchServe's.
     """
     match = _SYNTAX.fullmatch(text)
     if match is None:
@@ -61,4 +80,7 @@ def parse_address(text: str, *, http_port: int, https_port: int) -> Address:
     port = int(match["port"]) if match["port"] else default_port
     if port >= _PORT_LIMIT:
         raise ValueError(f"Invalid port number: {match['port']}")
-    return Address(scheme, match["host"], port)
+    try:
+        return Address(scheme, bare_host(match["host"]), port)
+    except ValueError as error:
+        raise ValueError(f"Invalid binding address: {text} ({error})") from None

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from torchserve_py.settings.addresses import Address, parse_address
+from torchserve_py.settings.addresses import Address, bare_host, parse_address
 from torchserve_py.settings.log_config import is_log4j, read_log_config
 from torchserve_py.settings.model_spec import parse_model_specs
 from torchserve_py.settings.schemas.values import Parsed, integer
@@ -20,7 +20,10 @@ def address(*, http_port: int, https_port: int) -> Parsed:
     def read(text: str, _: Path) -> Address:
         return parse_address(text.strip(), http_port=http_port, https_port=https_port)
 
-    return Parsed("http://host[:port], https://host[:port] or unix:/path, with a port below 65535", read)
+    return Parsed(
+        "http://host[:port], https://host[:port] or unix:/path, with a port below 65535, IPv6 in brackets",
+        read,
+    )
 
 
 #: How TorchServe's own example of a stateful model writes a port.
@@ -80,6 +83,13 @@ def _route(text: str, _: Path) -> str:
     return text.strip()
 
 
+def _host(text: str, _: Path) -> str:
+    if not text.strip():
+        raise ValueError
+    return bare_host(text.strip())
+
+
+HOST = Parsed("a name or an address", _host)
 PORT = replace(_PORT, from_text=_port)
 PATH = Parsed("a path", _path)
 ROUTE = Parsed("the path of a URL, such as /predict, without braces and query", _route)

@@ -149,11 +149,14 @@ class Acceptor:
 async def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Listen at every address that a host name has; with port 0 at one free port.
 
-    The socket of ``::``, every IPv6 address, takes IPv4 as well, unless the name also has an IPv4 address.
+    The socket of ``::``, every IPv6 address, takes IPv4 as well, unless the name also has an IPv4 address. Where the
+    machine has no IPv6, ``::`` is every IPv4 address.
 
     Raises OSError: one of the addresses cannot be bound; then no socket stays open.
     """
     loop = asyncio.get_running_loop()
+    if host == "::" and not socket.has_dualstack_ipv6():
+        host = "0.0.0.0"  # noqa: S104 - every address is what is asked for
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     found = dict.fromkeys((family, address) for family, _, _, _, address in infos)
     takes_both = socket.has_dualstack_ipv6() and [address[0] for _, address in found] == ["::"]

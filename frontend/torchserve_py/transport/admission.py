@@ -11,7 +11,7 @@ import resource
 from collections import Counter
 from collections.abc import Callable
 from ipaddress import IPv6Network
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from torchserve_py.transport.refusal_counts import Refusal, Refusals
 
@@ -21,6 +21,9 @@ _MOST: Final = 1 << 20
 _RESERVE: Final = 16
 #: How many connections above its limit a listener has for probes; a further one ends the oldest of them.
 PROBES: Final = 16
+#: How a socket for both writes an address of IPv4 (RFC 4291, 2.5.5.2).
+_MAPPED: Final = "::ffff:"
+_LENGTH_OF_IPV4: Final = 2
 
 
 class ConnectionBudget:
@@ -151,6 +154,13 @@ class Admission:
                 del self._clients[client]
 
 
+def peer_of(address: Any) -> Any:
+    """Return the address of a transport's peer; an IPv4 one that a socket for both writes as IPv6 is as IPv4 has it."""
+    if isinstance(address, tuple) and len(address) > _LENGTH_OF_IPV4 and address[0].startswith(_MAPPED):
+        return address[0].removeprefix(_MAPPED), address[1]
+    return address
+
+
 def client_of(peer: object) -> str | None:
     """Return the name that all connections of one client share, see `client_at`; None for a client on a Unix socket."""
     return client_at(str(peer[0])) if isinstance(peer, tuple) else None
@@ -158,6 +168,6 @@ def client_of(peer: object) -> str | None:
 
 def client_at(host: str) -> str:
     """Return whom an address belongs to: itself, but for IPv6 its /64 network, which is the least that a site has."""
-    if ":" not in host or host.startswith("::ffff:"):
-        return host
+    if ":" not in host or host.startswith(_MAPPED):
+        return host.removeprefix(_MAPPED)
     return str(IPv6Network((host.partition("%")[0], 64), strict=False))

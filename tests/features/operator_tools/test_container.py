@@ -25,7 +25,7 @@ def test_sagemaker_serves_one_model(tmp_path: Path) -> None:
     environ = {"SM_MODEL_DIR": str(tmp_path), "SAGEMAKER_BIND_TO_PORT": "8000"}
     start = how_to_start(["serve"], environ)
     assert start.flags == ["--model-store", "model_store", "--models", f"model={tmp_path}"]
-    assert start.overrides["inference_address"] == start.overrides["management_address"] == "http://0.0.0.0:8000"
+    assert start.overrides["inference_address"] == start.overrides["management_address"] == "http://[::]:8000"
 
 
 def test_sagemaker_serves_several_models(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_vertex_gets_its_routes_and_does_not_repeat_those_that_are_there(tmp_pat
     start = how_to_start(["--models", "all"], {"AIP_HTTP_PORT": "9000", "AIP_PREDICT_ROUTE": "/v1/endpoints/1:predict"})
     assert config_of(start, own) == {
         "service_envelope": "body",
-        "inference_address": "http://0.0.0.0:9000",
+        "inference_address": "http://[::]:9000",
         "disable_token_authorization": "true",
         "allowed_hosts": "*",
         "predict_route": "/v1/endpoints/1:predict",
@@ -75,10 +75,10 @@ def test_kserve_with_a_configuration_keeps_all_of_it_but_the_address(tmp_path: P
     start = how_to_start([f"--model_dir={tmp_path}"], {})
     assert start.flags == ["--model-store", str(tmp_path / "model-store")]
     assert config_of(start, tmp_path / "none") == {
-        "inference_address": "http://0.0.0.0:8080",
+        "inference_address": "http://[::]:8080",
         "grpc_inference_port": "7070",
         "model_snapshot": "{}",
-        "grpc_inference_address": "0.0.0.0",
+        "grpc_inference_address": "::",
         "disable_token_authorization": "true",
         "allowed_hosts": "m.example",
     }

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import socket
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,9 @@ from tests.unit.doors.fake_serving import FakeModel, FakeServing
 from tests.unit.doors.fakes import ANY_PORT, FakeMetrics, make_settings
 
 from torchserve_py.doors import http_listeners
-from torchserve_py.doors.binding import ListenError
+from torchserve_py.doors.binding import HTTP_ADDRESSES, ListenError
 from torchserve_py.logs import access_log
-from torchserve_py.settings.addresses import Address
+from torchserve_py.settings.addresses import Address, parse_address
 
 
 async def free_port() -> int:
@@ -409,3 +410,25 @@ def test_closing_does_not_wait_for_a_client_that_reads_nothing(tmp_path, monkeyp
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(close_while_it_reads_nothing())
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+async def test_every_address_of_http_may_be_that_of_ipv6_and_clients_keep_theirs(start, caplog):
+    caplog.set_level("INFO", access_log.LOGGER_NAME)
+    everywhere = parse_address("http://[::]:0", http_port=0, https_port=0)
+    serving = await start(**dict.fromkeys(HTTP_ADDRESSES, everywhere), access_log=True)
+    for name in HTTP_ADDRESSES:
+        for host in ("127.0.0.1", "[::1]"):
+            url = f"http://{host}:{serving.doors.addresses[name].port}/ping"
+            async with serving.client.get(url) as answer:
+                assert answer.status in (200, 404)
+    access_log.flush()
+    clients = {record.client.rpartition(":")[0] for record in caplog.records if record.name == access_log.LOGGER_NAME}
+    assert clients == {"127.0.0.1", "[::1]"}
+
+
+async def test_every_ipv6_address_is_every_ipv4_one_where_there_is_no_ipv6(start, monkeypatch):
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    serving = await start(inference_address=Address("http", "::", 0))
+    async with serving.client.get(f"http://127.0.0.1:{serving.address().port}/ping") as answer:
+        assert answer.status == 200

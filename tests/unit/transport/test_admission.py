@@ -55,7 +55,7 @@ def test_an_ipv6_network_is_one_client() -> None:
 def test_a_client_has_one_name_on_all_its_connections() -> None:
     assert client_of(("10.0.0.1", 1)) == client_of(("10.0.0.1", 2)) == client_at("10.0.0.1") == "10.0.0.1"
     assert client_of(("fe80::1%eth0", 1, 0, 2)) == client_at("fe80::2") == "fe80::/64"
-    assert client_at("::ffff:10.0.0.1") == "::ffff:10.0.0.1"
+    assert client_at("::ffff:10.0.0.1") == client_of(("::ffff:10.0.0.1", 1, 0, 0)) == "10.0.0.1"
     assert client_of("/run/a-socket") is None
 
 

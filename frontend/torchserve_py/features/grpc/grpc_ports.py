@@ -9,6 +9,7 @@ from torchserve_py.doors.binding import ListenError
 from torchserve_py.features.grpc.grpc_settings import GrpcSettings
 from torchserve_py.features.tls.tls import TlsError, read_files
 from torchserve_py.features.tls.tls_settings import TlsSettings
+from torchserve_py.settings.addresses import in_url
 from torchserve_py.settings.table import Settings
 from torchserve_py.transport.acceptor import listening_sockets
 
@@ -39,8 +40,8 @@ def listen_error(setting: str, host: str, port: int, error: OSError) -> ListenEr
     """Return the error of a port that cannot be used."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     return ListenError(
-        f"{setting}: cannot listen at {host}:{port}: {reason}; stop what uses the address (another server?) or choose"
-        " another one"
+        f"{setting}: cannot listen at {in_url(host)}:{port}: {reason}; stop what uses the address (another server?)"
+        " or choose another one"
     )
 
 

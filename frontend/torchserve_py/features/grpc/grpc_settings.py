@@ -7,9 +7,9 @@ from torchserve_py.features.tls.needed_files import PEM_FILES, missing_files
 from torchserve_py.settings.schemas.values import MAX_LONG, choice, integer
 from torchserve_py.settings.table import (
     Effective,
+    Host,
     Milliseconds,
     MillisecondsFrom0,
-    Name,
     Number,
     Port,
     SettingsSection,
@@ -21,8 +21,8 @@ from torchserve_py.settings.table import (
 class GrpcSettings(SettingsSection):
     """The settings of the gRPC ports."""
 
-    grpc_inference_address: Name = setting("127.0.0.1", "host that the gRPC inference API binds to")
-    grpc_management_address: Name = setting("127.0.0.1", "host that the gRPC management API binds to")
+    grpc_inference_address: Host = setting("127.0.0.1", "host that the gRPC inference API binds to")
+    grpc_management_address: Host = setting("127.0.0.1", "host that the gRPC management API binds to")
     grpc_inference_port: Port = setting(7070, "port of the gRPC inference API")
     grpc_management_port: Port = setting(7071, "port of the gRPC management API")
     enable_grpc_ssl: Switch = setting(False, "use TLS for gRPC")

@@ -73,7 +73,7 @@ def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
 
 
 def _sagemaker(environ: Mapping[str, str]) -> Start:
-    address = f"http://0.0.0.0:{_port('SAGEMAKER_BIND_TO_PORT', environ)}"
+    address = f"http://[::]:{_port('SAGEMAKER_BIND_TO_PORT', environ)}"
     listen = {"inference_address": address, "management_address": address, "disable_token_authorization": "true"}
     if environ.get("SAGEMAKER_MULTI_MODEL", "").lower() == "true":
         return Start(["--model-store", _STORE], None, {**listen, "enable_model_api": "true"}, _DEFAULTS)
@@ -89,7 +89,7 @@ def _vertex(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
             " and upload the model without artifacts"
         )
     overrides = {
-        "inference_address": f"http://0.0.0.0:{_port('AIP_HTTP_PORT', environ)}",
+        "inference_address": f"http://[::]:{_port('AIP_HTTP_PORT', environ)}",
         "disable_token_authorization": "true",
     }
     health, predict = environ.get("AIP_HEALTH_ROUTE"), environ.get("AIP_PREDICT_ROUTE")
@@ -103,8 +103,8 @@ def _vertex(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
 
 def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Start:
     overrides = {
-        "inference_address": f"http://0.0.0.0:{_port('--http_port', named)}",
-        "grpc_inference_address": "0.0.0.0",  # noqa: S104 - other pods call it
+        "inference_address": f"http://[::]:{_port('--http_port', named)}",
+        "grpc_inference_address": "::",
         "disable_token_authorization": "true",
     }
     if "--grpc_port" in named:

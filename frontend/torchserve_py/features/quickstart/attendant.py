@@ -22,14 +22,14 @@ from torchserve_py.features.quickstart.unloaded_door import UnloadedFiles
 from torchserve_py.server import Server, Unservable
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import RegisterRequest, ServedModel, Serving
-from torchserve_py.settings.addresses import Address
+from torchserve_py.settings.addresses import Address, in_url
 from torchserve_py.settings.table import Settings
 
 _INTERVAL: Final = 0.1
 #: How often files are looked at, and how long they must rest after a change before they are read (seconds).
 _WATCH_INTERVAL: Final = 0.3
 #: The hosts that stand for all addresses of a machine, and how a client on it reaches them.
-_ALL_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound
+_ALL_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "localhost"}  # noqa: S104 - nothing is bound
 _EVERYWHERE: Final = ", and at all other addresses of this machine"
 _NO_MANAGEMENT_KEY: Final = "there is no management key that it would accept: set TS_MANAGEMENT_KEYS or keys_file"
 
@@ -197,7 +197,7 @@ def _url(address: Address) -> str:
     if address.is_unix:
         return str(address)
     host = _ALL_HOSTS.get(address.host, address.host)
-    return f"{address.scheme}://{f'[{host}]' if ':' in host else host}:{address.port}"
+    return f"{address.scheme}://{in_url(host)}:{address.port}"
 
 
 def _changed(served: ServedPath, before: Stamps, now: Stamps) -> str:

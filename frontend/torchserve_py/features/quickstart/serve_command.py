@@ -40,10 +40,19 @@ def parser() -> argparse.ArgumentParser:
         help="a Python file, a folder (handler, Truss, MLServer model), a .mar, or a model: .onnx, .joblib, .pkl",
     )
     parser.add_argument("--watch", action="store_true", help="load a model again when its files change")
-    parser.add_argument("--host", help="host to listen at, 127.0.0.1 by default; any other needs tokens")
+    parser.add_argument("--host", type=_host, help="host to listen at, 127.0.0.1 by default; any other needs tokens")
     parser.add_argument("--port", type=_number(0, 65535), help="port to listen at, 8080 by default; 0 takes a free one")
     parser.add_argument("--workers", type=_number(1, 1000), default=1, help="workers of each model, 1 by default")
     return parser
+
+
+def _host(text: str) -> str:
+    from torchserve_py.settings.addresses import bare_host
+
+    try:
+        return bare_host(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:

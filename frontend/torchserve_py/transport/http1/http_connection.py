@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from torchserve_py.transport.admission import Place, peer_of
 from torchserve_py.transport.http1.errors import BadMessage, BodyError, BodyMalformed, BodyTooSlow, ReaderStalled
 from torchserve_py.transport.http1.parser import MAX_PIECE, Head, RequestParser
 from torchserve_py.transport.http1.request import CONTINUE, Buffer, Request
@@ -27,7 +28,6 @@ from torchserve_py.transport.unread import Unread
 from torchserve_py.transport.unsent import unsent_size
 
 if TYPE_CHECKING:
-    from torchserve_py.transport.admission import Place
     from torchserve_py.transport.decompression import Decompressor
     from torchserve_py.transport.request_budget import RequestBudget
 
@@ -180,7 +180,7 @@ class HttpConnection(ClientTransport):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.peer = transport.get_extra_info("peername")
+        self.peer = peer_of(transport.get_extra_info("peername"))
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         self._server.opened(self)
         self._await_head()

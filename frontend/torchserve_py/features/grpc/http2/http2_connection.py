@@ -25,13 +25,13 @@ from torchserve_py.features.grpc.http2.grpc_messages import BadMessage
 from torchserve_py.features.grpc.http2.header_decoder import MAX_HEADER_LIST_SIZE, HeaderDecoder
 from torchserve_py.features.grpc.http2.request_head import TRAILERS, RequestHead
 from torchserve_py.features.grpc.http2.stream import Buffer, Progress, whole_response, write
+from torchserve_py.transport.admission import Place, peer_of
 from torchserve_py.transport.running_time import Deadline
 from torchserve_py.transport.turns import running_turns
 from torchserve_py.transport.unread import Unread, UnreadOfAll
 from torchserve_py.transport.unsent import unsent_size
 
 if TYPE_CHECKING:
-    from torchserve_py.transport.admission import Place
     from torchserve_py.transport.decompression import Decompressor
     from torchserve_py.transport.request_budget import RequestBudget
 
@@ -122,7 +122,7 @@ class Http2Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.peer = _grpc_name(transport.get_extra_info("peername"))
+        self.peer = _grpc_name(peer_of(transport.get_extra_info("peername")))
         settings = {
             frames.MAX_CONCURRENT_STREAMS: self.server.limits.streams,
             frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
