@@ -125,7 +125,7 @@ class HttpCall(Call):
             raise Refused(0) from error
         if "transfer-encoding: chunked" in head and not rest.endswith(b"0\r\n\r\n"):
             raise Refused(0, "it was cut off")
-        if b"Worker died" in rest:
+        if b"The worker that ran the request" in rest:
             raise Refused("Worker died")
         return rest
 
@@ -431,8 +431,8 @@ DOORS: list[Door] = [
         lambda message: message.partition(". ")[0] if isinstance(message, str) else None,
         config={"plugin_keys": PluginKeys((OpenpiKeys(openpi={}),))},
         part=lambda text: msgpack.packb({"actions": text}),
-        failed="Worker died.",
-        overloaded='Model "m" has no worker to serve inference request',
+        failed="The worker that ran the request has ended; the log of the model may say more.",
+        overloaded='Model "m" has 100 requests waiting already (jobQueueSize).',
         expired="The request expired before a worker could run it.",
     ),
     Session(

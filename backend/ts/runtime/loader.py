@@ -20,6 +20,9 @@ from ts.runtime.worker_observer import observers_of
 from ts.service import EntryPoint, Service
 
 _BUILT_IN = "ts.torch_handler"
+_BASE_HANDLER = "ts.torch_handler.base_handler"
+#: How handlers that are based on that module get batches of another protocol.
+_BATCHES = "ts.torch_handler.open_inference_batches"
 _ENVELOPES = "ts.torch_handler.request_envelope"
 #: ``inspect.CO_COROUTINE``: the code is that of an ``async def``.
 _COROUTINE_FLAG = 0x80
@@ -40,8 +43,10 @@ def load_service(load: Load, wait_for: Callable[[Awaitable[Any]], Any] | None = 
     if getattr(instance, "is_stateful", False) and not load["sequences"]:
         raise LoadError(f"The parameter state in {load['handler']} needs sequenceBatching: true in model-config.yaml.")
     _check_kind(entry_point, load["handler"], asynchronous=wait_for is not None)
+    whole_batches = not (load["continuous"] or load["asynchronous"])
+    if not load["envelope"] and whole_batches and _BASE_HANDLER in sys.modules:
+        entry_point = importlib.import_module(_BATCHES).in_rows(instance, entry_point)
     if load["envelope"]:
-        whole_batches = not (load["continuous"] or load["asynchronous"])
         entry_point = _wrap_in_envelope(load["envelope"], entry_point, whole_batches=whole_batches)
     service = Service(
         load["model_name"],

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ts.jobs.errors import Failure, HandlerFailed, wire_text
+from ts.jobs.json_values import json_text
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import ResultRow
 
@@ -21,7 +22,8 @@ def encode_body(value: Any) -> Buffer:
     """Return one element of a handler's result as the bytes of a response body.
 
     ``bytes`` and ``bytearray`` go out as they are, ``str`` as UTF-8, a ``torch.Tensor`` as ``torch.save`` writes it,
-    any other value as JSON indented by two spaces. Raises HandlerFailed: the value cannot be encoded.
+    any other value as JSON indented by two spaces, see `ts.jobs.json_values`. Raises HandlerFailed: the value cannot be
+    encoded.
     """
     if isinstance(value, _BODIES):
         return value
@@ -67,18 +69,18 @@ def failed_row(job_id: str, failure: Failure) -> ResultRow:
 
 
 def _json(value: Any) -> str:
-    """Return ``json.dumps(value, indent=2)``.
+    """Return ``json.dumps(value, indent=2)``, with what `json_text` adds.
 
     The standard encoder falls back to slow Python code when it has to indent. For flat lists and dicts, which most
     results are, its fast code with other separators gives the same text.
     """
     flat_list = isinstance(value, list)
-    if value and (flat_list or isinstance(value, dict)):
+    if (flat_list or isinstance(value, dict)) and value:
         members = value if flat_list else [*value.values(), *value]
         if all(type(member) in _SCALARS for member in members):
-            text = json.dumps(value, separators=(",\n  ", ": "))
+            text = json_text(value, separators=(",\n  ", ": "))
             return f"{text[0]}\n  {text[1:-1]}\n{text[-1]}"
-    return json.dumps(value, indent=2)
+    return json_text(value, indent=2)
 
 
 def error_status(code: Any) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 import torch
 
+from ts.handler_utils.weights_type import in_type_of_weights
 from ts.jobs.device_copies import Device, to_device
 from ts.utils.util import check_valid_pt2_backend
 
@@ -58,8 +59,22 @@ class Computing:
         return model
 
     def run(self, model: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return what a model makes of a batch: one tensor, or a list of several. Numbers are at least FP32."""
+        """Return what a model makes of a batch: one tensor, or a list of several. Numbers are at least FP32.
+
+        A model that fails with numbers of another type than its weights gets them in that type.
+        """
         placed = [self._placed(each) for each in data] if isinstance(data, list) else self._placed(data)
+        try:
+            return self._run(model, placed, *args, **kwargs)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, AssertionError):  # an exported model asserts its types
+            fitting = in_type_of_weights(model, placed)
+            if fitting is None:
+                raise
+        return self._run(model, fitting, *args, **kwargs)
+
+    def _run(self, model: Any, placed: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode():
             if self.dtype is not None:
                 return _as_float32(model(placed, *args, **kwargs))

@@ -4,13 +4,16 @@ import importlib
 import os
 import pickle
 import zipfile
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from ts.jobs.search_path import refuse_taken_name
 from ts.utils.optional_packages import missing_package
 from ts.utils.util import list_classes_from_module
+
+#: The names of numpy for ONNX Runtime's types of floating point.
+_ONNX_FLOATS: Final = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
 
 
 def load_eager_model(
@@ -97,9 +100,16 @@ def load_onnx_session(path: str, map_location: str | None, threads: int) -> Any:
 
 
 def run_onnx_session(session: Any, data: torch.Tensor) -> Any:
-    """Return what an ONNX Runtime session with one input makes of ``data``: a tensor, or a list of several."""
+    """Return what an ONNX Runtime session with one input makes of ``data``: a tensor, or a list of several.
+
+    Numbers are converted to the input's type of floating point.
+    """
     (tensor_input,) = session.get_inputs()
-    outputs = [torch.from_numpy(output) for output in session.run(None, {tensor_input.name: data.cpu().numpy()})]
+    array = data.cpu().numpy()
+    wanted = _ONNX_FLOATS.get(tensor_input.type)
+    if wanted is not None and array.dtype.name != wanted:
+        array = array.astype(wanted)
+    outputs = [torch.from_numpy(output) for output in session.run(None, {tensor_input.name: array})]
     return outputs[0] if len(outputs) == 1 else outputs
 
 

@@ -29,6 +29,9 @@ class VisionHandler(BaseHandler, ABC):
             lift_pixel_limit()
         import_captum_ahead()
 
+    #: Those of an image in numbers: channels, height and width.
+    row_dimensions = 3
+
     @functools.cached_property
     def ig(self) -> Any:
         """Captum's ``IntegratedGradients`` of the model."""

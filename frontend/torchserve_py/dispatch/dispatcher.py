@@ -384,7 +384,11 @@ class Dispatcher(ReaderEvents):
         if self._workers.get(worker.id) is not worker:
             return
         now = self.now()
-        lost = LostRequests(worker.id, [*self.jobs_of(worker).values()])
+        jobs = [*self.jobs_of(worker).values()]
+        lost = LostRequests(worker.id, jobs)
+        for job in jobs:
+            if job.parts is not None:
+                job.parts.lost_with(worker.ended)
         effects = self.scheduler.worker_lost(worker.id, worker.loss_cause, now)
         lost.log()
         del self._workers[worker.id]

@@ -14,9 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, final
+from typing import Any, ClassVar, Final, Protocol, final
 
 from torchserve_py.doors.failures import INVALID_KEY, DoorError, Failure, failure_of, failure_of_job, handler_failure
+from torchserve_py.doors.own_words import in_own_words
 from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent, Answer, Headers, Responses, failure_body
 from torchserve_py.jobs.inference_request import SequenceRequest
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
@@ -34,9 +35,19 @@ _STREAM_HEADER: Final = ("ts_stream_next", "true")
 class Dialect:
     """The part of an API's dialect that is the same for HTTP and gRPC."""
 
+    #: Whether its clients know TorchServe's sentences for failures; all others read what has happened.
+    has_torchserve_words: ClassVar[bool] = False
+
+    def tells_exceptions(self) -> bool:
+        """Return whether clients may read which exception has kept a model from being loaded."""
+        return True
+
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
         """Return the failure for a job that ended without (the rest of) an answer."""
         failure = failure_of_job(cause, exchange.name, exchange.version, exchange.parts.sequence_id, exchange.model)
+        if not self.has_torchserve_words:
+            end, tells_exceptions = exchange.parts.worker_end, self.tells_exceptions()
+            failure = in_own_words(failure, cause, exchange.model, end, tells_exceptions=tells_exceptions)
         if (exceeded := exchange.parts.exceeded) is not None:
             return failure._replace(message=exceeded.message, retry_after=exceeded.retry_after)
         if cause is not Cause.outcome_unknown:
@@ -250,6 +261,8 @@ class TorchServeDialect(HttpDialect):
 
     Failures are TorchServe's JSON. Answers name the sequence in a header: the server may have chosen the id.
     """
+
+    has_torchserve_words: ClassVar[bool] = True
 
     def __init__(self, sequence_header: str = "") -> None:
         self._sequence_header = sequence_header

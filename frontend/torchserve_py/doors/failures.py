@@ -309,16 +309,6 @@ _OVERLOAD: Final = frozenset(
 )
 
 
-def in_own_words(failure: Failure, cause: Cause, served: ServedModel | None) -> Failure:
-    """Return the failure of a job for APIs where TorchServe's words for a lack of room would help nobody."""
-    if cause is not Cause.sequence_capacity or served is None:
-        return failure
-    count = served.open_sequences()
-    are = "sequence is" if count == 1 else "sequences are"
-    text = f"{count} {are} open, as many as maxNumSequence allows; raise it in model-config.yaml."
-    return failure._replace(message=text)
-
-
 def failure_of_job(
     cause: Cause,
     model: str,

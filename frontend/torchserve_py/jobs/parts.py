@@ -102,6 +102,8 @@ class Part(NamedTuple):
     news: SequenceNews | None = None
 
 
+#: How long the client of a job that was lost with its worker waits for the reason (seconds).
+_END_SECONDS: Final = 0.5
 _FIELDS: Final = len(Part._fields)
 _NEWS: Final = Part._fields.index("news")
 _NEWS_TYPES: Final = [str, list, str, str, int, str, int]
@@ -182,7 +184,7 @@ class Parts:
     """
 
     __slots__ = (
-        *("_buffer", "_copy_to", "_failure", "_reader", "_on_first", "_waiter"),
+        *("_buffer", "_copy_to", "_failure", "_reader", "_on_first", "_waiter", "_worker_end"),
         *("buffered_bytes", "ended", "exceeded", "inputs", "job_id", "sequence_id", "trace_id", "version"),
     )
 
@@ -204,9 +206,20 @@ class Parts:
         #: The size of the parts that have arrived and were not read yet.
         self.buffered_bytes = 0
         self._failure: Cause | None = None
+        self._worker_end: asyncio.Future[str] | None = None
         self._waiter: asyncio.Future[Part] | None = None
         self._on_first: Callable[[Part | Cause], None] | None = None
         self._copy_to: Callable[[Part | Cause | None], None] | None = None
+
+    @property
+    def worker_end(self) -> str:
+        """How the worker ended that was lost with the job, as in ``exited with code 1``; empty if that is unknown."""
+        end = self._worker_end
+        return "" if end is None or not end.done() or end.cancelled() else end.result()
+
+    def lost_with(self, worker_end: asyncio.Future[str]) -> None:
+        """Note that a worker was lost with the job, and what tells how it has ended. Called by the dispatcher."""
+        self._worker_end = worker_end
 
     def copy_to(self, take: Callable[[Part | Cause | None], None]) -> None:
         """Call ``take``, too, with each part to come, the cause of a failure, or None if the reader leaves early.
@@ -305,11 +318,25 @@ class Parts:
         self.buffered_bytes += len(part.body)
 
     def fail(self, cause: Cause) -> None:
-        """End the job without an answer; parts that have arrived can still be read. Called by the dispatcher."""
+        """End the job without an answer; parts that have arrived can still be read. Called by the dispatcher.
+
+        The reader of a job that was lost with its worker is told a moment later, once it is known how that ended.
+        """
         self.ended = True
-        self._failure = cause
         if self._copy_to is not None:
             self._copy_to(cause)
+        end = self._worker_end
+        if cause is not Cause.worker_died or end is None or end.done():
+            self._tell(cause)
+            return
+        end.add_done_callback(lambda _: self._tell(cause))
+        asyncio.get_running_loop().call_later(_END_SECONDS, self._tell, cause)
+
+    def _tell(self, cause: Cause) -> None:
+        """Let the reader know of a failure, unless it does."""
+        if self._failure is not None:
+            return
+        self._failure = cause
         if self._on_first is not None:
             on_first, self._on_first = self._on_first, None
             on_first(cause)

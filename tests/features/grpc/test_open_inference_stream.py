@@ -61,7 +61,7 @@ async def test_a_failure_is_told_and_the_call_goes_on(start):
     assert [message.error_message for message in messages] == [
         "as it was told",
         "Model not found: other",
-        "Worker died.",
+        "The worker that ran the request has ended; the log of the model may say more.",
         "",
         messages[4].error_message,
     ]

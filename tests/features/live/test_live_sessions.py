@@ -82,7 +82,8 @@ async def test_parts_of_streams_errors_and_answers_come_in_the_order_of_steps(li
         (3, False, "third"),
     ]
     assert got[0]["headers"] == {"Content-Type": "text/plain"}
-    assert got[2] == {"step": 2, "error": {"status": 500, "cause": "worker_died", "message": "Worker died."}}
+    message = "The worker that ran the request has ended; the log of the model may say more."
+    assert got[2] == {"step": 2, "error": {"status": 500, "cause": "worker_died", "message": message}}
 
 
 async def test_only_so_many_steps_are_on_their_way(live: Open) -> None:

@@ -101,10 +101,10 @@ async def test_compressed_responses(serving, accepts, encoding):
 @pytest.mark.parametrize(
     ("cause", "status", "error"),
     [
-        (Cause.no_worker, 503, "Model noop is not ready yet."),
-        (Cause.queue_full, 503, "job_queue_size"),
-        (Cause.worker_died, 503, "Worker died"),
-        (Cause.response_timeout, 504, "Worker died"),
+        (Cause.no_worker, 503, 'Model "noop" has no worker that takes requests.'),
+        (Cause.queue_full, 503, "jobQueueSize"),
+        (Cause.worker_died, 503, "The worker that ran the request has ended"),
+        (Cause.response_timeout, 504, "no response within 120 s"),
         (Cause.sequence_expired, 410, "expired"),
         (Cause.draining, 503, "shutting down"),
     ],

@@ -85,7 +85,7 @@ async def test_a_model_whose_workers_fail_to_start_keeps_nobody_waiting(start):
     serving = await start(FakeServing([failing]))
     answer = await serving.request("POST", INFER, data=b"x")
     assert (answer.status, answer.headers["ts-error-cause"]) == (503, "no_worker")
-    assert answer.json() == {"error": "Model noop is not ready: its workers fail to start."}
+    assert answer.json() == {"error": 'Model "noop" has no worker that takes requests.'}
     assert failing.calls == []
 
 

@@ -84,7 +84,7 @@ async def test_a_failure_within_a_stream_is_raised(serving: OpenDoors, client: A
     stream = await client.chat.completions.create(model="llm", messages=[], stream=True)
     assert (await anext(stream)).choices[0].delta.content == "Hal"
     serving.registry.model.calls[0].parts.fail(Cause.worker_died)
-    with pytest.raises(openai.APIError, match="Worker died"):
+    with pytest.raises(openai.APIError, match="The worker that ran the request"):
         await anext(stream)
 
 

@@ -34,6 +34,8 @@ class _Process:
         self.id, self.worker, self.dispatcher = worker_id, worker, dispatcher
         self.sent_at, self.paused = 0.0, False
         self.loss_cause = Cause.worker_died
+        self.ended: asyncio.Future[str] = asyncio.Future()
+        self.ended.set_result("was killed by SIGKILL")
         self._ended: list[EndedSequence] = []
 
     def send(self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> None:

@@ -28,6 +28,8 @@ class FakeWorker:
         self.dispatcher = dispatcher
         self.sent_at = 0.0
         self.loss_cause = Cause.worker_died
+        self.ended: asyncio.Future[str] = asyncio.Future()
+        self.ended.set_result("exited with code 3")
         self.batches: list[list[str]] = []
         self.ahead: list[list[str]] = []
         self.cancelled: list[str] = []

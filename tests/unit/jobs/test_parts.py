@@ -122,3 +122,26 @@ async def test_giving_up_after_the_end_does_nothing(parts: Parts, reader: Reader
     end(parts)
     parts.cancel()
     assert reader.gave_up_count == 0
+
+
+async def test_who_loses_a_job_with_its_worker_is_told_how_that_ended(parts: Parts) -> None:
+    end: asyncio.Future[str] = asyncio.Future()
+    parts.lost_with(end)
+    parts.fail(Cause.worker_died)
+    next_part = asyncio.ensure_future(parts.next())
+    await asyncio.sleep(0)
+    assert parts.ended
+    assert not next_part.done()
+    end.set_result("exited with code 3")
+    with pytest.raises(JobFailed):
+        await next_part
+    assert parts.worker_end == "exited with code 3"
+
+
+async def test_nobody_waits_long_for_the_end_of_a_worker(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchserve_py.jobs.parts._END_SECONDS", 0)
+    parts.lost_with(asyncio.Future())
+    parts.fail(Cause.worker_died)
+    with pytest.raises(JobFailed):
+        await parts.next()
+    assert parts.worker_end == ""

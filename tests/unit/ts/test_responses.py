@@ -1,13 +1,16 @@
 """From what a handler returns to response bodies."""
 
 import json
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ts.jobs.errors import Failure
+from ts.jobs.json_values import plain
 from ts.runtime.result_bodies import encode_body, error_status
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -34,7 +37,27 @@ def test_the_type_of_an_element_decides_its_body(value: Any, body: bytes) -> Non
 
 @given(values.filter(lambda value: not isinstance(value, str)))
 def test_everything_else_is_json_as_the_standard_library_indents_it(value: Any) -> None:
-    assert encode_body(value) == json.dumps(value, indent=2).encode()
+    assert encode_body(value) == json.dumps(plain(value), indent=2).encode()
+
+
+def test_numbers_of_numpy_are_numbers_and_what_json_lacks_is_null() -> None:
+    result = {
+        "one": np.float32(0.5),
+        "many": [np.int64(2), np.array([[1.5, math.nan]]), (np.bool_(True), math.inf)],
+        np.int64(7): -math.inf,
+    }
+    expected = {"one": 0.5, "many": [2, [[1.5, None]], [True, None]], "7": None}
+    assert json.loads(encode_body(result), parse_constant=pytest.fail) == expected
+    assert json.loads(encode_body([np.float32(0.5), math.nan])) == [0.5, None]
+    assert json.loads(encode_body(np.arange(2))) == [0, 1]
+
+
+@pytest.mark.torch
+def test_numbers_of_torch_are_numbers_within_a_result() -> None:
+    import torch
+
+    weights = torch.tensor([0.5, math.nan], dtype=torch.bfloat16, requires_grad=True)
+    assert json.loads(encode_body({"a": torch.tensor(3), "b": [weights]})) == {"a": 3, "b": [[0.5, None]]}
 
 
 class Untellable(dict[str, Any]):

@@ -155,23 +155,25 @@ def _module(module: Any) -> ServedObject:
     """
     import torch
 
+    from ts.handler_utils.weights_type import in_type, looks_up, type_of_weights
+
     module.eval()
     parameters = inspect.signature(module.forward).parameters
     needed = [name for name, each in parameters.items() if each.default is _EMPTY and each.kind in _NAMED]
     if not needed or any(each.default is _EMPTY and each.kind not in _NAMED for each in parameters.values()):
         raise LoadError(f"{type(module).__name__}.forward must name its tensors; it has {', '.join(parameters)}")
     place = {"device": torch.device("cpu")}
-    embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-    looks_up = any(isinstance(each, embeddings) for each in module.modules())
-
-    def cast(tensor: Any, dtype: Any) -> Any:
-        is_number = tensor.is_floating_point() or not (looks_up or tensor.dtype is torch.bool)
-        return tensor.to(place["device"], dtype if is_number else None)
+    keeps_integers = looks_up(module)
 
     def call(**tensors: Any) -> Any:
-        dtype = next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
+        dtype, device = type_of_weights(module), place["device"]
         with torch.inference_mode():
-            return module(**{name: cast(each, dtype) for name, each in tensors.items()})
+            return module(
+                **{
+                    name: in_type(each, dtype, keeps_integers=keeps_integers).to(device)
+                    for name, each in tensors.items()
+                }
+            )
 
     def setup(device: str) -> None:
         place["device"] = torch.device(device)

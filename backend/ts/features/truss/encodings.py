@@ -7,8 +7,6 @@ both directions: unpickling runs code of the sender's choice.
 
 import datetime
 import decimal
-import json
-import math
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,6 +16,7 @@ import msgpack
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from ts.jobs.json_values import array_value, json_text
 from ts.protocol.backed_msgpack import unpack
 
 #: What is wrong where the package itself finds no words.
@@ -37,47 +36,16 @@ def to_json(value: Any) -> bytes:
         ValueError: It holds itself.
         RecursionError: It is nested too deeply.
     """
-    try:
-        return _encode_json(value).encode()
-    except (TypeError, ValueError):
-        # A number that JSON does not know, or a key that is one of numpy's: rare enough to try the fast way first.
-        return _encode_json(plain(value)).encode()
+    return json_text(value, json_value).encode()
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return plain values for a value that Python's encoder does not know."""
-    numpy = sys.modules.get("numpy")  # a value can only be one of numpy's if the model has imported it
-    if numpy is not None:
-        if isinstance(value, numpy.generic):
-            return value.item()
-        if isinstance(value, numpy.ndarray):
-            return value.tolist()
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, _AS_TEXT):
         return to_jsonable_python(value)
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
-
-
-_encode_json = json.JSONEncoder(allow_nan=False, default=_json_value).encode
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` as dicts, lists, text, numbers and null (for NaN). Raises TypeError: JSON has no form for it."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, dict):
-        return {_plain_key(key): plain(member) for key, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(member) for member in value]
-    return plain(_json_value(value))
-
-
-def _plain_key(key: Any) -> Any:
-    numpy = sys.modules.get("numpy")
-    return key.item() if numpy is not None and isinstance(key, numpy.generic) else key
+    return array_value(value)
 
 
 _UNSUPPORTED: Final = "unsupported payload"

@@ -14,11 +14,12 @@ from pydantic import BaseModel
 from ts.features.open_inference.receive import receive
 from ts.features.open_inference.tensors import flat_list
 from ts.features.open_inference.types import InferenceResponse, Received, Tensor
-from ts.features.truss.encodings import plain
+from ts.features.truss.encodings import json_value
 from ts.features.truss.reply import CLIENT_ERROR, SERVER_ERROR, Answer, Problem
 from ts.features.truss.request_forms import Form, validate
 from ts.handler_utils.asgi_scope import pseudo_header
 from ts.jobs.errors import Failure
+from ts.jobs.json_values import plain
 from ts.protocol.datatypes import FLOATS
 from ts.protocol.frames import Buffer
 from ts.protocol.messages import InferRow
@@ -108,7 +109,7 @@ def _tensor(name: str, value: Any) -> Tensor:
 
     if isinstance(value, bytes | bytearray | memoryview):
         return Tensor(name, "BYTES", [1], [bytes(value)])
-    array = np.atleast_1d(value if isinstance(value, np.ndarray | np.generic) else _array(np, plain(value)))
+    array = np.atleast_1d(value if isinstance(value, np.ndarray | np.generic) else _array(np, plain(value, json_value)))
     return tensor_of(name, array)
 
 

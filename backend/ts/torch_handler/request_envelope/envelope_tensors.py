@@ -4,11 +4,11 @@ numpy is imported when the first numeric tensor comes; results may be numpy arra
 imported for it.
 """
 
-import json
 import sys
 from typing import Any, Final
 
 from ts.handler_utils.shapes import count_of, shown
+from ts.jobs.json_values import json_text, plain
 from ts.protocol.datatypes import DATATYPES, OF_NUMPY
 from ts.utils.util import PredictionException
 
@@ -67,6 +67,9 @@ def write_tensor(name: str, result: Any) -> dict[str, Any]:
             return _tensor(name, datatype, list(result.shape) or [1], result.flatten().tolist())
         result = result.tolist()
     values, shape = _flattened(result)
+    if any(hasattr(each, "tolist") for each in values):  # numbers of numpy or torch, or lists of arrays
+        result = plain(result)
+        values, shape = _flattened(result)
     datatype = _common_type(values)
     if datatype is not None:
         return _tensor(name, datatype, shape, values)
@@ -112,6 +115,6 @@ def _text(result: Any) -> str:
     try:
         if isinstance(result, bytes | bytearray):
             return result.decode()
-        return json.dumps(result)
+        return json_text(result)
     except (TypeError, ValueError) as error:
         raise PredictionException("Unsupported model output data type.", 503) from error

@@ -5,10 +5,10 @@ An instance ``{"b64": text}`` is binary data in base64.
 
 import base64
 import binascii
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from ts.jobs.json_values import json_text
 from ts.torch_handler.request_envelope.base import RequestEnvelope, member
 from ts.utils.util import PredictionException
 
@@ -22,7 +22,7 @@ class JSONEnvelope(RequestEnvelope):
     def write_response(self, results: list[Any], index: int) -> str:
         """Return the predictions as JSON. Raises PredictionException: JSON cannot represent a result."""
         try:
-            return json.dumps({"predictions": results})
+            return json_text({"predictions": results})
         except (TypeError, ValueError) as error:
             raise PredictionException("Unsupported model output data type.", 503) from error
 

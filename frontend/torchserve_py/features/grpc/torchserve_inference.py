@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from grpc import StatusCode
 from grpc.aio import EOF
@@ -57,6 +57,8 @@ _NOT_QUEUED: Final = frozenset(
 
 class TorchServeMessages(GrpcDialect):
     """TorchServe's gRPC API. Every message names the sequence: the server may have chosen the id."""
+
+    has_torchserve_words: ClassVar[bool] = True
 
     def refusal(self, error: Exception) -> Refusal:
         failure = failure_of(error)

@@ -8,7 +8,8 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from torchserve_py.doors.exchange import Exchange
-from torchserve_py.doors.failures import MEMORY_RUNS_OUT, UNAVAILABLE, DoorError, Failure, unsupported
+from torchserve_py.doors.failures import UNAVAILABLE, DoorError, Failure, unsupported
+from torchserve_py.doors.own_words import in_own_words
 from torchserve_py.doors.requests import DEFLATE, GZIP
 from torchserve_py.doors.responses import Headers
 from torchserve_py.jobs.parts import Part
@@ -38,10 +39,8 @@ def error_body(message: str, status: int, details: bytes | bytearray = b"") -> b
 def refuse_if_failing(serving: Serving, model: ServedModel) -> None:
     """Raise DoorError if none of the model's workers could load it at the last attempt."""
     if serving.fails_to_load(model):
-        message = f"Model {model.name} is not ready: its workers fail to start."
-        if model.lacks_memory():
-            message = f"Model {model.name} is not ready{MEMORY_RUNS_OUT}"
-        raise DoorError(Failure(503, UNAVAILABLE, message, Cause.no_worker.value))
+        failed = Failure(503, UNAVAILABLE, "", Cause.no_worker.value)
+        raise DoorError(in_own_words(failed, Cause.no_worker, model))
 
 
 @lru_cache(maxsize=64)

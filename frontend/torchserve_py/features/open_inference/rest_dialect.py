@@ -18,8 +18,6 @@ from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import ModelAwaited, ModelNotFound, ModelVersionNotFound
 
-#: Causes for which the protocol's clients expect another status than TorchServe's.
-_STATUSES: Final = {Cause.worker_died: 503, Cause.response_timeout: 504}
 #: Causes that mean overload; the text endpoints answer with 429 then.
 _OVERLOADED: Final = frozenset(
     (Cause.queue_full, Cause.overloaded, Cause.not_loaded, Cause.sequence_queue_full, Cause.sequence_capacity)
@@ -48,17 +46,7 @@ class CustomDialect(HttpDialect):
 
     def ended(self, exchange: Exchange, cause: Cause) -> Failure:
         failure = super().ended(exchange, cause)
-        name, version, message = exchange.name, exchange.version, failure.message
-        named = f"Model {name}" if version is None else f"Model {name} with version {version}"
-        if cause is Cause.no_worker:
-            message = f"{named} is not ready yet."
-        elif cause is Cause.queue_full:
-            message = f"{named} has as many requests waiting as it may have (job_queue_size)."
-        elif cause is Cause.sequence_queue_full:
-            message = f"The sequence has as many requests waiting as it may have ({named}: maxSequenceJobQueueSize)."
-        elif cause is Cause.sequence_capacity:
-            message = f"{named} has as many open sequences as it may have (maxNumSequence)."
-        return failure._replace(status=_STATUSES.get(cause, failure.status), message=message)
+        return failure._replace(status=503) if cause is Cause.worker_died else failure
 
 
 #: The dialect of the paths under ``/v2``, except those for inference.

@@ -13,8 +13,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from torchserve_py.doors.exchange import Exchange, HttpDialect, HttpExchange
-from torchserve_py.doors.failures import DoorError, Failure, in_own_words
+from torchserve_py.doors.exchange import HttpDialect, HttpExchange
+from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.doors.model_index import ModelIndex
 from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation
 from torchserve_py.doors.requests import inference_of, model_in, split_path
@@ -24,7 +24,6 @@ from torchserve_py.doors.sequences import SequenceHeaders, claim_of
 from torchserve_py.features.openai.openai_keys import ANY_NAME, names_of
 from torchserve_py.jobs.inference_request import SequenceRequest
 from torchserve_py.jobs.parts import Part
-from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.request import Request
 
@@ -52,9 +51,6 @@ PATHS: Final = tuple(_OPERATIONS)
 
 class OpenAIDialect(HttpDialect):
     """Errors are ``{"error": {…}}``; within a stream, an event of that shape, which OpenAI's clients raise."""
-
-    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        return in_own_words(super().ended(exchange, cause), cause, exchange.model)
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
         return Answer(failure.status, _error(failure), (JSON_TYPE,))

@@ -8,14 +8,12 @@ signature, see `ts.features.served_functions.invalid_values`. Answers and stream
 import json
 import os
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from torchserve_py.doors.exchange import Exchange, HttpExchange, TorchServeDialect
-from torchserve_py.doors.failures import INVALID_REQUEST, Failure, failure_of, in_own_words, starts_again
+from torchserve_py.doors.exchange import HttpExchange, TorchServeDialect
+from torchserve_py.doors.failures import INVALID_REQUEST, Failure, failure_of
 from torchserve_py.doors.responses import Answer, to_json
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
-from torchserve_py.scheduling.effects import Cause
-from torchserve_py.serving.serving import seconds_until
 from ts.serve_decorator import DEVELOPMENT_VARIABLE
 
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -28,22 +26,17 @@ _WRONG_METHOD: Final = "MethodNotAllowedException"
 class ProblemDialect(TorchServeDialect):
     """Words failures as problem details, with the status that HTTP has for them."""
 
+    has_torchserve_words: ClassVar[bool] = False
+
+    def tells_exceptions(self) -> bool:
+        return DEVELOPMENT_VARIABLE in os.environ
+
     def refusal(self, error: Exception) -> Failure:
         failure = failure_of(error)
         if failure.status == 400 and failure.cause == INVALID_REQUEST:
             return failure._replace(status=422)
         if (failure.status, failure.message, failure.cause) == _RAISED:  # nothing that a later attempt would help
             return failure._replace(status=500, message="The model's code has raised an exception; its log says which.")
-        return failure
-
-    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        failure = in_own_words(super().ended(exchange, cause), cause, exchange.model)
-        if cause is Cause.no_worker and exchange.model is not None and (why := exchange.model.load_failure()):
-            told = f": {why}" if DEVELOPMENT_VARIABLE in os.environ else "; the log says why."
-            starts_at = exchange.model.starts_at()
-            stop = "" if told.endswith(".") else "."
-            again = "" if starts_at is None else f"{stop} {starts_again(seconds_until(starts_at))}"
-            return failure._replace(message=f"The model {exchange.name!r} cannot be loaded{told}{again}")
         return failure
 
     def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:

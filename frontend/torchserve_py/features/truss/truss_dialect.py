@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from torchserve_py.doors.exchange import Exchange, HttpDialect, HttpExchange
+from torchserve_py.doors.exchange import HttpDialect, HttpExchange
 from torchserve_py.doors.failures import RETRY_AFTER, Failure
 from torchserve_py.doors.responses import JSON_TYPE, Answer
-from torchserve_py.scheduling.effects import Cause
 
 _SOURCE: Final = ("X-BASETEN-ERROR-SOURCE", "04")
 _CODE_HEADER: Final = "X-BASETEN-ERROR-CODE"
@@ -43,14 +42,6 @@ class TrussDialect(HttpDialect):
         if failure.status < 500:
             code = ErrorCode.client
         return error_answer(failure.status, failure.message, code)
-
-    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        failure = super().ended(exchange, cause)
-        if cause is Cause.queue_full and exchange.model is not None:
-            waiting = exchange.model.config.job_queue_size
-            message = f"Model with name {exchange.name} has {waiting} requests waiting already (jobQueueSize)."
-            return failure._replace(message=message)
-        return failure
 
 
 TRUSS_DIALECT: Final = TrussDialect()

@@ -27,7 +27,7 @@ class Served:
     @property
     def handler(self) -> Any:
         """The handler's instance."""
-        return self._worker.service.entry_point.__self__  # type: ignore[attr-defined]
+        return self._worker.service.handler
 
     def answers(self, *bodies: Any, explain: Sequence[int] = ()) -> list[tuple[int, Any]]:
         """Send one batch; return status and decoded body of every row, in the order of the rows.
