@@ -4,7 +4,7 @@ Clients of KServe and Triton send a batch even for one row. A handler's hooks ta
 results become one tensor again, of the type in which the numbers came where that is one of floating point.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -35,7 +35,7 @@ def in_rows(handler: Any, handle: Callable[[Any, Any], Any]) -> Callable[[Any, A
 
 
 def _handle(handle: Callable[[Any, Any], Any], dimensions: int | None, data: Any, context: Any) -> Any:
-    processors = context.request_processor if data else ()
+    processors: Sequence[Any] = context.request_processor if data else ()
     if not any(each.open_inference is not None for each in processors):
         return handle(data, context)
     dimensions = _declared(context.model_yaml_config) or dimensions

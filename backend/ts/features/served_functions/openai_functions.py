@@ -2,7 +2,8 @@
 
 The function has parameters with the names of OpenAI's: ``messages`` makes it answer chat completions, ``prompt``
 completions, ``input`` embeddings; others, such as ``temperature``, are the request's if it has them. It returns, or
-yields, texts; a dict with ``usage`` tells how many tokens the request took. Embeddings are a list of vectors. A
+yields, texts; a dict with ``usage`` tells how many tokens the request took, and one with ``finish_reason`` why the
+answer ends. Embeddings are a list of vectors. A
 message's content is a text or a list of parts (text, images, audio); a function whose messages have texts by their
 annotation gets the text of the parts, and others are refused.
 """
@@ -31,10 +32,30 @@ _COUNTED: Final = ("prompt_tokens", "completion_tokens")
 #: Members that change what the answer is, for functions without such a parameter, and the values that change nothing.
 _WANTS: Final[Mapping[str, tuple[Any, ...]]] = {
     "n": (None, 1),
+    "max_tokens": (None,),
+    "max_completion_tokens": (None,),
+    "stop": (None, []),
+    "seed": (None,),
+    "logprobs": (None, False),
+    "top_logprobs": (None, 0),
+    "logit_bias": (None, {}),
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "best_of": (None, 1),
+    "dimensions": (None,),
+    "temperature": (None, 1),
+    "top_p": (None, 1),
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
     "tools": (None, []),
     "functions": (None, []),
     "response_format": (None, {"type": "text"}),
 }
+#: Two names of one parameter: a function with either gets the value under the other, too.
+_SAME: Final = {"max_completion_tokens": "max_tokens", "max_tokens": "max_completion_tokens"}
+#: Why an answer ends, unless the function says so: its text is whole, or it wants tools to be called.
+_WHOLE: Final = "stop"
+_CALLS: Final = "tool_calls"
 
 
 def answered_path(parameters: Mapping[str, Any]) -> str | None:
@@ -53,6 +74,7 @@ class OpenAICall:
         self._in_base64 = body.get("encoding_format") == "base64"
         self._parts: list[Any] = []
         self._usage: dict[str, Any] | None = None
+        self._finish_reason = ""
         options = body.get("stream_options")
         self._tells_usage = isinstance(options, dict) and options.get("include_usage") is True
         self.arguments = {name: body[name] for name in parameters if name in body}
@@ -88,6 +110,9 @@ class OpenAICall:
             raise InvalidValue(f"the model does not answer {path.removeprefix('v1/')}: {answered}")
         if asked not in body:
             raise InvalidValue(f"{asked}: Field required")
+        for name, other in _SAME.items():
+            if name in body and name not in parameters and other in parameters and other not in body:
+                body = {**{key: each for key, each in body.items() if key != name}, other: body[name]}
         for name, unchanged in _WANTS.items():
             if name in body and name not in parameters and body[name] not in unchanged:
                 raise InvalidValue(
@@ -103,9 +128,9 @@ class OpenAICall:
     def part(self, value: Any) -> str | None:
         """Return a yielded part as it is sent; None if there is nothing to send now.
 
-        Raises ValueError: it has a ``usage`` that is none.
+        Raises ValueError: it has a ``usage`` or a ``finish_reason`` that is none.
         """
-        if (value := self._without_usage(value)) is None:
+        if (value := self._without_end(value)) is None:
             return None
         if not self.streams:
             self._parts.append(value)
@@ -127,7 +152,7 @@ class OpenAICall:
         """Return what ends the answer once all parts have come: the last events, or the whole answer."""
         if self.streams:
             last: dict[str, Any] = {"delta": {}} if self._is_chat else {"text": ""}
-            said = self._event([{"index": 0, **last, "finish_reason": "stop"}])
+            said = self._event([{"index": 0, **last, "finish_reason": self._finish_reason or _WHOLE}])
             used = self._event([], usage=self._usage) if self._usage is not None and self._tells_usage else ""
             return f"{said}{used}{_DONE}"
         if self._is_chat:
@@ -136,7 +161,7 @@ class OpenAICall:
             choice: dict[str, Any] = {"message": {"role": "assistant", **content}}
         else:
             choice = {"text": "".join(map(str, self._parts))}
-        choices = [{"index": 0, **choice, "finish_reason": "stop", "logprobs": None}]
+        choices = [{"index": 0, **choice, "finish_reason": self._finish_reason or _WHOLE, "logprobs": None}]
         return {**self._head(""), "choices": choices, **({} if self._usage is None else {"usage": self._usage})}
 
     @property
@@ -156,16 +181,29 @@ class OpenAICall:
     def _event(self, choices: list[dict[str, Any]], **more: Any) -> str:
         return f"data: {json.dumps({**self._head('.chunk'), 'choices': choices, **more})}\n\n"
 
-    def _without_usage(self, value: Any) -> Any:
-        """Keep the ``usage`` of a part, and return what else it has; None if that is nothing."""
-        if not isinstance(value, dict) or "usage" not in value:
+    def _without_end(self, value: Any) -> Any:
+        """Keep the ``usage`` and the ``finish_reason`` of a part; return what else it has, None if that is nothing."""
+        if not isinstance(value, dict):
+            return value
+        if value.get("tool_calls") and not self._finish_reason:
+            self._finish_reason = _CALLS
+        if (reason := value.get("finish_reason")) is not None:
+            if not isinstance(reason, str):
+                raise ValueError(f"finish_reason is to be a text such as 'length', not {reason!r}")
+            self._finish_reason = reason
+        if "finish_reason" in value:
+            value = {name: each for name, each in value.items() if name != "finish_reason"}
+        return self._without_usage(value) or None
+
+    def _without_usage(self, value: dict[str, Any]) -> dict[str, Any]:
+        if "usage" not in value:
             return value
         usage = value["usage"]
         counts = [usage.get(name, 0) for name in _COUNTED] if isinstance(usage, dict) else [None]
         if not all(isinstance(count, int) and count >= 0 for count in counts):
             raise ValueError(f"usage is to be a dict with the integers {' and '.join(_COUNTED)}, not {usage!r}")
         self._usage = {**dict(zip(_COUNTED, counts, strict=True)), "total_tokens": sum(counts), **usage}
-        return {name: each for name, each in value.items() if name != "usage"} or None
+        return {name: each for name, each in value.items() if name != "usage"}
 
     def _head(self, suffix: str) -> dict[str, Any]:
         kind = f"chat.completion{suffix}" if self._is_chat else "text_completion"
