@@ -55,10 +55,10 @@ def _handle(handle: Callable[[Any, Any], Any], dimensions: int | None, data: Any
 
 def _declared(config: Mapping[str, Any] | None) -> int | None:
     """Return how many dimensions a row has by the model's declared input; None if it declares not one of numbers."""
-    inputs = (config or {}).get("inputs") or ()
+    inputs: Sequence[Any] = (config or {}).get("inputs") or []
     if len(inputs) != 1 or inputs[0].get("datatype") == "BYTES":
         return None
-    shape = inputs[0].get("shape") or ()
+    shape: Sequence[int] = inputs[0].get("shape") or []
     return len(shape) - (len(shape) > 1 and shape[0] in (-1, 1)) or None
 
 

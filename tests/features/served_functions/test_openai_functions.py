@@ -172,7 +172,11 @@ def test_parts_of_a_message_are_its_text_and_others_are_refused_where_messages_a
 
 
 @pytest.mark.parametrize(
-    "more", [{"n": 2}, {"tools": [{"type": "function"}]}, {"response_format": {"type": "json_object"}}]
+    "more",
+    [
+        *({"n": 2}, {"tools": [{"type": "function"}]}, {"response_format": {"type": "json_object"}}),
+        *({"max_completion_tokens": 5}, {"stop": ["."]}, {"seed": 1}, {"logprobs": True}, {"top_p": 0.5}),
+    ],
 )
 def test_what_would_change_the_answer_is_refused_where_the_function_does_not_take_it(
     client: OpenAI, more: dict[str, object]
