@@ -6,6 +6,7 @@ front, or the name of a built-in handler.
 
 import importlib
 import os
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import CoroutineType, ModuleType
