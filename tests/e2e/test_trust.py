@@ -117,13 +117,13 @@ def test_the_key_file_and_snapshots_are_for_the_servers_user_alone(server: Runni
     assert [stat.S_IMODE(path.stat().st_mode) for path in private] == [0o600] * len(private)
 
 
-def test_logs_are_for_the_servers_user_alone_whatever_its_umask(server: RunningServer) -> None:
+def test_logs_are_for_the_servers_user_and_its_group_whatever_its_umask(server: RunningServer) -> None:
     logs = server.directory / "logs"
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (logs, *logs.rglob("*"))}
     files = {path.name: mode for path, mode in modes.items() if path.is_file()}
     assert {"ts_log.log", "model_log.log", "access_log.log", "ts_metrics.log", "model_metrics.log"} <= files.keys()
-    assert {name: oct(mode) for name, mode in files.items() if mode != 0o600} == {}
-    assert modes[logs] == 0o711
+    assert {name: oct(mode) for name, mode in files.items() if mode & ~0o640} == {}
+    assert modes[logs] == 0o751
     assert {path.name: oct(mode) for path, mode in modes.items() if mode & 0o022} == {}
 
 

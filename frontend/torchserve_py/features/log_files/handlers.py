@@ -25,8 +25,8 @@ from torchserve_py.terminal import tell
 
 logger = logging.getLogger(__name__)
 
-#: The mode of new files: lines may name clients and what they asked for.
-_MODE: Final = 0o600
+#: The mode of new files, which a user of the group may collect: lines name clients and what these have asked for.
+_MODE: Final = 0o640
 #: Seconds between two looks whether a file is still the one of its name.
 _LOOK_INTERVAL: Final = 1.0
 #: Seconds between two reports of lost records.
@@ -227,7 +227,7 @@ class InThread(QuietErrors):
 
 
 def _only_for_the_server(path: str, flags: int) -> int:
-    """Open a file of the log; a new one is for the server's user, one that is there keeps its mode."""
+    """Open a file of the log; a new one is for the server's user and its group, one that is there keeps its mode."""
     return os.open(path, flags, _MODE)
 
 

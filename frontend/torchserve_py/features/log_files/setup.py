@@ -24,8 +24,8 @@ _METRIC_FILES: Final = {
 }
 _MAX_BYTES = 100 * 1024 * 1024
 _KEPT_FILES = 5
-#: Nobody else can list what is in the folder; workers that run as another user reach their states, which are below it.
-_FOLDER_MODE: Final = 0o711
+#: Others cannot list what is in the folder; workers that run as another user reach their states, which are below it.
+_FOLDER_MODE: Final = 0o751
 #: What a stalled pipe holds of lines of requests, and of what the server tells besides.
 _SHARE_OF_REQUESTS: Final = 0.5
 _SHARE_OF_SERVER: Final = 0.75
