@@ -1,17 +1,22 @@
 """Registering workflows: what is registered as models, and what is left when that goes wrong or is called off."""
 
 import asyncio
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from torchserve_py.features.workflows import registry as registry_module
 from torchserve_py.features.workflows.errors import RegistrationFailed, WorkflowConflict, WorkflowNotFound
 from torchserve_py.features.workflows.registry import WorkflowRegistry
 from torchserve_py.features.workflows.torch_workflow_archiver import PackOptions, pack
+from torchserve_py.features.workflows.workflow_settings import WorkflowSettings
 from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.serving.errors import ModelNotFound, ShuttingDown
 from torchserve_py.serving.serving import RegisterRequest, RegisterResult
+from torchserve_py.settings.flags import parse_flags
+from torchserve_py.settings.resolution import Resolution
 from torchserve_py.settings.server_settings import server_settings
 
 SPEC = "models: {m: {url: m.mar, max-workers: 3, batch-size: 4}}\ndag: {pre: [m]}\n"
@@ -62,6 +67,28 @@ def registry(tmp_path: Path, models: FakeModels) -> WorkflowRegistry:
     pack(PackOptions("w", str(tmp_path / "spec.yaml"), str(tmp_path / "h.py"), export_path=str(tmp_path / "store")))
     settings = server_settings()(model_store=tmp_path / "store", temp_dir=tmp_path / "tmp")
     return WorkflowRegistry(settings, models)  # type: ignore[arg-type]
+
+
+async def test_what_cannot_be_registered_at_the_start_is_tried_again(
+    tmp_path: Path, registry: WorkflowRegistry, models: FakeModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "_AGAIN", 0.0)
+    store = tmp_path / "store"
+    (tmp_path / "config.properties").write_text(f"load_workflows=absent.war, w.war\nmodel_store={store}\n")
+    settings = Resolution(parse_flags([]), {}, tmp_path).settings()
+    assert settings.of(WorkflowSettings).load_workflows == ("absent.war", "w.war")
+    server = WorkflowRegistry(settings, models)  # type: ignore[arg-type]
+    starting = asyncio.create_task(server.register_at_start())
+    async with asyncio.timeout(30):
+        while not server.workflows():
+            await asyncio.sleep(0)
+        assert "absent.war" in server.failures
+        shutil.copy(store / "w.war", store / "absent.war")
+        while "already registered" not in server.failures.get("absent.war", ""):
+            await asyncio.sleep(0)
+        await server.unregister("w")
+        await starting
+    assert (server.failures, [each.url for each in server.workflows()]) == ({}, ["absent.war"])
 
 
 def unpacked(tmp_path: Path) -> list[Path]:

@@ -15,10 +15,11 @@ from torchserve_py.doors.token_authorization import KEY_FILE, TokenType
 from torchserve_py.features.console.console_settings import ConsoleSettings
 from torchserve_py.features.keys.generated_keys import read_key
 from torchserve_py.features.keys.keys_settings import KeysSettings
-from torchserve_py.features.quickstart.introduction import VARIABLE, introduction
+from torchserve_py.features.quickstart.introduction import VARIABLE, introduction, typed
 from torchserve_py.features.quickstart.served_path import ServedPath, Stamps
 from torchserve_py.features.quickstart.terminal_log import say
 from torchserve_py.features.quickstart.unloaded_door import UnloadedFiles
+from torchserve_py.features.workflows.workflow_doors import workflows_of
 from torchserve_py.server import Server, Unservable
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import RegisterRequest, ServedModel, Serving
@@ -38,7 +39,8 @@ class Attendant:
     """Attends to a server that serves some paths; with ``watch`` a model whose files change is loaded again."""
 
     def __init__(self, paths: Sequence[ServedPath], settings: Settings, *, watch: bool) -> None:
-        self._paths = paths
+        self._paths = [path for path in paths if not path.is_workflow]
+        self._workflows = [path for path in paths if path.is_workflow]
         self._watch = watch
         self._workers = settings.default_workers_per_model
         self._data = settings.data_folder
@@ -78,6 +80,8 @@ class Attendant:
                 await self._wait_for(served, serving, bar)
         for served in self._paths:
             self._introduce(served, serving)
+        for served in self._workflows:
+            await self._introduce_workflow(served, server)
         self._say_where(server)
         try:
             while self._watch:
@@ -114,6 +118,18 @@ class Attendant:
                 return
             bar.refresh()
             await asyncio.sleep(_INTERVAL)
+
+    async def _introduce_workflow(self, served: ServedPath, server: Server) -> None:
+        """Wait until a workflow is registered, and introduce it. Raises Unservable: it cannot be."""
+        registry, location = server.context.shared(workflows_of), served.spec.location
+        while (workflow := next((each for each in registry.workflows() if each.url == location), None)) is None:
+            if (why := registry.failures.get(location)) is not None:
+                raise Unservable(f"{served.path} cannot be loaded: {why}")
+            await asyncio.sleep(_INTERVAL)
+        key = [] if self._key() is None else ["-H", f"Authorization: Bearer {self._key()}"]
+        words = [f"{self._base}/wfpredict/{workflow.name}", *key, "-H", "content-type: text/plain", "-d", "hello"]
+        told = f"{workflow.name} (workflow)  takes what its first node takes; this is a guess"
+        self._say("", told, f"  curl {typed(words)}")
 
     # Changes
 

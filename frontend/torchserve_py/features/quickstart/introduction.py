@@ -75,10 +75,10 @@ def introduction(
     options = ["-N"] if streams else []
     options += ["-H", f"Authorization: Bearer {key}"] if key is not None else []
     options += ["-H", "ts_request_sequence_id: demo"] if model.is_stateful else []
-    yield f"  curl {_typed([f'{base}{path}', *options, *data])}"
+    yield f"  curl {typed([f'{base}{path}', *options, *data])}"
 
 
-def _typed(words: Sequence[str]) -> str:
+def typed(words: Sequence[str]) -> str:
     """Return a command line for a shell, in which `VARIABLE` is a variable of the shell."""
     return " ".join(f'"{word}"' if word.endswith(f" {VARIABLE}") else shlex.quote(word) for word in words)
 

@@ -15,7 +15,7 @@ def _doors() -> Iterable[DoorOffer]:
 
 PLUGIN = Plugin(
     name="quickstart",
-    needs=("console", "keys", "log_files", "served_functions"),
+    needs=("console", "keys", "log_files", "served_functions", "workflows"),
     doors=_doors,
     commands={
         "serve": "torchserve_py.features.quickstart.serve_command",

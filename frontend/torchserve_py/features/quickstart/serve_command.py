@@ -12,10 +12,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from torchserve_py.server_process import become, hold_end_signals
 from torchserve_py.terminal import tell
+
+if TYPE_CHECKING:
+    from torchserve_py.features.quickstart.served_path import ServedPath
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +40,8 @@ def parser() -> argparse.ArgumentParser:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="a Python file, a folder (handler, Truss, MLServer model), a .mar, or a model: .onnx, .joblib, .pkl",
+        help="a Python file, a folder (handler, Truss, MLServer model), a .mar, a workflow's .war, or a model: .onnx,"
+        " .joblib, .pkl",
     )
     parser.add_argument("--watch", action="store_true", help="load a model again when its files change")
     parser.add_argument("--host", type=_host, help="host to listen at, 127.0.0.1 by default; any other needs tokens")
@@ -89,7 +93,7 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
 
     try:
         paths = [ServedPath.of(path, store) for path in arguments.paths]
-        settings, warnings = _settings(arguments, store, tuple(path.spec for path in paths))
+        settings, warnings = _settings(arguments, store, paths)
     except (NoModel, SettingsError, OSError) as error:
         tell(error, to_stderr=True)
         return 1
@@ -120,7 +124,7 @@ def _serve_from(store: Path, arguments: argparse.Namespace) -> int:
     return run(settings, Attendant(paths, settings, watch=arguments.watch).attend)
 
 
-def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]) -> tuple[Any, list[str]]:
+def _settings(arguments: argparse.Namespace, store: Path, paths: "Sequence[ServedPath]") -> tuple[Any, list[str]]:
     """Return the settings, and what the user should know of them. Raises SettingsError: they are wrong."""
     from torchserve_py.features.keys.keys_settings import KEY_SETTINGS
     from torchserve_py.settings.addresses import Address
@@ -153,7 +157,11 @@ def _settings(arguments: argparse.Namespace, store: Path, specs: tuple[Any, ...]
     for name, value in defaults.items():
         if name in effective and effective[name].origin == DEFAULT_ORIGIN:  # a feature may be absent
             effective[name] = Effective(value, "serve")
-    effective["load_models"] = Effective(specs, "serve")
+    effective["load_models"] = Effective(tuple(path.spec for path in paths if not path.is_workflow), "serve")
+    workflows = tuple(path.spec.location for path in paths if path.is_workflow)
+    if workflows and "load_workflows" in effective:
+        effective["load_workflows"] = Effective(workflows, "serve")
+        effective["workflow_store"] = Effective(store, "serve")
     return resolution.settings(), resolution.warnings
 
 

@@ -17,6 +17,7 @@ _NOT_SOURCE: Final = ("__pycache__", "logs", "node_modules")
 _ENVIRONMENT_FILE: Final = "pyvenv.cfg"
 #: Files of a model that are served as they are; with all but the last, loading runs code that is in the file.
 MODEL_FILES: Final = (".joblib", ".pkl", ".pickle", ".onnx")
+WORKFLOW_SUFFIX: Final = ".war"
 _MODULE: Final = """from ts import serve
 from ts.features.served_functions.object_files import load_model
 
@@ -52,14 +53,22 @@ class ServedPath:
             raise NoModel(f"{text}: there is no such file or folder")
         if path.suffix in MODEL_FILES:
             return cls(path, ModelSpec(None, str(_module_of(path, store))))
-        if not path.name.endswith((*ARCHIVE_SUFFIXES, ".tgz")):
-            archives, models = ", ".join(ARCHIVE_SUFFIXES), ", ".join(MODEL_FILES)
+        if not path.name.endswith((*ARCHIVE_SUFFIXES, ".tgz", WORKFLOW_SUFFIX)):
+            archives, models = ", ".join((*ARCHIVE_SUFFIXES, WORKFLOW_SUFFIX)), ", ".join(MODEL_FILES)
             raise NoModel(f"{text} is no Python file, folder or archive ({archives}), and no model ({models})")
         link = store / path.name
-        if link.is_symlink():
+        if link.is_symlink() and link.resolve() != path:
             raise NoModel(f"{text}: another archive has the name {path.name}; give one of them another name")
-        link.symlink_to(path)
+        if not link.is_symlink():
+            link.symlink_to(path)
+        if path.suffix == WORKFLOW_SUFFIX:
+            _link_nodes(path.parent, store)
         return cls(path, ModelSpec(None, path.name))
+
+    @property
+    def is_workflow(self) -> bool:
+        """Whether it is the archive of a workflow."""
+        return self.path.suffix == WORKFLOW_SUFFIX and self.path.is_file()
 
     @property
     def runs_code(self) -> bool:
@@ -96,6 +105,13 @@ def _module_of(file: Path, store: Path) -> Path:
     module = folder / f"{re.sub(r'[^0-9A-Za-z_-]', '_', file.stem)}{PYTHON_SUFFIX}"
     module.write_text(_MODULE.format(path=str(file)), encoding="utf-8")
     return module
+
+
+def _link_nodes(folder: Path, store: Path) -> None:
+    """Link the archives beside that of a workflow into the model store: its nodes may be among them."""
+    for archive in folder.iterdir():
+        if archive.name.endswith(ARCHIVE_SUFFIXES) and not (store / archive.name).is_symlink():
+            (store / archive.name).symlink_to(archive)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import DoorOffer, Plugin, SchemaOffer
+from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Plugin, SchemaOffer
 
 if TYPE_CHECKING:
     from torchserve_py.settings.table import SettingsSection
@@ -17,6 +17,16 @@ def _doors() -> Iterable[DoorOffer]:
     return [
         DoorOffer("inference_address", WorkflowInferenceDoor),
         DoorOffer("management_address", WorkflowManagementDoor),
+    ]
+
+
+def _background() -> Iterable[BackgroundOffer]:
+    from torchserve_py.features.workflows.workflow_doors import workflows_of
+
+    return [
+        BackgroundOffer(
+            "registering the first workflows", lambda context: context.shared(workflows_of).register_at_start()
+        )
     ]
 
 
@@ -36,6 +46,7 @@ PLUGIN = Plugin(
     name="workflows",
     needs=("archiver", "archives", "management"),
     doors=_doors,
+    background=_background,
     schemas={"workflow": _specification},
     settings=_settings,
 )

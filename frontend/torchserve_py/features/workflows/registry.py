@@ -14,6 +14,7 @@ from torchserve_py.features.workflows.errors import (
     DownloadsDisabled,
     RegistrationFailed,
     WorkflowConflict,
+    WorkflowError,
     WorkflowNotFound,
 )
 from torchserve_py.features.workflows.execution import RunnableNode, WorkflowParts, execute
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 #: How long cancelled registrations may clean up when the server stops (seconds).
 _CLOSE_LIMIT = 5.0
+#: Seconds until a workflow that could not be registered at the start is tried again.
+_AGAIN = 60.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class WorkflowRegistry:
         self._serving = serving
         self._workflows: dict[str, Workflow] = {}
         self._coming: set[str] = set()
+        #: Why an archive of ``load_workflows`` is not registered, by the archive.
+        self.failures: dict[str, str] = {}
         self._changes = Changes()
         self._running: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -94,6 +99,22 @@ class WorkflowRegistry:
         if self._draining:
             raise ShuttingDown
         return await self._changes.complete(self._register(request))
+
+    async def register_at_start(self) -> None:
+        """Register those of ``load_workflows``; try again, each minute, what fails."""
+        waiting = list(self._settings.of(WorkflowSettings).load_workflows)
+        while waiting and not self._draining:
+            for url in list(waiting):
+                try:
+                    await self.register(RegisterRequest(url=url))
+                except (WorkflowError, ArchiveError, ModelError) as error:
+                    self.failures[url] = str(error)
+                    logger.error("Workflow %s is not registered, and tried again in a minute: %s", url, error)
+                else:
+                    self.failures.pop(url, None)
+                    waiting.remove(url)
+            if waiting:
+                await asyncio.sleep(_AGAIN)
 
     async def unregister(self, name: str) -> None:
         """Stop serving a workflow: unregister its models, which answer their accepted requests, and remove its files.

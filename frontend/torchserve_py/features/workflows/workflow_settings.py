@@ -1,4 +1,4 @@
-"""The setting of workflows."""
+"""The settings of workflows: where their archives are, and which the server begins with."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from torchserve_py.settings.table import Effective, SettingsSection, Source, set
 
 
 class WorkflowSettings(SettingsSection):
-    """The setting of workflows."""
+    """The settings of workflows."""
 
     workflow_store: Annotated[
         Path | None, kinds.PATH, Source(flag="--workflow-store", metavar="DIR", must_exist=True)
@@ -17,6 +17,9 @@ class WorkflowSettings(SettingsSection):
         None,
         "directory of the workflow archives; while it does not exist, no workflow can be registered",
         "the model store",
+    )
+    load_workflows: Annotated[tuple[str, ...], kinds.WORDS] = setting(
+        (), "archives of the workflows that the server registers when it starts", "none"
     )
 
     @classmethod
