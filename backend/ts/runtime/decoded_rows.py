@@ -48,7 +48,13 @@ def read_row(row: InferRow, *, decode: bool = True, forms: str = "") -> Row:
             value = decoder(body) if decode else _own(body)
             return Row(job_id, {"body": value}, RequestProcessor(None, headers, value_types))
         parameters = _form(forms, content_type, body)
-    data = {name: _decoder(type_)(value) if decode else _own(value) for name, type_, value in parameters}
+    data: dict[str, Any] = {}
+    files: dict[str, list[Any]] = {}
+    for name, type_, value in parameters:
+        data[name] = _decoder(type_)(value) if decode else _own(value)
+        if type_ and name:  # a file
+            files.setdefault(name, []).append(data[name])
+    data.update((name, several) for name, several in files.items() if len(several) > 1)
     return Row(job_id, data, RequestProcessor(None, headers, [(name, type_) for name, type_, _ in parameters]))
 
 
@@ -100,9 +106,10 @@ def _form(forms: str, content_type: str | bytes | None, body: bytes) -> Sequence
 
 
 def _decoder(media_type: str) -> Decoder:
-    if media_type == "application/json":
+    kind = media_type.lower()  # types are the same in any case (RFC 9110, 8.3.1)
+    if kind == "application/json":
         return _decode_json
-    return _decode_text if media_type.startswith("text") else _own
+    return _decode_text if kind.startswith("text") else _own
 
 
 def _own(value: Buffer) -> bytearray:

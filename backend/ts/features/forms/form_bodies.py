@@ -30,9 +30,25 @@ def parse_form(content_type: str | bytes, body: bytes) -> list[tuple[str, str, b
     if not boundary:
         raise Failure(400, "The content type multipart/form-data must name its boundary: '; boundary=…' is missing.")
     try:
-        return _MultipartReader(boundary).read(body)
+        return _MultipartReader(boundary).read(_with_crlf(body, b"--" + boundary))
     except FormParserError as error:
         raise Failure(400, f"Malformed multipart/form-data body: {error}") from error
+
+
+def _with_crlf(body: bytes, delimiter: bytes) -> bytes:
+    """Return a multipart body without what precedes its first part, and with lines that end as the standard has it.
+
+    Clients that write bodies by hand end lines with LF alone; then all of the body's own lines do.
+    """
+    start = body.find(delimiter)
+    if start > 0 and body[start - 1 : start] == b"\n":
+        body = body[start:]
+    if not body.startswith(delimiter + b"\n"):
+        return body
+    parts = [part.partition(b"\n\n") for part in body.split(b"\n" + delimiter)]
+    return (b"\r\n" + delimiter).join(
+        head.replace(b"\n", b"\r\n") + (b"\r\n\r\n" + value if blank else b"") for head, blank, value in parts
+    )
 
 
 def _urlencoded_field(field: bytes) -> tuple[str, str, bytes]:

@@ -32,6 +32,8 @@ _LENGTH_NAME: Final = LENGTH_HEADER.lower().encode()
 _TRITONS_CPP: Final = b"libcurl-agent/"
 #: More digits than any length has; Python refuses to convert very many.
 _MAX_DIGITS: Final = 20
+#: What inputs with binary tensors say of their size.
+_OF_BINARY: Final = b"binary_data_size"
 _NO_BINARY: Final = memoryview(b"")
 
 
@@ -102,7 +104,13 @@ def receive(
         return _receive_raw(memoryview(body), declared, endpoint, job_id)
     if length is None or length == len(body):
         large = parse_with_arrays(body) if len(body) >= LARGE_TENSOR else None
-        document, binary = parse_object(body) if large is None else large, _NO_BINARY
+        try:
+            document, binary = parse_object(body) if large is None else large, _NO_BINARY
+        except Failure as failure:
+            if length is None and _OF_BINARY in body:
+                text = f"{failure.message} Binary tensors behind JSON need the header {LENGTH_HEADER}, its length."
+                raise Failure(failure.status, text) from None
+            raise
     else:
         whole = memoryview(body)
         document, binary = parse_object(whole[:length]), whole[length:]
