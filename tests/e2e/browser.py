@@ -1,15 +1,21 @@
 """Chromium, driven by selenium, for tests of pages: empty profile, no request to anywhere but the test's server."""
 
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import axe_core_python
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from tests.programs import need_program
 
+_AXE = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+#: What axe calls the impact of a finding, the least first.
+_IMPACTS = ("minor", "moderate", "serious", "critical")
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -42,6 +48,20 @@ class Browser(webdriver.Chrome):
         """Prefer dark or light."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def barriers(self, *, least: str = "minor") -> list[tuple[str, list[str]]]:
+        """Return what axe finds in the page that keeps people out: the rule, and the elements that break it.
+
+        ``least``: the impact from which on a finding counts.
+        """
+        self.execute_script(_AXE)
+        script = "const done = arguments[0]; axe.run().then((all) => done(JSON.stringify(all)))"
+        found = self.execute_async_script(script)
+        results = json.loads(found)
+        assert "document-title" in [each["id"] for each in results["passes"]]  # it has looked
+        counted = _IMPACTS[_IMPACTS.index(least) :]
+        violations = [each for each in results["violations"] if each["impact"] in counted]
+        return [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations]
 
 
 @contextmanager

@@ -270,11 +270,17 @@ def test_sequences_are_searched_and_one_is_ended(page: ConsolePage) -> None:
 
 def test_failures_batches_and_a_dead_worker_are_shown(page: ConsolePage) -> None:
     assert ask(page, "fail", "a").status_code == 503
+    page.open()
+    page.see(".tile", r"Failures per second\s+0\s+[\d.]+ % of the last minute")  # the last second had none
+    page.see(".models tbody", r"(?s)talker 1\.0.* ms .* %")
     page.open("models", "talker", "1.0")
     page.see(".bars", r"handler_error\s+1")
     page.see(".bars", r"^1\s+\d+")
     assert ask(page, "die", "b").status_code == 500
     page.see(".bars", r"worker_died\s+1")
+    page.open()
+    page.see(".problem", r"talker 1\.0 lost a worker in the last minute; worker \d+ ended: exited with code 3")
+    page.open("models", "talker", "1.0")
     page.press("[role=tab]", "Workers")
     page.see("tbody", r"ready .* 1 exited with code 3")
     page.press("tbody a", "Log")

@@ -177,14 +177,47 @@ def answers_to_copies(page: ConsolePage, folder: Path) -> tuple[str, str]:
 )
 def test_json_of_the_signature(page: ConsolePage, tmp_path: Path, name: str, example: object, answer: object) -> None:
     page.open_without_key("models", name, "1.0", "try")
+    page.press("#body-json")
     assert json.loads(body(page)) == example
     assert json.loads(sent(page)) == answer
     for told in answers_to_copies(page, tmp_path):
         assert json.loads(told) == answer
 
 
+def labels(page: ConsolePage) -> list[str]:
+    """Return what the fields of the form are called."""
+    return [each.text for each in page.all(".fields .field > span")]
+
+
+def test_a_form_has_a_field_for_each_value_with_its_limits(page: ConsolePage, tmp_path: Path) -> None:
+    page.open_without_key("models", "area", "1.0", "try")
+    assert labels(page) == ["width", "height", "unit (optional)"]
+    page.see(".fields", "at most 10; more than 0")
+    page.see(".fields", '"m2" if it is empty')
+    width, height = page.all(".fields input")
+    height.clear()
+    height.send_keys("10.5")
+    assert height.get_property("validationMessage") == "The value must be at most 10."
+    page.press(".try .primary", "Send")
+    assert page.all(".answer") == []
+    for field, value in ((width, "2"), (height, "3")):
+        field.clear()
+        field.send_keys(value)
+    page.find(".fields textarea").send_keys("cm2")
+    assert json.loads(sent(page)) == {"cm2": 6}
+    for told in answers_to_copies(page, tmp_path):
+        assert json.loads(told) == {"cm2": 6}
+    page.press("#body-json")
+    assert json.loads(body(page)) == {"box": {"width": 2, "height": 3}, "unit": "cm2"}
+    page.write(".body textarea", '{"box": {"width": 4, "height": 5}}')
+    page.press("#body-form")
+    assert json.loads(sent(page)) == {"m2": 20}
+
+
 def test_the_schema_of_a_truss(page: ConsolePage, tmp_path: Path) -> None:
     page.open_without_key("models", "scoring", "1.0", "try")
+    assert labels(page) == ["age", "city"]
+    page.press("#body-json")
     assert json.loads(body(page)) == {"age": 18, "city": "hello"}
     assert json.loads(sent(page)) == {"score": 18, "of": "hello"}
     for told in answers_to_copies(page, tmp_path):

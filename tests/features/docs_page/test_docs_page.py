@@ -126,19 +126,43 @@ def test_the_example_of_each_function_is_answered(command: ServeCommand, documen
     assert answer.status_code == 200, answer.text
 
 
+def wait_for(browser: Browser, selector: str) -> Any:
+    """Return the first such element, once there is one."""
+    return eventually(lambda: browser.find_elements(By.CSS_SELECTOR, selector), selector, 60)[0]
+
+
 def test_a_request_is_tried_in_the_browser(browser: Browser, command: ServeCommand) -> None:
     browser.complaints()
     browser.get(f"{command.base}/docs")
 
-    def find(selector: str) -> Any:
-        return eventually(lambda: browser.find_elements(By.CSS_SELECTOR, selector), selector, 60)[0]
-
-    find("#operations-shout-shout .execute").click()
+    wait_for(browser, "#operations-shout-shout .execute").click()
     seen = "#operations-shout-shout .live-responses-table .highlight-code"
-    eventually(lambda: "GOOD MORNING" in find(seen).text, "the answer is shown", 60)
+    eventually(lambda: "GOOD MORNING" in wait_for(browser, seen).text, "the answer is shown", 60)
     assert browser.complaints() == []
     loaded = browser.execute_script("return performance.getEntriesByType('resource').map((each) => each.name)")
     assert {each for each in loaded if not each.startswith((command.base, "blob:", "data:"))} == set()
+
+
+@pytest.mark.parametrize(("scheme", "ground"), [("dark", "rgb(28, 32, 34)"), ("light", "rgb(255, 255, 255)")])
+def test_the_page_is_dark_or_light_as_the_system_is_and_has_no_serious_barrier(
+    browser: Browser, command: ServeCommand, scheme: str, ground: str
+) -> None:
+    browser.prefer(scheme)
+    browser.get(f"{command.base}/docs")
+    wait_for(browser, "#operations-shout-shout .execute")
+    assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == ground
+    assert browser.barriers(least="serious") == []  # the headings and landmarks are Swagger UI's
+
+
+def test_models_are_found_by_a_part_of_their_name(browser: Browser, command: ServeCommand) -> None:
+    browser.get(f"{command.base}/docs")
+    wait_for(browser, "#operations-shout-shout")
+    wait_for(browser, ".operation-filter-input").send_keys("are")
+
+    script = "return [...document.querySelectorAll('.opblock')].map((each) => each.id)"
+    eventually(
+        lambda: browser.execute_script(script) == ["operations-area-area"], "only the model with that name is shown", 60
+    )
 
 
 def test_the_tensors_of_a_function_are_its_metadata_and_their_names_are_checked(command: ServeCommand) -> None:

@@ -178,10 +178,10 @@ def point_between(before: Activity, now: Activity, seconds: float) -> Point:
         answers / seconds,
         failures / seconds,
         (now.batched - before.batched) / batches if batches else math.nan,
-        *_timing(before.waiting, now.waiting),
-        *_timing(before.handler, now.handler),
-        *_timing(before.first_part, now.first_part)[1:],
-        *_timing(before.next_part, now.next_part)[1:],
+        *timing_between(before.waiting, now.waiting),
+        *timing_between(before.handler, now.handler),
+        *timing_between(before.first_part, now.first_part)[1:],
+        *timing_between(before.next_part, now.next_part)[1:],
         now.queued,
         now.running,
         now.workers,
@@ -190,7 +190,7 @@ def point_between(before: Activity, now: Activity, seconds: float) -> Point:
     )
 
 
-def _timing(before: Timing, now: Timing) -> tuple[float, ...]:
+def timing_between(before: Timing, now: Timing) -> tuple[float, ...]:
     """Return the mean, the median and the 99th percentile of what was counted in between, in milliseconds."""
     if before.counts == now.counts:
         return math.nan, math.nan, math.nan

@@ -22,7 +22,7 @@ from torchserve_py.features.console.worker_tails import WorkerTails
 from torchserve_py.features.journal.journal_thread import open_journals
 from torchserve_py.features.openai.openai_keys import answers_openai
 from torchserve_py.features.probes.probes_door import SHUTTING_DOWN, not_loaded
-from torchserve_py.features.served_functions.request_examples import declared_example
+from torchserve_py.features.served_functions.request_examples import declared_example, declared_request
 from torchserve_py.features.traffic.traffic_care import TrafficCare
 from torchserve_py.metrics.catalog import BATCH_BOUNDS
 from torchserve_py.serving.errors import ModelError
@@ -167,6 +167,7 @@ class LiveViews(Door):
             "url": without_secrets(model.url),
             "config": config,
             "function": declared.get("function"),
+            "request": declared_request(declared),
             "example": declared_example(declared),
             "answers_openai": answers_openai(model),
             "history": None if history is None else history.as_json(),
@@ -198,6 +199,7 @@ class LiveViews(Door):
             "slowest": self._finished.slowest(model.name, model.version),
             "metrics": [each._asdict() for each in self.context.metrics.handlers.shown(model.name)],
             "batches": activity.batches if history is None else history.batches,
+            "minute": self._sampler.minutes.get(model.id),
             "journal": _journal_of(model),
             "traffic": {"weights": dict(self.serving.weights(model.name)), **self._traffic.about(model.name)},
         }

@@ -1,4 +1,4 @@
-"""Requests that a model accepts, made of what it declares (`ts.protocol.messages.Loaded`)."""
+"""Requests that a model accepts, from what it declares (`ts.protocol.messages.Loaded`)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,16 @@ def declared_example(declared: Mapping[str, Any]) -> Any:
     if inputs := declared.get("inputs"):
         return tensors_of(inputs)
     return declared.get("example")
+
+
+def declared_request(declared: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the JSON Schema of the requests that a function or a Truss declares; None if it declares none."""
+    schema: Mapping[str, Any] | None
+    if (function := declared.get("function")) is not None:
+        schema = function["request"]
+    else:
+        schema = (declared.get("schema") or {}).get("input_schema")
+    return schema or None
 
 
 def tensors_of(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

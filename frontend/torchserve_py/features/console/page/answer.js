@@ -15,7 +15,7 @@ export function answerCard(title) {
   const cancel = h("button", { type: "button", class: "small", onclick: () => stop.abort() }, "Cancel");
   const parts = h("ol", { class: "parts" });
   const whole = h("div", { class: "whole" });
-  const element = h("article", { class: "card answer" }, h("header", {}, h("h3", {}, title), status, facts, cancel), parts, whole);
+  const element = h("article", { class: "card answer" }, h("header", {}, h("h2", {}, title), status, facts, cancel), parts, whole);
   const decoder = new TextDecoder();
   const pieces = [];
   let size = 0;

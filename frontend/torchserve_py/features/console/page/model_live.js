@@ -100,11 +100,11 @@ export function liveTab({ server, model, signal }) {
       slowest.element,
     ),
     update(now) {
-      const late = (column) => ({ text: `99 % within ${milliseconds(now.history.last(column))}` });
+      const late = (time) => ({ text: `99 % within ${milliseconds(time)} in the last minute` });
       top.show(now.history, {
-        "Failures per second": { text: failureRate(now.history), alarm: now.history.last("failures") > 0 },
-        "Wait, half within": late("waiting_p99"),
-        "Handler, half within": late("handler_p99"),
+        "Failures per second": { text: failureRate([now.minute]), alarm: now.history.last("failures") > 0 },
+        "Wait, half within": late(now.minute?.wait_p99),
+        "Handler, half within": late(now.minute?.handler_p99),
         Running: { text: `${count(now.queued)} waiting, room for ${count(now.free)}` },
       });
       const streams = now.history.line("first_part_p50").some((value) => value !== null);

@@ -7,16 +7,16 @@ import { sparkline } from "./sparkline.js";
 import { whenThemeChanges } from "./theme.js";
 
 const MOST_ROWS = 150;
-const [ANSWERS, FAILURES, WAITING_P99, HANDLER_P99] = [0, 1, 5, 8]; // places in a point
+const ANSWERS = 0; // its place in a point
 const { compare } = new Intl.Collator(undefined, { numeric: true });
 const ORDERS = {
   name: (a, b) => compare(a.name, b.name) || compare(a.version, b.version),
   busiest: (a, b) => busy(b) - busy(a) || ORDERS.name(a, b),
-  failing: (a, b) => b.failing - a.failing || failures(b) - failures(a) || b.failed - a.failed || ORDERS.name(a, b),
+  failing: (a, b) => b.failing - a.failing || Boolean(b.trouble) - Boolean(a.trouble) || failures(b) - failures(a) || b.failed - a.failed || ORDERS.name(a, b),
 };
-const COLUMNS = [["Model"], ["Workers"], ["Answers / s", "number wide"], ["", "spark"], ["Waiting", "number"], ["Wait p99", "number wide"], ["Handler p99", "number wide"], ["Sequences", "number wide"], ["Failing", "number"]];
+const COLUMNS = [["Model"], ["Workers"], ["Answers / s", "number wide"], ["Last minute", "spark"], ["Waiting", "number"], ["Wait p99", "number wide"], ["Handler p99", "number wide"], ["Sequences", "number wide"], ["Failing", "number"]];
 
-const failures = (row) => row.last?.[FAILURES] ?? 0;
+const failures = (row) => row.minute?.failures ?? 0;
 const busy = (row) => (row.last?.[ANSWERS] ?? 0) + row.queued + row.running;
 
 /** Return the table; `show(rows)` fills it. */
@@ -33,7 +33,7 @@ export function modelsTable(signal) {
     const first = found.sort(ORDERS[order.value]).slice(0, MOST_ROWS);
     reconcile(body, first, (row) => row.id, create, update);
     const more = found.length > first.length ? ` The first ${MOST_ROWS} are shown.` : "";
-    setText(note, rows.length ? `${count(found.length)} of ${count(rows.length)} model versions.${more}` : "No model is registered.");
+    setText(note, rows.length ? `${count(found.length)} of ${count(rows.length)} model versions.${more} Times and failures are those of the last minute.` : "No model is registered.");
   }
 
   whenThemeChanges(() => [...body.children].forEach(({ draw: redraw, row }) => redraw(row.spark)), signal);
@@ -84,17 +84,17 @@ function update(element, row) {
   if (element.row === row && element.moves === row.moves) return;
   Object.assign(element, { row, moves: row.moves });
   const { fields, draw } = element;
-  const last = row.last ?? [];
+  const { answers = 0, wait_p99: wait, handler_p99: handler } = row.minute ?? {};
   setText(fields.workers, stateOf(row) ?? `${row.workers} / ${row.wanted}`);
-  fields.workers.dataset.state = row.failing ? "bad" : row.rests ? "none" : row.workers < row.wanted ? "warm" : row.workers ? "good" : "none";
-  setText(fields.answers, number(last[ANSWERS] ?? 0));
+  fields.workers.dataset.state = row.failing || (row.trouble && !row.workers) ? "bad" : row.rests ? "none" : row.workers < row.wanted ? "warm" : row.workers ? "good" : "none";
+  setText(fields.answers, number(row.last?.[ANSWERS] ?? 0));
   setText(fields.queued, count(row.queued));
-  setText(fields.wait, milliseconds(last[WAITING_P99]));
-  setText(fields.handler, milliseconds(last[HANDLER_P99]));
+  setText(fields.wait, milliseconds(wait));
+  setText(fields.handler, milliseconds(handler));
   setText(fields.sequences, row.stateful ? count(row.sequences) : "");
-  const share = last[ANSWERS] ? `${number((100 * failures(row)) / last[ANSWERS])} %` : "";
+  const share = answers ? `${number((100 * failures(row)) / answers)} %` : "";
   setText(fields.failed, share);
-  fields.failed.title = `${count(row.failed)} failures since the model was registered`;
+  fields.failed.title = `${count(failures(row))} of ${count(answers)} answers in the last minute; ${count(row.failed)} failures since the model was registered`;
   fields.failed.classList.toggle("bad", failures(row) > 0);
   draw(row.spark);
 }

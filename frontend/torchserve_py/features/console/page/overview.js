@@ -68,7 +68,7 @@ export function view({ server, signal, tellState }) {
     const wanted = every.reduce((sum, row) => sum + row.wanted, 0);
     const ready = every.reduce((sum, row) => sum + row.workers, 0);
     top.show(history, {
-      "Failures per second": { text: failureRate(history), alarm: history.last("failures") > 0 },
+      "Failures per second": { text: failureRate(every.map((row) => row.minute)), alarm: history.last("failures") > 0 },
       "Workers ready": { text: `of ${count(wanted)}, ${bytes(history.last("memory"))}`, alarm: ready < wanted },
     });
     budgets.show(data.budgets);
@@ -114,9 +114,9 @@ export function view({ server, signal, tellState }) {
   );
 }
 
-/** Say which share of the answers of the last minute were failures. */
-export function failureRate(history) {
-  const sum = (column) => history.line(column).slice(-60).reduce((total, value) => total + (value ?? 0), 0);
+/** Return which share of the answers of the last minute were failures, from what models did in it. */
+export function failureRate(minutes) {
+  const sum = (name) => minutes.reduce((total, minute) => total + (minute?.[name] ?? 0), 0);
   const [answers, failures] = [sum("answers"), sum("failures")];
   return answers ? `${number((100 * failures) / answers)} % of the last minute` : "";
 }

@@ -1,4 +1,4 @@
-// What is wrong, first of all: the server's own problems, models that do not load, and the last tracebacks.
+// What is wrong, first of all: the server's own problems, models that do not load or lose their workers, and the last tracebacks.
 
 import { path } from "./api.js";
 import { h, reconcile, setText } from "./dom.js";
@@ -15,7 +15,7 @@ export function problemsPanel() {
   return {
     element: h("div", {}, lines, card),
     show({ problems, models, tracebacks }) {
-      const failing = models.filter((row) => row.failing);
+      const failing = models.filter((row) => row.failing || row.trouble);
       const every = [...problems.map((text) => ({ key: text, text })), ...failing.map((row) => ({ key: `model ${row.id}`, row }))];
       reconcile(lines, every, ({ key }) => key, create, update);
       card.hidden = !tracebacks.length;
@@ -34,9 +34,25 @@ function create({ text, row }) {
 
 function update(element, { row }) {
   if (!row) return;
-  const now = Date.now() / 1000;
-  const again = row.starts_at > now ? `; starts again in ${duration(row.starts_at - now)}` : "";
-  setText(element.why, ` cannot be loaded for ${duration(now - row.failing_since)}: ${row.why}${again}`);
+  setText(element.why, ` ${row.failing ? loadFailure(row) : workerTrouble(row)}`);
+}
+
+function loadFailure({ failing_since: since, why, starts_at: startsAt }) {
+  return `cannot be loaded for ${duration(Date.now() / 1000 - since)}: ${why}${again(startsAt)}`;
+}
+
+/** Return what the workers of a model suffer from: how many ended or gave no answer, and why the last one ended. */
+function workerTrouble({ workers, minute, trouble: { worker, why, starts_at: startsAt } }) {
+  const { deaths, timeouts } = minute;
+  const ended = deaths ? `lost ${deaths === 1 ? "a worker" : `${count(deaths)} workers`} in the last minute` : "";
+  const late = timeouts ? `gave no answer in time to ${timeouts === 1 ? "a request" : `${count(timeouts)} requests`} in the last minute` : "";
+  const words = [ended, late].filter(Boolean).join(" and ") || (workers ? "has too few workers" : "has no worker");
+  return `${words}${worker ? `; worker ${worker} ended: ${why}${again(startsAt)}` : ""}`;
+}
+
+function again(startsAt) {
+  const left = startsAt - Date.now() / 1000;
+  return left > 0 ? `; starts again in ${duration(left)}` : "";
 }
 
 function createTraceback({ error, traceback, model }) {

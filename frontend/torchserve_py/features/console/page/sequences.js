@@ -12,7 +12,7 @@ const LIMIT = 100;
 /** How often the store is asked whether a sequence has ended. */
 const LOOKS = 10;
 const ORDERS = { oldest: "oldest first", newest: "newest first", idle: "longest idle first" };
-const COLUMNS = [["Sequence"], ["State"], ["Age", "number"], ["Idle for", "number"], ["Worker"], ["Waiting", "number wide"], ["Running", "number wide"], [""]];
+const COLUMNS = [["Sequence"], ["State"], ["Age", "number"], ["Idle for", "number"], ["Worker"], ["Waiting", "number wide"], ["Running", "number wide"], ["End", "number"]];
 
 /** Return the tab. */
 export function sequencesTab({ model, signal }) {

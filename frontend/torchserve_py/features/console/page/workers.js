@@ -6,7 +6,7 @@ import { bytes, count, duration } from "./format.js";
 import { attempt, notify } from "./notices.js";
 
 const MOST_ROWS = 200;
-const COLUMNS = [["Worker"], ["State"], ["Device"], ["Running", "number"], ["Memory", "number"], ["Up for", "number wide"], ["Restarts", "number"], ["Why the last one ended"], [""]];
+const COLUMNS = [["Worker"], ["State"], ["Device"], ["Running", "number"], ["Memory", "number"], ["Up for", "number wide"], ["Restarts", "number"], ["Why the last one ended"], ["Log", "number"]];
 
 /** Return the tab. */
 export function workersTab({ model, signal }) {

@@ -1,13 +1,14 @@
-// Shows the OpenAPI document of the models in Swagger UI. A key is kept for this tab only.
+// Shows the OpenAPI document of the models in Swagger UI, dark or light as the system says. A key is kept for this tab only.
 
 const KEY = "torchserve-py.inference-key";
 const form = document.getElementById("key");
 const key = () => sessionStorage.getItem(KEY) ?? "";
+const dark = matchMedia("(prefers-color-scheme: dark)");
 const authorization = () => (key() ? { Authorization: `Bearer ${key()}` } : {});
 
 async function show() {
   const response = await fetch("../openapi.json", { headers: authorization() });
-  form.hidden = response.ok;
+  document.getElementById("entry").hidden = response.ok;
   if (!response.ok) {
     document.getElementById("refused").hidden = !key();
     form.elements.key.focus();
@@ -20,12 +21,32 @@ async function show() {
     dom_id: "#models",
     deepLinking: true,
     docExpansion: Object.keys(spec.paths).length > 5 ? "list" : "full",
+    filter: Object.keys(spec.paths).length > 1,
+    showCommonExtensions: true,
     tryItOutEnabled: true,
     validatorUrl: null,
     requestInterceptor: (request) => Object.assign(request, { headers: { ...request.headers, ...authorization() } }),
   });
 }
 
+/** Give names to fields of Swagger UI that have none, and take out what screen readers trip over. */
+function repair() {
+  const models = document.getElementById("models");
+  const name = (selector, label) => models.querySelectorAll(`${selector}:not([aria-label])`).forEach((each) => each.setAttribute("aria-label", label));
+  name("textarea.body-param__text", "Body");
+  name("select#servers", "Server");
+  for (const each of models.querySelectorAll("label[id]")) each.removeAttribute("id"); // its select has the same one
+  for (const each of models.querySelectorAll("button a[href]")) each.removeAttribute("href"); // the button does it
+}
+
+new MutationObserver(repair).observe(document.getElementById("models"), { childList: true, subtree: true });
+
+function applyScheme() {
+  document.documentElement.classList.toggle("dark-mode", dark.matches);
+}
+
+dark.addEventListener("change", applyScheme);
+applyScheme();
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem(KEY, form.elements.key.value);
