@@ -1,4 +1,6 @@
-"""How many threads libraries that compute use: a worker's share of the processors, unless a variable says otherwise.
+"""How many threads libraries that compute use: ``threads`` of model-config.yaml, else the share of the processors.
+
+OMP_NUM_THREADS, if the user has set it, comes before both.
 
 Each of them takes all processors by default, in every worker: two workers on two processors then wait for each other's
 threads, which costs small models nine tenths of their speed.

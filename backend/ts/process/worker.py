@@ -34,6 +34,7 @@ from ts.process.parent_death import die_with_parent
 from ts.protocol import messages
 from ts.protocol.log_records import write_records
 from ts.protocol.messages import EndedSequence, Load, Loaded
+from ts.protocol.misplaced_files import misplaced_in
 from ts.runtime.loader import load_service, prepare
 from ts.runtime.torchserve_handler import TorchServeHandler
 
@@ -114,6 +115,8 @@ def load(connection: Connection, heartbeat: Heartbeat) -> Callable[[], None] | N
         logger.error("Loading the model failed", exc_info=(type(error), error, place))
         status, text = load_failure(error)
         text += hint(error, loading["model_dir"])
+        if status != 507 and (file := misplaced_in(loading["model_dir"])) and file not in text:
+            text = f"{file}. {text}"
         details = "".join(traceback.format_exception(type(error), error, place))
         failed = Loaded(ok=False, status=status, message=wire_text(text), traceback=wire_text(details), declares={})
         connection.send([messages.LOADED, failed])

@@ -14,10 +14,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from ts.handler_utils.timer import timed
 from ts.jobs.device_copies import computing_on, own_stream, rows_on
+from ts.jobs.processor_share import thread_count
 from ts.torch_handler.built_in_rows import answer_rows, row_value
 from ts.torch_handler.computing import Computing, compile_model, compile_options, optimize_with_ipex
 from ts.torch_handler.input_rows import KnownInputs, read_rows
 from ts.torch_handler.model_loading import (
+    check_content,
     is_aot_inductor_package,
     is_torchscript,
     load_eager_model,
@@ -191,12 +193,13 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
             )
         if not os.path.isfile(path):  # noqa: PTH113
             raise RuntimeError(f"No model weights could be loaded: the archive does not hold {serialized_file}.")
+        check_content(path)
         return self._load_serialized_model(path)
 
     def _load_serialized_model(self, path: str) -> Any:
         """Load a model that needs no model file, by its file's name and, where that leaves a choice, its content."""
         if path.endswith(".onnx"):
-            return load_onnx_session(path, self.map_location, self._processors())
+            return load_onnx_session(path, self.map_location, thread_count())
         if path.endswith(".so"):
             if not self._use_torch_export_aot_compile():
                 raise RuntimeError(
@@ -222,11 +225,6 @@ class BaseHandler(abc.ABC):  # noqa: B024 - TorchServe's base class; all of its 
         return load_eager_model(
             model_dir, model_file, model_pt_path, self._weights_device(), weights_only=self._weights_only()
         )
-
-    def _processors(self) -> int:
-        """Return this worker's share of the processors, at most those that it may run on."""
-        allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(allowed, self.context.system_properties.get("processors") or allowed)
 
     def _weights_only(self) -> bool:
         return (self.model_yaml_config.get("handler") or {}).get("weights_only", True) is not False

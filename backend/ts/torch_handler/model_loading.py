@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from ts.jobs.search_path import refuse_taken_name
+from ts.protocol.misplaced_files import misplaced
 from ts.utils.optional_packages import missing_package
 from ts.utils.util import list_classes_from_module
 
@@ -36,8 +37,15 @@ def load_eager_model(
         raise ValueError(f"Expected only one class as model definition. {classes}")
     model: torch.nn.Module = classes[0]()
     if weights_path:
+        check_content(weights_path)
         model.load_state_dict(_load_state_dict(weights_path, device, weights_only=weights_only))
     return model
+
+
+def check_content(path: str) -> None:
+    """Raise RuntimeError: a text, such as a git-lfs pointer or an HTML page, is in the place of a model's file."""
+    if what := misplaced(path):
+        raise RuntimeError(f"{os.path.basename(path)} {what}.")  # noqa: PTH119
 
 
 def load_whole_model(path: str, device: torch.device | None, *, weights_only: bool) -> torch.nn.Module:
@@ -53,6 +61,7 @@ def load_whole_model(path: str, device: torch.device | None, *, weights_only: bo
 
 def load_pickle(path: str, device: torch.device | None, *, weights_only: bool) -> Any:
     """Return what ``torch.save`` wrote. Raises RuntimeError: it is more than weights, and ``weights_only`` is true."""
+    check_content(path)
     try:
         return torch.load(path, map_location=device, weights_only=weights_only)
     except pickle.UnpicklingError as error:

@@ -18,6 +18,7 @@ from torchserve_py.version import __version__
 from torchserve_py.workers.devices import Assignment, available_processors
 from torchserve_py.workers.launch_command import CpuLauncher, Launch, RankGroup, RankLauncher
 from torchserve_py.workers.pool import Place
+from torchserve_py.workers.worker_launcher import NodeShare
 from ts.protocol.log_records import FORMAT_VARIABLE
 from ts.protocol.messages import Load
 
@@ -89,6 +90,11 @@ def sends_ahead(config: EffectiveConfig, settings: Settings) -> bool:
     return batches and one_process and config.node is None
 
 
+def _share(place: Place, node: NodeShare | None) -> int:
+    """Return a worker's share of the processors."""
+    return max(1, available_processors() // place.count) if node is None else node.processors
+
+
 def _runtime(contract: str, config: EffectiveConfig) -> str:
     """Return the module that runs a model's code; empty for handlers with batches."""
     offer = contracts().get(contract)
@@ -122,7 +128,7 @@ def load_message(
         manifest=_plain(plan.files.manifest.raw),
         handler=plan.handler,
         gpu_id=device.gpu_id,
-        processors=max(1, available_processors() // place.count) if node is None else node.processors,
+        processors=config.threads or _share(place, node),
         batch_size=config.batch_size,
         continuous=config.continuous,
         asynchronous=config.async_communication,

@@ -75,6 +75,9 @@ def _parallel_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
             f"parallelType is {config.parallel_type} but parallelLevel is not set; "
             f"it must be the number of GPUs of one worker{f' (or {count_key} must)' if count_key else ''}",
         )
+    if config.threads and (processes or config.parallel_type not in (None, "", "custom")):
+        instead = f": set {key}.OMP_NUMBER_THREADS" if key else ""
+        yield ("threads", *keys), f"threads is {config.threads} but a worker is several processes{instead}"
     if offer is None and config.parallel_type not in (None, "", "custom"):
         problem = "nothing in this installation starts several processes for a worker; custom gives one several GPUs"
         yield ("parallelType",), f"parallelType is {config.parallel_type} but {problem}"

@@ -30,6 +30,8 @@ class EffectiveConfig(ServedConfig):
     #: When a stored sequence leaves its worker, while `sequence_max_idle_ms` is when it expires; 0: at the same time.
     sequence_rest_ms: int = 0
     states: SequenceStates = field(default_factory=SequenceStates)
+    #: How many threads a worker computes with; None: as many as its share of the processors.
+    threads: int | None = None
     #: What a worker has of the other machine that it runs on; None: it runs on this one.
     node: NodeShare | None = None
 

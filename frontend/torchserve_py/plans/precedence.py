@@ -69,7 +69,7 @@ def resolve(
 
     batch_size = first("batch_size", yaml.batch_size, 1)
     asynchronous = bool(yaml.async_communication) or not known_contracts()[contract].batches
-    _check_runtime(yaml)
+    _check_runtime(yaml, settings)
     if asynchronous:
         _check_no_batches(yaml, contract, batch_size)
     node = _node(yaml, settings)
@@ -88,6 +88,7 @@ def resolve(
         continuous=bool(yaml.continuous_batching),
         async_communication=asynchronous,
         concurrency_target=yaml.concurrency_target or MAX_ASYNC_JOBS,
+        threads=yaml.threads,
         node=node,
         plugin_keys=yaml.plugin_keys,
         use_venv=bool(yaml.use_venv),
@@ -108,7 +109,10 @@ def _follows_load(yaml: ModelConfig, settings: Settings) -> bool:
     return True
 
 
-def _check_runtime(yaml: ModelConfig) -> None:
+def _check_runtime(yaml: ModelConfig, settings: Settings) -> None:
+    if yaml.threads and settings.cpu_launcher_enable:
+        problem = f"threads is {yaml.threads} but cpu_launcher_enable is true, which sets a worker's threads; keep one"
+        raise InvalidModelConfig(yaml.source, [problem])
     given = {key: yaml.raw.get(key) is True for key in (CONTINUOUS, ASYNCHRONOUS)}
     for key in (key for key, is_set in given.items() if is_set and key not in runtimes()):
         problem = f"{key} is true, but nothing in this installation runs such handlers; leave it out"

@@ -123,6 +123,9 @@ def test_workers_that_are_started_by_hand_do_not_follow_the_load(tmp_path: Path)
 def test_workers_that_share_the_processors_do_not_follow_the_load(tmp_path: Path) -> None:
     with pytest.raises(InvalidModelConfig, match="scaling is set but cpu_launcher_enable is true"):
         effective(read(tmp_path, ZERO_TO_FOUR), cpu_launcher_enable=True)
+    with pytest.raises(InvalidModelConfig, match="threads is 2 but cpu_launcher_enable is true"):
+        effective(read(tmp_path, "threads: 2"), cpu_launcher_enable=True)
+    assert effective(read(tmp_path, "threads: 2")).threads == 2
 
 
 def test_the_most_workers_are_limited(tmp_path: Path) -> None:

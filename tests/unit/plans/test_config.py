@@ -244,6 +244,10 @@ def test_a_wrong_value_is_named_with_what_is_right(tmp_path: Path, text: str, ex
         ("sequenceBatching: true", ["sequenceBatching", "sequenceMaxIdleMSec is not set"]),
         ("sequenceBatching: true\nsequenceMaxIdleMSec: 0", ["sequenceBatching", "sequenceMaxIdleMSec is 0"]),
         ("minWorkers: 4\nmaxWorkers: 2", ["minWorkers is 4", "maxWorkers is 2"]),
+        (
+            "parallelType: tp\nparallelLevel: 2\nthreads: 3",
+            ["threads is 3 but a worker is several processes: set torchrun.OMP_NUMBER_THREADS"],
+        ),
         ("parallelLevel: 2", ["parallelLevel is 2", "parallelType is not set"]),
         ("torchrun: {nproc-per-node: 2}", ["torchrun.nproc-per-node is 2", "parallelType is not set"]),
         ("parallelType: tp", ["parallelType is tp", "parallelLevel is not set"]),

@@ -171,8 +171,8 @@ def test_what_cannot_be_loaded_says_what_would_be_right(
     message: str,
 ) -> None:
     save_weights(tmp_path / "weights.pth")
-    (tmp_path / "weights.safetensors").touch()
-    (tmp_path / "model.so").touch()
+    (tmp_path / "weights.safetensors").write_bytes(b"weights")
+    (tmp_path / "model.so").write_bytes(b"code")
 
     with pytest.raises(RuntimeError, match=message):
         base_handler.initialize(make_context(**entry))

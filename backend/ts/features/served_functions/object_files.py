@@ -5,13 +5,16 @@ from typing import Any
 
 from ts.jobs.errors import LoadError
 from ts.jobs.processor_share import thread_count
+from ts.protocol.misplaced_files import misplaced
 
 
 def load_model(path: str) -> Any:
-    """Return the object in a file, which `ts.serve` takes. Raises LoadError: its library is not installed.
+    """Return the object in a file, which `ts.serve` takes. Raises LoadError: its library is missing, or it is no model.
 
     joblib and pickle run code that is in the file.
     """
+    if what := misplaced(path):
+        raise LoadError(f"{path} {what}.")
     suffix = Path(path).suffix
     try:
         if suffix == ".onnx":

@@ -24,6 +24,7 @@ from typing import BinaryIO, Final, Self, cast
 from torchserve_py.archive.cancellation import check_cancelled
 from torchserve_py.archive.errors import UnreadableArchive, UnsafeArchive
 from torchserve_py.archive.manifest import MANIFEST_PATH
+from ts.protocol.misplaced_files import misplaced
 from ts.protocol.regular_files import open_regular
 
 #: Of all files of an archive together: room for the weights of a large language model.
@@ -198,7 +199,8 @@ def unpack_into(target: Target, archive: Path) -> None:
             elif start.startswith(_GZIP_START):
                 _unpack_tar(file, target)
             else:
-                detail = "it is neither a ZIP archive (.mar) nor a gzip tar archive (.tgz, .tar.gz)"
+                what = misplaced(archive)
+                detail = f"it {what}" if what else "it is neither a ZIP archive (.mar) nor a gzip tar (.tgz, .tar.gz)"
                 raise UnreadableArchive(target.url, detail)
     except _BROKEN as error:
         raise UnreadableArchive(target.url, f"{type(error).__name__}: {error}") from error

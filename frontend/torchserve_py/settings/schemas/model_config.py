@@ -58,6 +58,11 @@ class ModelConfigFile(Schema):
     startup_timeout: SecondsFromOne = key(
         "startupTimeout", "how long loading the model may take", "`default_startup_timeout`"
     )
+    threads: AtLeastOne = key(
+        "threads",
+        "how many [threads](#threads) PyTorch and other libraries compute with in each worker",
+        "the worker's share of the processors",
+    )
     device_type: Annotated[Literal["cpu", "gpu", "auto"] | None, choice("cpu", "gpu", "auto")] = key(
         "deviceType",
         "`auto` and `gpu` mean a GPU if the server has one, else the CPU. A worker sees [its own "
