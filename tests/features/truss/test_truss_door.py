@@ -316,7 +316,7 @@ async def test_metrics_that_cannot_be_collected(mine: OpenDoors) -> None:
         (Cause.no_worker, 503, "600"),
         (Cause.draining, 503, "600"),
         (Cause.worker_died, 500, "500"),
-        (Cause.response_timeout, 500, "500"),
+        (Cause.response_timeout, 504, "500"),
         (Cause.client_timeout, 408, "700"),
     ],
 )
