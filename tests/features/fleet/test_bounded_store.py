@@ -59,3 +59,17 @@ async def test_a_change_is_refused_while_the_store_hangs(monkeypatch: pytest.Mon
     assert (raised.value.failure.status, raised.value.failure.cause) == (503, "fleet_not_told")
     assert server.models.saved == {}
     states.gate.set()
+
+
+async def test_nobody_waits_for_a_store_when_the_server_stops() -> None:
+    states = Hanging()
+    store = BoundedStore(states)
+    states.gate.clear()
+    asked = asyncio.create_task(store.newest())
+    await asyncio.sleep(0)
+    store.close()
+    for waiting in (asked, store.newest_number()):
+        with pytest.raises(FleetStateError, match="The server stops"):
+            async with asyncio.timeout(10):
+                await waiting
+    states.gate.set()

@@ -26,7 +26,16 @@ class BoundedStore:
         self._limit = limit
         self._hung: asyncio.Future[Any] | None = None
         self._hung_since = 0.0
+        #: Ends all waiting: the server stops.
+        self._end: asyncio.Future[None] | None = None
+        self._is_closed = False
         self.name = store.name
+
+    def close(self) -> None:
+        """Wait for no answer any more; who waits for one gets FleetStateError."""
+        self._is_closed = True
+        if self._end is not None and not self._end.done():
+            self._end.set_result(None)
 
     async def newest_number(self) -> int:
         return await self._ask(self._store.newest_number)
@@ -39,15 +48,25 @@ class BoundedStore:
         return await self._ask(lambda: self._store.add(state))
 
     async def _ask(self, call: Callable[[], T]) -> T:
+        if self._is_closed:
+            raise self._no_more()
         if self._hung is not None and not self._hung.done():
             raise self._no_answer()
-        asked = asyncio.get_running_loop().run_in_executor(None, call)
-        done, _ = await asyncio.wait([asked], timeout=self._limit)
-        if not done:
+        loop = asyncio.get_running_loop()
+        self._end = self._end or loop.create_future()
+        asked = loop.run_in_executor(None, call)
+        await asyncio.wait([asked, self._end], timeout=self._limit, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done() and self._is_closed:
+            asked.add_done_callback(_forget)
+            raise self._no_more()
+        if not asked.done():
             asked.add_done_callback(_forget)
             self._hung, self._hung_since = asked, time.time() - self._limit
             raise self._no_answer()
         return asked.result()
+
+    def _no_more(self) -> FleetStateError:
+        return FleetStateError(f"The server stops, and waits no more for the state of the fleet at {self.name}.")
 
     def _no_answer(self) -> FleetStateError:
         since = time.strftime("%H:%M:%S", time.localtime(self._hung_since))

@@ -106,6 +106,10 @@ class FleetMember:
         """How many seconds ago this server last compared itself with the state of its fleet."""
         return self._clock() - self._followed_at
 
+    def close(self) -> None:
+        """Wait for the fleet no more, since the server stops."""
+        self._store.close()
+
     # Telling.
 
     async def tell(self, edits: Sequence[Edit]) -> None:
@@ -372,6 +376,7 @@ async def belong_to_fleet(context: DoorContext) -> None:
     transactions = context.shared(ManagementCalls.of).transactions
     member = FleetMember(context.serving, store, transactions)
     transactions.listeners.append(member)
+    context.on_close.append(member.close)
     show_member(context.metrics, member)
     await member.follow()
 
