@@ -149,7 +149,7 @@ def test_keys_by_model_over_every_protocol_and_a_replaced_file(folder: Path) -> 
         assert [status("memory", key) for key in ("", "wrong", "app", "all")] == [401, 401, 200, 200]
         assert [status("other", key) for key in ("", "wrong", "app", "all")] == [401, 401, 403, 200]
 
-        for curl in command.curls():
+        for curl in (each for each in command.curls() if "/ticks" not in each):  # that answer has no end
             assert 'Authorization: Bearer $KEY"' in curl
             assert run_curl(f"export KEY=all; {curl}").startswith("hello")
 
