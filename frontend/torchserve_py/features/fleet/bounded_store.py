@@ -53,10 +53,10 @@ class BoundedStore:
         if self._hung is not None and not self._hung.done():
             raise self._no_answer()
         loop = asyncio.get_running_loop()
-        self._end = self._end or loop.create_future()
+        end = self._end = self._end or loop.create_future()
         asked = loop.run_in_executor(None, call)
-        await asyncio.wait([asked, self._end], timeout=self._limit, return_when=asyncio.FIRST_COMPLETED)
-        if not asked.done() and self._is_closed:
+        await asyncio.wait([asked, end], timeout=self._limit, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done() and end.done():
             asked.add_done_callback(_forget)
             raise self._no_more()
         if not asked.done():
