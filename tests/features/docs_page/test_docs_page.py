@@ -105,7 +105,10 @@ def test_a_function_is_described_by_its_signature_and_docstring(document: Any) -
     area = document["paths"]["/area"]["post"]
     assert (area["summary"], area["description"]) == ("Compute an area.", "In the unit that you name.")
     content = area["requestBody"]["content"]["application/json"]
-    assert content["schema"]["properties"]["box"] == {"$ref": "#/components/schemas/area.Box"}
+    assert content["schema"] == {"$ref": "#/components/schemas/area.request"}
+    assert area["requestBody"]["required"] is True
+    request = document["components"]["schemas"]["area.request"]
+    assert request["properties"]["box"] == {"$ref": "#/components/schemas/area.Box"}
     assert document["components"]["schemas"]["area.Box"]["required"] == ["width", "height"]
     assert area["responses"]["200"]["content"]["application/json"]["schema"]["additionalProperties"]["type"] == "number"
     turn = document["paths"]["/turn"]["post"]

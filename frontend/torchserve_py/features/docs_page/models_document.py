@@ -99,22 +99,26 @@ def _operation(model: ServedModel, declared: Mapping[str, Any], schemas: dict[st
     if (function := declared.get("function")) is not None:
         return own_path(model.name), _of_function(model.name, function, schemas)
     if model.contract.handlers:
-        return f"/predictions/{name}", _described("", _ANY_BODY, {"*/*": {}})
+        return f"/predictions/{name}", _described("", _ANY_BODY, {"*/*": {}}, needs_body=False)
     if declared.get("inputs"):
         return f"/v2/models/{name}/infer", _of_tensors(declared)
     found = declared.get("schema") or {}
-    takes = _schema(model.name, found.get("input_schema") or {}, schemas)
-    gives = _schema(model.name, found.get("output_schema") or {}, schemas)
+    takes = _named(model.name, "request", _schema(model.name, found.get("input_schema") or {}, schemas), schemas)
+    gives = _named(model.name, "response", _schema(model.name, found.get("output_schema") or {}, schemas), schemas)
     return f"/v1/models/{name}:predict", _described("", {_JSON: takes}, {_JSON: gives})
 
 
 def _of_function(name: str, function: Mapping[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     """Return the operation of a function: one value is a body by itself, several are an object or a form."""
     takes, request = function["takes"], _schema(name, function["request"], schemas)
-    bodies = dict(_bodies(takes, request, several=len(function["parameters"]) > 1))
+    several = len(function["parameters"]) > 1
+    bodies = dict(_bodies(takes, request, _named(name, "request", request, schemas), several=several))
     gives = function["gives"]
-    response = _schema(name, function["response"], schemas) if gives == _JSON else _text_or_file(gives)
-    operation = _described(function["description"], bodies, {gives: response})
+    response = _text_or_file(gives)
+    if gives == _JSON:
+        response = _named(name, "response", _schema(name, function["response"], schemas), schemas)
+    needs_body = bool(request.get("required")) if several else "default" not in request
+    operation = _described(function["description"], bodies, {gives: response}, needs_body=needs_body)
     operation["responses"] |= {"422": _PROBLEM, "default": _PROBLEM}
     if "example" in function:
         for media_type, content in operation["requestBody"]["content"].items():
@@ -125,11 +129,14 @@ def _of_function(name: str, function: Mapping[str, Any], schemas: dict[str, Any]
     return operation
 
 
-def _bodies(takes: str, request: Mapping[str, Any], *, several: bool) -> Iterator[tuple[str, Any]]:
+def _bodies(
+    takes: str, request: Mapping[str, Any], named: Mapping[str, Any], *, several: bool
+) -> Iterator[tuple[str, Any]]:
+    """Yield the media types that a function takes, with their schemas; ``named`` is that of the request as JSON."""
     if takes != _JSON:
         yield takes, _text_or_file(takes)
     if takes != _BYTES:
-        yield _JSON, request
+        yield _JSON, named
     if several:
         fields = {name: _field(each) for name, each in request.get("properties", {}).items()}
         yield "multipart/form-data", {**request, "properties": fields}
@@ -156,12 +163,17 @@ def _of_tensors(declared: Mapping[str, Any]) -> dict[str, Any]:
     return _described(words, {_JSON: takes}, {_JSON: gives})
 
 
-def _described(description: str, takes: Mapping[str, Any], gives: Mapping[str, Any]) -> dict[str, Any]:
+def _described(
+    description: str, takes: Mapping[str, Any], gives: Mapping[str, Any], *, needs_body: bool = True
+) -> dict[str, Any]:
     summary, _, rest = description.strip().partition("\n")
     return {
         "summary": summary,
         "description": rest.strip(),
-        "requestBody": {"content": {name: {"schema": schema} for name, schema in takes.items()}},
+        "requestBody": {
+            "required": needs_body,
+            "content": {name: {"schema": schema} for name, schema in takes.items()},
+        },
         "responses": {
             "200": {"description": "The answer", "content": {name: {"schema": each} for name, each in gives.items()}},
             "default": _ERROR,
@@ -191,6 +203,15 @@ def _schema(name: str, schema: Mapping[str, Any], schemas: dict[str, Any]) -> di
         schemas[_component(name, key)] = _moved(name, value)
     moved: dict[str, Any] = _moved(name, plain)
     return moved
+
+
+def _named(name: str, role: str, schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return a reference to the schema of an object, which goes to ``schemas``: clients make classes of these."""
+    if "properties" not in schema:
+        return schema
+    component = _component(name, role)
+    schemas[component] = schema
+    return {"$ref": f"#/components/schemas/{component}"}
 
 
 def _moved(name: str, value: Any) -> Any:
