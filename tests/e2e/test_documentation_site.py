@@ -132,7 +132,7 @@ def test_the_home_page_shows_code_the_console_and_the_chart_and_leads_on(site: P
     home = Elements(site / "index.html")
     first, *_ = documents.blocks(ROOT / "docs" / "index.md")
     assert first.language == "python"
-    assert len(first.text.splitlines()) == 7, "a model has six lines below the name of its file"
+    assert len(first.text.splitlines()) == 8, "a model has seven lines below the name of its file"
     assert {"console-models.png", "benchmarks.svg"} <= set(home.values("img", "src"))
     links = [each for each in home.values("a", "href") if not re.match(r"\w+:", each)]
     assert "first-minute.html" in links

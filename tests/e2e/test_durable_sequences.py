@@ -175,7 +175,7 @@ def test_a_file_that_nobody_named_outlives_the_server(tmp_path: Path) -> None:
     with RunningServer({"tally": model}) as server:
         server.wait_ready()
         assert step(server, "a", "5").text == "5"
-        folder = server.directory / "logs" / "sequences"
+        folder = server.directory / "data" / "sequences"
         modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in [folder, *folder.iterdir()]}
         assert modes.pop("sequences") == 0o700
         assert modes.pop("tally.db-asks", 0o700) == 0o700
