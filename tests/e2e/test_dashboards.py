@@ -34,8 +34,6 @@ OF_FEATURES = {
         "ts_certificate_expiry_seconds",
         "ts_workers_given_up",
         "ts_snapshot_unwritten",
-        "ts_sequence_store_bytes",
-        "ts_sequence_store_sequences",
     ),
 }
 #: Labels that Prometheus adds to every series of a target.
@@ -60,6 +58,18 @@ class AddingHandler:
         return str(self.totals[sequence])
 """
 
+KEEPING = """
+from ts.sequence import SequenceCache
+
+
+class KeepingHandler:
+    def initialize(self, context):
+        self.totals = SequenceCache(context)
+
+    def handle(self, data, context):
+        return ["kept"] * len(data)
+"""
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -73,11 +83,16 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     directory = tmp_path_factory.mktemp("dashboards")
     config = "sequenceBatching: true\nbatchSize: 4\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 100\n"
+    store = f"handler: {{cache: {{store: file, path: {directory / 'kept.db'}}}}}\n"
     (directory / "python").mkdir()
     (directory / "python" / "pynvml.py").write_text(stand_in_nvml(1))
     python = ":".join(map(str, (directory / "python", ROOT / "frontend", ROOT / "backend")))
+    models = {
+        "adding": model_folder(directory, "adding", ADDING, config),
+        "keeping": model_folder(directory, "keeping", KEEPING, config + store),
+    }
     with RunningServer(
-        {"adding": model_folder(directory, "adding", ADDING, config)},
+        models,
         {"disable_system_metrics": "false", "metric_time_interval": 1, "drain_timeout": 1},
         {"PYTHONPATH": python},
     ) as server:

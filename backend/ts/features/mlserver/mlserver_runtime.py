@@ -133,7 +133,7 @@ class MLServerRuntime(AsyncRuntime):
     def _receive(self, row: InferRow) -> tuple[Received, types.InferenceRequest]:
         """Return the request, and how its model gets it. Raises Failure: it cannot be read."""
         try:
-            received = receive(_open_inference_row(row), self.declares, any_text_shape=True)
+            received = receive(_open_inference_row(row), self.declares, as_mlserver=True)
             return received, self._as_model_request(received, lower_case_headers(row.headers))
         except Failure as failure:
             is_json = row.protocol == OPEN_INFERENCE_REST and not has_length(row.headers)
@@ -193,7 +193,7 @@ class MLServerRuntime(AsyncRuntime):
             yield request
             while (body := await inputs.take()) is not None:  # decoded when the model takes it, not before
                 self._connection.send([TAKEN, job_id, 1])
-                taken = self._as_model_request(receive_input(received, body, any_text_shape=True), headers)
+                taken = self._as_model_request(receive_input(received, body, as_mlserver=True), headers)
                 taken.id = request.id  # of a stream of requests MLServer's models see the first one's id only
                 yield taken
 

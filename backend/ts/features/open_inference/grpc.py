@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from ts.features.open_inference.json_response import selected_outputs
 from ts.features.open_inference.protos import infer_pb2
-from ts.features.open_inference.tensors import check, checked_count, flat_list, raw_bytes
+from ts.features.open_inference.tensors import check, checked_count, flat_list, raw_bytes, whole_shape
 from ts.features.open_inference.types import (
     Headers,
     InferenceRequest,
@@ -87,7 +87,7 @@ class GrpcRequest:
         return [(str(name).lower(), str(value)) for name, value in given], body
 
 
-def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, any_text_shape: bool = False) -> GrpcRequest:
+def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, as_mlserver: bool = False) -> GrpcRequest:
     """Decode a ``ModelInferRequest``. Raises Failure: it is none, or data do not fit their datatype and shape."""
     message, raw = _parse(body)
     if raw and len(raw) != len(message.inputs):
@@ -96,8 +96,7 @@ def receive(headers: Sequence[tuple[Any, Any]], body: bytes, *, any_text_shape: 
             f"raw_input_contents has {len(raw)} entries for {len(message.inputs)} inputs; it needs one for each.",
         )
     inputs = [
-        _input(sent, raw[index] if raw else None, any_text_shape=any_text_shape)
-        for index, sent in enumerate(message.inputs)
+        _input(sent, raw[index] if raw else None, as_mlserver=as_mlserver) for index, sent in enumerate(message.inputs)
     ]
     outputs = [RequestedOutput(sent.name, _parameters(sent.parameters)) for sent in message.outputs]
     for output in outputs:
@@ -129,13 +128,13 @@ def _parse(body: bytes) -> tuple[infer_pb2.ModelInferRequest, Sequence[bytes | m
 
 
 def _input(
-    sent: infer_pb2.ModelInferRequest.InferInputTensor, raw: bytes | memoryview | None, *, any_text_shape: bool
+    sent: infer_pb2.ModelInferRequest.InferInputTensor, raw: bytes | memoryview | None, *, as_mlserver: bool
 ) -> Tensor:
     parameters = _parameters(sent.parameters)
     if parameters:
         _refuse_unsupported(f"input {sent.name!r}", parameters)
     shape = list(sent.shape)
-    if shape and min(shape) < 0:
+    if shape and min(shape) < (-1 if as_mlserver else 0):
         raise Failure(400, f"Input {sent.name!r} has the shape {shown(shape)}; no dimension may be negative.")
     data: list[Any] | bytes | memoryview
     if raw is None:
@@ -145,8 +144,9 @@ def _input(
     else:
         data = raw
     tensor = Tensor(sent.name, sent.datatype, shape, data, parameters)
-    if any_text_shape and isinstance(data, list) and sent.datatype == "BYTES":
-        checked_count(sent.name, shape)
+    tensor.shape = whole_shape(tensor)
+    if as_mlserver and isinstance(data, list) and sent.datatype == "BYTES":
+        checked_count(sent.name, tensor.shape)
     else:
         check(tensor)
     return tensor

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Final
 
 from ts.features.open_inference.json_objects import kind_of, read_id, read_parameters
-from ts.features.open_inference.tensors import check, checked_count
+from ts.features.open_inference.tensors import check, checked_count, whole_shape
 from ts.features.open_inference.types import InferenceRequest, RequestedOutput, Tensor
 from ts.handler_utils.shapes import shown
 from ts.jobs.errors import Failure
@@ -32,14 +32,15 @@ _WHERE: Final = 'which only "infer" supports, and only with the setting shared_m
 
 
 def read_request(
-    document: Mapping[str, Any], binary: memoryview, job_id: str, *, any_text_shape: bool = False
+    document: Mapping[str, Any], binary: memoryview, job_id: str, *, as_mlserver: bool = False
 ) -> InferenceRequest:
     """Return the request that a JSON object describes.
 
     Args:
         binary: The binary tensors behind the JSON; empty if there are none.
         job_id: The id of a request without one.
-        any_text_shape: Whether texts may have any shape, as MLServer takes them.
+        as_mlserver: Whether a text may be any value of JSON, texts may have any shape, and one size may be -1, as
+            MLServer takes them.
 
     Raises:
         Failure: The object is not a valid request.
@@ -48,7 +49,7 @@ def read_request(
     if type(inputs) is not list:
         missing = "is missing" if inputs is None else f"is {kind_of(inputs)}"
         raise Failure(422, f'The request must hold the list "inputs"; it {missing}.')
-    reader = _Inputs(binary, any_text_shape=any_text_shape)
+    reader = _Inputs(binary, as_mlserver=as_mlserver)
     tensors = [reader.read(each, number) for number, each in enumerate(inputs)]
     reader.check_end()
     outputs = document.get("outputs")
@@ -65,9 +66,9 @@ def read_request(
 class _Inputs:
     """Reads the inputs of one request in order, each with its share of the binary data."""
 
-    def __init__(self, binary: memoryview, *, any_text_shape: bool) -> None:
+    def __init__(self, binary: memoryview, *, as_mlserver: bool) -> None:
         self._binary = binary
-        self._any_text_shape = any_text_shape
+        self._as_mlserver = as_mlserver
         self._taken = 0
 
     def read(self, item: Any, number: int) -> Tensor:
@@ -80,19 +81,22 @@ class _Inputs:
         if type(datatype) is not str or datatype not in DATATYPES:
             known = ", ".join(DATATYPES)
             raise Failure(422, f"Input {name!r} has the datatype {datatype!r}; known are {known}.")
-        shape = _shape(name, item.get("shape"))
+        shape = _shape(name, item.get("shape"), least=-1 if self._as_mlserver else 0)
         parameters = read_parameters(item, f"Input {name!r}")
         data = item.get("data")
         if data is None or _SIZE in parameters:
             tensor = Tensor(name, datatype, shape, self._take(name, data, parameters), parameters)
+            tensor.shape = whole_shape(tensor)
             check(tensor)
             return tensor
         is_array = type(data) not in _JSON_TYPES  # of `json_arrays`, which has checked its elements
-        elements = data if is_array else _elements(name, datatype, data)
-        wanted = checked_count(name, shape)
-        if len(elements) != wanted and not (self._any_text_shape and datatype == "BYTES"):
+        elements = data if is_array else _elements(name, datatype, data, any_text=self._as_mlserver)
+        tensor = Tensor(name, datatype, shape, elements, parameters)
+        tensor.shape = whole_shape(tensor)
+        wanted = checked_count(name, tensor.shape)
+        if len(elements) != wanted and not (self._as_mlserver and datatype == "BYTES"):
             raise Failure(400, f"Input {name!r} has {len(elements)} elements; the shape {shown(shape)} needs {wanted}.")
-        return Tensor(name, datatype, shape, elements, parameters)
+        return tensor
 
     def check_end(self) -> None:
         left = len(self._binary) - self._taken
@@ -122,16 +126,16 @@ class _Inputs:
         return part
 
 
-def _shape(name: str, shape: Any) -> list[int]:
-    if type(shape) is not list or not all(type(size) is int and 0 <= size < 2**64 for size in shape):
+def _shape(name: str, shape: Any, *, least: int) -> list[int]:
+    if type(shape) is not list or not all(type(size) is int and least <= size < 2**64 for size in shape):
         given = shown(shape) if type(shape) is list else kind_of(shape)
         raise Failure(
-            422, f'Input {name!r} must have a list of integers of at least 0 as "shape", it has {given[:100]}.'
+            422, f'Input {name!r} must have a list of integers of at least {least} as "shape", it has {given[:100]}.'
         )
     return shape
 
 
-def _elements(name: str, datatype: str, given: Any) -> list[Any]:
+def _elements(name: str, datatype: str, given: Any, *, any_text: bool) -> list[Any]:
     """Return data, nested or flat, as the flat list of elements of that datatype."""
     data: list[Any] = given if type(given) is list else [given]  # a single element is what MLServer takes, too
     while data and type(data[0]) is list:
@@ -140,6 +144,8 @@ def _elements(name: str, datatype: str, given: Any) -> list[Any]:
         data = list(chain.from_iterable(data))
     kinds = set(map(type, data))
     if datatype in FLOATS and kinds <= _NUMBERS:
+        return data
+    if any_text and datatype == "BYTES":
         return data
     allowed = _ALLOWED[datatype]
     if not kinds <= allowed:

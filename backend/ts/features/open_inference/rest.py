@@ -91,7 +91,7 @@ def receive(
     declared: Mapping[str, Any],
     job_id: str,
     *,
-    any_text_shape: bool = False,
+    as_mlserver: bool = False,
 ) -> RestRequest | TextRequest:
     """Decode a request; see `receive.receive`. Raises Failure: the body is not a valid request."""
     endpoint, length = INFER, None
@@ -116,7 +116,7 @@ def receive(
         document, binary = parse_object(whole[:length]), whole[length:]
     if endpoint in (GENERATE, GENERATE_STREAM) and document.get("inputs") is None:
         return _receive_text(document, declared, job_id)
-    request = read_request(document, binary, job_id, any_text_shape=any_text_shape)
+    request = read_request(document, binary, job_id, as_mlserver=as_mlserver)
     bare_json = length is not None and _is_tritons_cpp(headers)
     return RestRequest(request, endpoint, has_length=length is not None, bare_json=bare_json)
 

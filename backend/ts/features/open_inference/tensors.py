@@ -174,23 +174,43 @@ def tensor_of(name: str, array: np.ndarray[Any, Any], datatype: str | None = Non
 def check(tensor: Tensor) -> None:
     """Check the number of elements. Raises Failure: it does not fit the shape, or the datatype is unknown."""
     size, expected = _datatype(tensor).size, checked_count(tensor.name, tensor.shape)
-    data = tensor.data
-    if not isinstance(data, bytes | bytearray | memoryview):
-        found = len(data)
-    elif size:
-        if len(data) != expected * size:
+    if size and tensor.is_raw:
+        if len(tensor.data) != expected * size:
             raise Failure(
                 400,
-                f"Tensor {tensor.name!r} has {len(data)} bytes; {tensor.datatype} with the shape {shown(tensor.shape)} "
-                f"needs {expected * size}.",
+                f"Tensor {tensor.name!r} has {len(tensor.data)} bytes; {tensor.datatype} with the shape "
+                f"{shown(tensor.shape)} needs {expected * size}.",
             )
         return
-    else:
-        found = sum(1 for _ in _places_of_bytes(tensor.name, memoryview(data)))
+    found = _count_of_data(tensor)
     if found != expected:
         raise Failure(
             400, f"Tensor {tensor.name!r} has {found} elements; the shape {shown(tensor.shape)} needs {expected}."
         )
+
+
+def whole_shape(tensor: Tensor) -> list[int]:
+    """Return the tensor's shape with the size that a -1 stands for, as numpy's ``reshape`` reads it.
+
+    Texts in a list keep a shape that says something else than their number. Raises Failure: no size fits the data.
+    """
+    shape = tensor.shape
+    if -1 not in shape:
+        return shape
+    others = checked_count(tensor.name, [size for size in shape if size != -1])
+    found = _count_of_data(tensor)
+    if shape.count(-1) > 1 or not others or found % others:
+        if tensor.datatype == "BYTES" and not tensor.is_raw:
+            return shape
+        raise Failure(400, f"Tensor {tensor.name!r} has {found} elements, which fit no shape {shown(shape)}.")
+    return [found // others if size == -1 else size for size in shape]
+
+
+def _count_of_data(tensor: Tensor) -> int:
+    data, size = tensor.data, _datatype(tensor).size
+    if not isinstance(data, bytes | bytearray | memoryview):
+        return len(data)
+    return len(data) // size if size else sum(1 for _ in _places_of_bytes(tensor.name, memoryview(data)))
 
 
 def checked_count(name: str, shape: list[int]) -> int:
