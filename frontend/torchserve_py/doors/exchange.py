@@ -10,6 +10,7 @@ that `Serving.submit` has returned. TorchServe's dialect is here; those of other
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -18,17 +19,27 @@ from typing import Any, ClassVar, Final, Protocol, final
 
 from torchserve_py.doors.failures import INVALID_KEY, DoorError, Failure, failure_of, failure_of_job, handler_failure
 from torchserve_py.doors.own_words import in_own_words
-from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent, Answer, Headers, Responses, failure_body
+from torchserve_py.doors.responses import (
+    ALREADY_SENT,
+    EVENTS_TYPE,
+    AlreadySent,
+    Answer,
+    Headers,
+    Responses,
+    failure_body,
+)
 from torchserve_py.jobs.inference_request import SequenceRequest
 from torchserve_py.jobs.parts import JobFailed, Part, Parts
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.errors import ReaderStalled
-from torchserve_py.transport.http1.request import STREAMING, Request
+from torchserve_py.transport.http1.request import STREAMING, WAITING, Request
 from ts.protocol.messages import REQUEST_ID
 
 #: Parts that have piled up are written together, up to this many bytes; the rest stays where it is counted and bounded.
 _WRITE_SIZE: Final = 16 * 1024
+#: A line of an event stream that clients skip (HTML, 9.2.6).
+_COMMENT: Final = b":\n\n"
 _STREAM_HEADER: Final = ("ts_stream_next", "true")
 
 
@@ -215,9 +226,35 @@ class HttpExchange(CallExchange):
     dialect: HttpDialect
     request: Request
     responses: Responses
+    #: How often the stream of events gets a comment until its first one (seconds); 0: never.
+    comment_interval: int = 0
+    _comment: asyncio.TimerHandle | None = None
+
+    def answer(self, call: ClientCall) -> None:
+        CallExchange.answer(self, call)
+        if self.comment_interval:
+            self._comment_later()
+
+    def _comment_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._comment = loop.call_later(self.comment_interval, self._send_comment)
+
+    def _send_comment(self) -> None:
+        """Begin the stream, if it has not begun, with what clients skip and proxies take for a sign of life."""
+        self._comment = None
+        if self.request.stage is WAITING:
+            self.responses.start_stream(self.request, Answer(200, b"", (EVENTS_TYPE,)), self.parts.job_id)
+        if self.request.stage is STREAMING:
+            self.request.send(((_COMMENT,),))
+            self._comment_later()
 
     def reply(self, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
         """Return the answer that begins with the first part, or a coroutine that gives or sends it."""
+        if self._comment is not None:
+            self._comment.cancel()
+            self._comment = None
+        if self.request.stage is STREAMING:  # since the first comment
+            return self.stream(first)
         return self.dialect.stream(self, first) or self.dialect.answer(self, first)
 
     async def stream(self, first: Part) -> AlreadySent:
@@ -228,10 +265,11 @@ class HttpExchange(CallExchange):
         the head that the handler has set.
         """
         try:
-            head = self.dialect.opening(self, first)
-            if self.parts.sequence_id is not None:  # the stream may break off
-                head = head._replace(headers=(*head.headers, self.request_id_header))
-            self.responses.start_stream(self.request, head, self.parts.job_id)
+            if self.request.stage is WAITING:
+                head = self.dialect.opening(self, first)
+                if self.parts.sequence_id is not None:  # the stream may break off
+                    head = head._replace(headers=(*head.headers, self.request_id_header))
+                self.responses.start_stream(self.request, head, self.parts.job_id)
             if self.request.stage is STREAMING:  # else nothing but the head was asked for
                 await self.relay(first)
         except ReaderStalled:

@@ -150,6 +150,14 @@ def model_in(body: bytes) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def asks_for_stream(body: bytes) -> bool:
+    """Return whether the member ``stream`` of a JSON object is true, as OpenAI's clients send it."""
+    try:
+        return read_member(body, "stream") is True
+    except UnreadableJson:
+        return False
+
+
 async def read_small_body(request: Request, max_size: int) -> bytes:
     """Return the decompressed body of a call that takes only a few parameters.
 

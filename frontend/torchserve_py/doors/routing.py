@@ -174,8 +174,14 @@ class DoorContext:
         model: ServedModel,
         inference: InferenceRequest,
         version: str | None = None,
+        *,
+        events: bool = False,
     ) -> HttpExchange:
-        """Make a job of a request to a model; ``version`` is the one that the client named.
+        """Make a job of a request to a model.
+
+        Args:
+            version: The version that the client named.
+            events: Whether whatever answers the request is a stream of server-sent events.
 
         Raises DoorError: the request's key is not for this model.
         """
@@ -183,7 +189,10 @@ class DoorContext:
         inference.client = client_of(request)
         inference.request_line = request.method, request.target, request.route
         parts = self.serving.submit(model, inference)
-        return HttpExchange(dialect, model, model.name, inference.sequence, parts, version, request, self.responses)
+        exchange = HttpExchange(dialect, model, model.name, inference.sequence, parts, version, request, self.responses)
+        if events:
+            exchange.comment_interval = self.settings.event_comment_interval
+        return exchange
 
     def account(self, request: Request, model: str) -> Account | None:
         """Return the account to which a request to a model, or a workflow, is charged, if it is to one.

@@ -225,6 +225,11 @@ class Settings(ClosedSchema):
         60.0, "seconds that the head of an HTTP request may take from its first byte on"
     )
     stream_buffer_size: Bytes = setting(1048576, "what the server holds for one slow reader of a streamed response")
+    event_comment_interval: Annotated[int, integer(0, MAX_LONG, "seconds")] = setting(
+        0,
+        "how often a stream of events that is without its first one gets a comment, for proxies that end silent"
+        " connections; 0: it begins with its first event",
+    )
     drain_delay: Annotated[int, integer(0, MAX_LONG, "seconds")] = setting(
         0, "how long a server that is to stop says that it is not ready, and serves as ever, before it refuses new work"
     )

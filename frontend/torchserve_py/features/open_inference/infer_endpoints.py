@@ -92,7 +92,8 @@ class OpenInferenceCalls:
             expires_in=expires_in,
             answer_in=seconds_left(request),
         )
-        return self._context.submit(request, dialect, model, inference, version)
+        events = isinstance(dialect, EventsDialect)
+        return self._context.submit(request, dialect, model, inference, version, events=events)
 
     def _sequence(self, request: Request, model: ServedModel, body: bytes, size: int) -> SequenceRequest:
         try:

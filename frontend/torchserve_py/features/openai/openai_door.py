@@ -17,7 +17,7 @@ from torchserve_py.doors.exchange import HttpDialect, HttpExchange
 from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.doors.model_index import ModelIndex
 from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation
-from torchserve_py.doors.requests import inference_of, model_in, split_path
+from torchserve_py.doors.requests import asks_for_stream, inference_of, model_in, split_path
 from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE, Answer
 from torchserve_py.doors.routing import AfterBody, Door, DoorContext, PathValues, Route
 from torchserve_py.doors.sequences import SequenceHeaders, claim_of
@@ -76,6 +76,7 @@ class OpenAIDoor(Door):
         super().__init__(context)
         self.models = ModelIndex(self.serving, _of_this_interface)
         self.sequences = SequenceHeaders(context.settings)
+        self.sends_comments = context.settings.event_comment_interval > 0
 
     def routes(self) -> Iterator[Route]:
         for path, operation in _OPERATIONS.items():
@@ -92,7 +93,9 @@ class OpenAIDoor(Door):
         if model.is_stateful:
             inference.sequence = self._sequence(request)
             inference.headers = (*inference.headers, *inference.sequence.headers)
-        return self.context.submit(request, DIALECT, model, inference)
+        return self.context.submit(
+            request, DIALECT, model, inference, events=self.sends_comments and asks_for_stream(body)
+        )
 
     def _sequence(self, request: Request) -> SequenceRequest:
         """Return the sequence of a request. One that names none ends with its answer, which does not name it either."""

@@ -19,7 +19,7 @@ from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.doors.exchange import HttpExchange
 from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation, Parameter
-from torchserve_py.doors.requests import inference_of
+from torchserve_py.doors.requests import asks_for_stream, inference_of
 from torchserve_py.doors.responses import Answer
 from torchserve_py.doors.routing import AfterBody, PathValues, Route
 from torchserve_py.features.openai.openai_door import OPENAI_ERROR, OpenAIDialect, OpenAIDoor
@@ -195,7 +195,9 @@ class ResponsesDoor(OpenAIDoor):
         if model.is_stateful:
             inference.sequence = self.sequences.of_values(f"openai-{sequence}", call.is_new or None, None)
             inference.headers = (*inference.headers, *inference.sequence.headers)
-        return self.context.submit(request, DIALECT, model, inference)
+        return self.context.submit(
+            request, DIALECT, model, inference, events=self.sends_comments and asks_for_stream(body)
+        )
 
 
 def _digest(model: ServedModel) -> str:
