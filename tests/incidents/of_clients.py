@@ -21,7 +21,7 @@ def handle(data, context):
         os.kill(os.getpid(), signal.SIGKILL)
     return ['well'] * len(data) if data else None
 """
-_SLOW = WELL.replace("    return", "    if data:\n        __import__('time').sleep(1)\n    return")
+_SLOW = WELL.replace("    return", "    if data:\n        __import__('time').sleep(5)\n    return")
 
 
 def connections_taken(scene: Scene) -> None:
