@@ -1,5 +1,7 @@
 """What the console remembers of jobs that have ended: the slowest of each model, and the steps of each sequence."""
 
+import pytest
+
 from torchserve_py.features.console import finished_jobs
 from torchserve_py.features.console.finished_jobs import MOST_SLOW, MOST_STEPS, WINDOW, FinishedJobs
 from torchserve_py.metrics.model_metrics import JobRecord
@@ -66,3 +68,13 @@ def test_the_sequences_with_the_oldest_steps_are_forgotten_first(monkeypatch) ->
     seen = FinishedJobs()
     seen.follow("net", "1.0", [job(1.0, sequence=name) for name in ("ada", "bob", "ada", "eve")])
     assert [bool(seen.steps("net", "1.0", name)) for name in ("ada", "bob", "eve")] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"), [(200, "200"), (400, "400"), (503, "handler_error"), (Cause.queue_full, "queue_full")]
+)
+def test_a_failure_is_shown_by_the_cause_that_its_client_gets_in_every_api(told: Cause | int, shown: str) -> None:
+    seen = FinishedJobs()
+    seen.follow("net", "1.0", [job(1.5, 15, told=told)])
+    (first,) = seen.slowest("net", "1.0")
+    assert first["told"] == shown

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.metrics.model_metrics import HANDLER_ERROR, JobRecord
 from torchserve_py.scheduling.effects import Cause
 from ts.protocol.request_names import name_among
 
@@ -80,13 +80,20 @@ class FinishedJobs:
         steps.append(_shown(job))
 
 
+def _told(told: Cause | int) -> str:
+    """Return what the client can read as well: the cause of a failure, whose status depends on the client's API."""
+    if isinstance(told, Cause):
+        return told.value
+    return str(told) if told < 500 else HANDLER_ERROR
+
+
 def _shown(job: JobRecord) -> dict[str, Any]:
     sent_at = job.sent_at or job.ended_at
     return {
         "at": job.at,
         "waited": (sent_at - job.submitted_at) * 1000,
         "ran": (job.ended_at - sent_at) * 1000,
-        "told": job.told.value if isinstance(job.told, Cause) else str(job.told),
+        "told": _told(job.told),
         "failed": job.failed,
         "request": name_among(job.headers) or job.job_id,
         "trace": job.trace_id,
