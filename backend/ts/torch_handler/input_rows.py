@@ -1,7 +1,7 @@
 """The rows of the default handler: numbers, as JSON or as arrays, become one tensor; which of them the model takes."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -65,29 +65,41 @@ class KnownInputs:
         """
         if not isinstance(batch, torch.Tensor) or not batch.dim():
             return infer(batch)
-        kind = (batch.dtype, *batch.shape[1:])
+        return self._watch(lambda: infer(batch), [batch], is_one_request=len(batch) == 1)
+
+    def watch_request(self, infer: Callable[[], Any], inputs: Sequence[Any]) -> Any:
+        """Return what ``infer`` makes of the inputs of one request, whose first dimension may be a batch.
+
+        Raises BadRowError: the model does not take them. Exception: what ``infer`` raised.
+        """
+        if not all(isinstance(each, torch.Tensor) and each.dim() for each in inputs):
+            return infer()
+        return self._watch(infer, inputs, is_one_request=True)
+
+    def _watch(self, infer: Callable[[], Any], inputs: Sequence[torch.Tensor], *, is_one_request: bool) -> Any:
+        kind = tuple((each.dtype, *each.shape[1:]) for each in inputs)
         try:
-            output = infer(batch)
+            output = infer()
         except Exception as error:
-            if len(batch) != 1 or not self._is_unfit(batch, kind, error):
+            if not is_one_request or not self._is_unfit(inputs, kind, error):
                 raise
-            taken = (
-                f"values of the shape {list(batch.shape[1:])} and the type {str(batch.dtype).removeprefix('torch.')}"
-            )
+            shapes = ", ".join(str(list(each.shape[1:])) for each in inputs)
+            types = ", ".join(str(each.dtype).removeprefix("torch.") for each in inputs)
+            taken = f"values of the shape {shapes} and the type {types}"
             raise BadRowError(0, f"The model does not take the {taken}: {_reason(error)}.") from error
-        has_results = not isinstance(output, torch.Tensor) or (output.dim() and len(output) == len(batch))
+        has_results = not isinstance(output, torch.Tensor) or (output.dim() and len(output) == len(inputs[0]))
         if has_results and kind not in self._answered and len(self._answered) < _MOST_KINDS:
             self._answered.add(kind)
         return output
 
-    def _is_unfit(self, batch: torch.Tensor, kind: tuple[Any, ...], error: Exception) -> bool:
+    def _is_unfit(self, inputs: Sequence[torch.Tensor], kind: tuple[Any, ...], error: Exception) -> bool:
         if device_loss.memory_ran_out(error) or device_loss.note_loss(error):
             return False
         if type(error).__name__ == _UNFIT_FOR_ONNX:
             return True
         if not isinstance(error, _UNFIT) or not self._answered:
             return False
-        looks_up = not batch.is_floating_point()  # as an embedding does
+        looks_up = not all(each.is_floating_point() for each in inputs)  # as an embedding does
         return kind not in self._answered or (looks_up and _NO_INDEX in str(error))
 
 

@@ -156,6 +156,7 @@ def _module(module: Any) -> ServedObject:
     import torch
 
     from ts.handler_utils.weights_type import in_type, looks_up, type_of_weights
+    from ts.torch_handler.input_rows import KnownInputs
 
     module.eval()
     parameters = inspect.signature(module.forward).parameters
@@ -163,17 +164,15 @@ def _module(module: Any) -> ServedObject:
     if not needed or any(each.default is _EMPTY and each.kind not in _NAMED for each in parameters.values()):
         raise LoadError(f"{type(module).__name__}.forward must name its tensors; it has {', '.join(parameters)}")
     place = {"device": torch.device("cpu")}
-    keeps_integers = looks_up(module)
+    keeps_integers, known = looks_up(module), KnownInputs()
 
     def call(**tensors: Any) -> Any:
         dtype, device = type_of_weights(module), place["device"]
+        inputs = {
+            name: in_type(each, dtype, keeps_integers=keeps_integers).to(device) for name, each in tensors.items()
+        }
         with torch.inference_mode():
-            return module(
-                **{
-                    name: in_type(each, dtype, keeps_integers=keeps_integers).to(device)
-                    for name, each in tensors.items()
-                }
-            )
+            return known.watch_request(lambda: module(**inputs), [*inputs.values()])
 
     def setup(device: str) -> None:
         place["device"] = torch.device(device)

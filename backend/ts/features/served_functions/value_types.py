@@ -23,6 +23,7 @@ from ts.utils.sound import Audio
 _BYTES: Final = "application/octet-stream"
 #: How an array of any number of dimensions looks in JSON.
 _NUMBERS: Final = {"type": "array", "items": {}, "description": "numbers, nested as the dimensions are"}
+_NO_NUMBERS: Final = "it is not numbers, nested as the dimensions are"
 _NPY: Final = b"\x93NUMPY"
 #: The media type of such a file.
 ARRAY_FILE: Final = "application/x-npy"
@@ -163,7 +164,10 @@ def _array(dtype: Any, given: Any) -> Any:
         if not is_array_file(given):
             raise ValueError("bytes stand for an array only in numpy's format (.npy)")
         given = np.load(io.BytesIO(given), allow_pickle=False)
-    array = np.asarray(given, dtype)
+    try:
+        array = np.asarray(given, dtype)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{_NO_NUMBERS}: {error}") from error
     if array.dtype.hasobject:
         raise ValueError("its rows differ in length, or it has values that are not numbers")
     return array
@@ -176,7 +180,10 @@ def _tensor(given: Any) -> Any:
         return given
     if isinstance(given, bytes | bytearray):
         given = _array(None, given)
-    return torch.as_tensor(given)
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{_NO_NUMBERS}: {error}") from error
 
 
 def _silence() -> str:
