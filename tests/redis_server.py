@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tests.ports import free_ports
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class RedisServer:

@@ -37,7 +37,7 @@ def processor_time(pid: str) -> float:
 
 def main(url: str, pid: str) -> None:
     address = urlsplit(url)
-    server = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+    server = http.client.HTTPConnection(address.hostname or "", address.port, timeout=180)
     threads = (f"{pid}/task/{pid}", "self")
     while not select.select([sys.stdin], [], [], INTERVAL)[0]:
         waits, cpu = sum(map(waited_for_processor, threads)), processor_time(pid)

@@ -7,7 +7,6 @@ from tests.programs import need_program
 SECONDS = 16.0
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("store", ["file", "redis"])
 def test_no_client_is_told_what_is_not_so(store: str) -> None:
     if store == "redis":

@@ -6,7 +6,6 @@ from tests.programs import need_program
 
 
 @pytest.mark.parametrize("freeze", [False, True])
-@pytest.mark.timeout(180)
 def test_no_acknowledged_commit_is_lost_with_a_replica_that_has_it(freeze: bool) -> None:
     need_program("redis-server")
     outcome = run(1, Plan(replicas=1, lag=True, freeze=freeze, seconds=0.5))
@@ -14,7 +13,6 @@ def test_no_acknowledged_commit_is_lost_with_a_replica_that_has_it(freeze: bool)
     assert outcome.lost == 0
 
 
-@pytest.mark.timeout(180)
 def test_what_replicas_lag_is_lost_unless_answers_wait_for_them() -> None:
     need_program("redis-server")
     outcome = run(1, Plan(replicas=0, lag=True, seconds=0.5))

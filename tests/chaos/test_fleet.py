@@ -10,7 +10,6 @@ SCALE = 0.15
 
 
 @pytest.mark.parametrize("proxy", [HAProxy, Envoy])
-@pytest.mark.timeout(300)
 def test_no_client_behind_a_proxy_is_told_what_is_not_so(proxy: type[Proxy]) -> None:
     need_program("redis-server")
     report, sessions = run(SECONDS, proxy, SCALE)

@@ -1,10 +1,8 @@
 """Disturbed live sessions say what undisturbed ones say. `scripts/chaos sessions` runs for longer, with every store."""
 
-import pytest
 from tests.chaos.live_sessions import SESSIONS, run
 
 
-@pytest.mark.timeout(300)
 def test_disturbed_sessions_say_what_undisturbed_ones_say() -> None:
     report = run("file", seconds=4.0, interval=0.8, turns=2)
     print(report)

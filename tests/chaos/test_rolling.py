@@ -1,6 +1,5 @@
 """Nobody loses a sequence, or is told what is not so, while versions and servers are replaced and killed."""
 
-import pytest
 from tests.chaos.rolling import run
 from tests.programs import need_program
 from tests.proxies import HAProxy
@@ -9,7 +8,6 @@ SECONDS = 25
 SCALE = 0.06
 
 
-@pytest.mark.timeout(300)
 def test_nobody_loses_a_sequence_while_versions_and_servers_are_replaced() -> None:
     need_program("redis-server")
     report, sessions = run(SECONDS, HAProxy, SCALE)

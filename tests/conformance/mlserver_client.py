@@ -21,7 +21,7 @@ from mlserver.types import InferenceRequest, InferenceResponse
 def post(url: str, request: InferenceRequest) -> bytes:
     """Send a request as MLServer's documentation does."""
     sent = urllib.request.Request(url, request.model_dump_json().encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(sent, timeout=60) as response:
+    with urllib.request.urlopen(sent, timeout=180) as response:
         answer: bytes = response.read()
         return answer
 
@@ -59,7 +59,7 @@ async def over_grpc(address: str, model: str, *, use_raw: bool) -> None:
                 request, model_name=model, model_version=None, use_raw=use_raw
             )
 
-        received = await stub.ModelInfer(message(NumpyCodec.encode_input("x", array)), timeout=60)
+        received = await stub.ModelInfer(message(NumpyCodec.encode_input("x", array)), timeout=180)
         response = converters.ModelInferResponseConverter.to_types(received)
         np.testing.assert_array_equal(NumpyCodec.decode_output(response.outputs[0]), 2 * array)
 
@@ -67,7 +67,7 @@ async def over_grpc(address: str, model: str, *, use_raw: bool) -> None:
             for words in ("how do", "you do"):
                 yield message(StringCodec.encode_input("text", [words]))
 
-        call = stub.ModelStreamInfer(requests(), timeout=60, metadata=(("x-stream-envelope", "mlserver"),))
+        call = stub.ModelStreamInfer(requests(), timeout=180, metadata=(("x-stream-envelope", "mlserver"),))
         words = []
         async for each in call:
             response = converters.ModelInferResponseConverter.to_types(each)

@@ -13,8 +13,6 @@ from tests.conformance.grpc_client import target
 from tests.conformance.real_mlserver import MLSERVER, real_mlserver
 from tests.e2e.running_server import DEADLINE, RunningServer
 
-pytestmark = pytest.mark.timeout(600)
-
 CLIENT = Path(__file__).with_name("mlserver_client.py")
 
 MODEL = """

@@ -14,8 +14,6 @@ import tritonclient.http as triton
 from tests.conformance.real_mlserver import MLSERVER, real_mlserver
 from tests.e2e.running_server import DEADLINE, RunningServer
 
-pytestmark = pytest.mark.timeout(600)
-
 MODEL = """
 from fastapi import Body, HTTPException, Request
 from mlserver import MLModel

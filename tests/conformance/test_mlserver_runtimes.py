@@ -14,8 +14,6 @@ import xgboost
 from sklearn.linear_model import LogisticRegression
 from tests.e2e.running_server import DEADLINE, RunningServer
 
-pytestmark = pytest.mark.timeout(300)
-
 RNG = np.random.default_rng(0)
 POINTS = RNG.normal(size=(40, 3)).astype(np.float32)
 LABELS = (POINTS.sum(axis=1) > 0).astype(int)

@@ -12,8 +12,6 @@ import requests
 from tests.conformance.real_mlserver import real_mlserver
 from tests.e2e.running_server import COMMAND, DEADLINE, RunningServer
 
-pytestmark = pytest.mark.timeout(600)
-
 MODEL = """
 import logging
 

@@ -35,7 +35,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             assert server.predict("odd", "x").status_code == 200
         assert server.predict("stateful", "1", sequence="s").status_code == 200
         assert server.predict("nobody", "x").status_code == 404
-        yield requests.get(f"{server.metrics}/metrics", timeout=60).text
+        yield requests.get(f"{server.metrics}/metrics", timeout=180).text
 
 
 @pytest.fixture(scope="module")

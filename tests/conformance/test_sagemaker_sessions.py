@@ -48,7 +48,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         (models / name / "model-config.yaml").write_text(CONFIG + more)
     with RunningServer({name: models / name for name in ("tally", "stored")}) as server:
         server.wait_ready()
-        with httpx.Client(base_url=server.inference, params={"model_name": "tally"}, timeout=60) as client:
+        with httpx.Client(base_url=server.inference, params={"model_name": "tally"}, timeout=180) as client:
             yield client
 
 
@@ -160,7 +160,7 @@ def test_where_sagemakers_header_is_that_of_sequences_a_new_session_is_nobody_el
     (model / "model-config.yaml").write_text(CONFIG)
     with RunningServer({"tally": model}, {"ts_header_key_sequence_id": SESSION}) as server:
         server.wait_ready()
-        with httpx.Client(base_url=server.inference, timeout=60) as client:
+        with httpx.Client(base_url=server.inference, timeout=180) as client:
             for path in ("/predictions/tally", "/invocations"):
                 ids = set()
                 for _ in range(2):

@@ -108,7 +108,7 @@ def test_the_latest_version_answers_until_somebody_chooses_another(http, open_se
         registered = requests.post(
             f"{open_server.management}/models",
             params={"url": folder.name, "model_name": "many", "initial_workers": "1", "synchronous": "true"},
-            timeout=60,
+            timeout=180,
         )
         assert registered.status_code == 200, registered.text
     assert ask(open_server, "many") == "version 10"
@@ -118,8 +118,8 @@ def test_the_latest_version_answers_until_somebody_chooses_another(http, open_se
         sent = triton_grpc.InferInput("x", [1], "BYTES")
         sent.set_data_from_numpy(np.array(["now"], np.object_))
         assert grpc_client.infer("many", [sent]).as_numpy("x")[0] == b"version 10"
-        assert requests.post(f"{open_server.inference}/predictions/many", "now", timeout=60).text == "version 9"
-        chosen = requests.put(f"{open_server.management}/models/many/9/set-default", timeout=60)
+        assert requests.post(f"{open_server.inference}/predictions/many", "now", timeout=180).text == "version 9"
+        chosen = requests.put(f"{open_server.management}/models/many/9/set-default", timeout=180)
         assert chosen.status_code == 200
         assert grpc_client.infer("many", [sent]).as_numpy("x")[0] == b"version 9"
     assert ask(open_server, "many") == "version 9"

@@ -22,7 +22,7 @@ _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w./-]+/[\w.-]+|[\w-]+\.py)\n")
 _REST = "..."
 #: Seconds that a command has to print what it should, counted from its end (a server goes on printing).
-PATIENCE = 20.0
+PATIENCE = 60.0
 #: The tests run with what is to be tested, so nothing is installed.
 _INSTALLATION = "pip install"
 _FOREGROUND_COMMAND = re.compile(r"(env (\w+=\S+ )+)?torchserve-py serve ")

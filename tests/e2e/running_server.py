@@ -23,7 +23,7 @@ from torchserve_py.server_process import environment as environment_of_servers
 
 ROOT = Path(__file__).resolve().parents[2]
 HANDLERS = ROOT / "handlers"
-DEADLINE = 120.0
+DEADLINE = 300.0
 #: What users type. Tests mostly start what that becomes in the foreground, which saves half a second.
 COMMAND = (sys.executable, "-m", "torchserve_py.cli")
 

@@ -341,17 +341,17 @@ def test_a_handler_that_is_no_coroutine_is_refused_when_it_loads(server: Running
 
 @pytest.mark.torch
 def test_an_llm_handler_routes_by_the_path_below_the_models_name(llm: str) -> None:
-    assert requests.get(f"{llm}/v1/models", timeout=60).json() == {"data": [{"id": "tiny"}]}
-    completed = requests.post(f"{llm}/v1/completions", json={"prompt": "a", "max_tokens": 3}, timeout=60)
+    assert requests.get(f"{llm}/v1/models", timeout=180).json() == {"data": [{"id": "tiny"}]}
+    completed = requests.post(f"{llm}/v1/completions", json={"prompt": "a", "max_tokens": 3}, timeout=180)
     assert completed.json() == {"text": "a0 a1 a2 "}
-    assert requests.post(f"{llm}/v1/embeddings", json={}, timeout=60).status_code == 404
+    assert requests.post(f"{llm}/v1/embeddings", json={}, timeout=180).status_code == 404
 
 
 @pytest.mark.torch
 def test_an_llm_handler_streams_server_sent_events(llm: str) -> None:
     def complete(prompt: str) -> list[str]:
         order = {"prompt": prompt, "max_tokens": 20, "stream": True}
-        with requests.post(f"{llm}/v1/completions", json=order, stream=True, timeout=60) as response:
+        with requests.post(f"{llm}/v1/completions", json=order, stream=True, timeout=180) as response:
             assert response.headers["content-type"] == "text/event-stream"
             return [line.decode().removeprefix("data: ") for line in response.iter_lines() if line]
 

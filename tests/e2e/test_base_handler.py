@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.timeout(180),
     pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
 ]
 
@@ -55,5 +54,5 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_subclass_of_base_handler_predicts(server: RunningServer) -> None:
-    response = requests.post(f"{server.inference}/predictions/points", json=[1.0, 2.5], timeout=60)
+    response = requests.post(f"{server.inference}/predictions/points", json=[1.0, 2.5], timeout=180)
     assert response.json() == [2.0, 5.0]

@@ -17,7 +17,7 @@ from tests.e2e.running_server import ROOT, RunningServer
 torch = pytest.importorskip("torch")
 image_module = pytest.importorskip("PIL.Image")
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.torch
 
 CONFIG = "batchSize: 4\nmaxBatchDelay: 200\ndeviceType: cpu\n"
 
@@ -62,7 +62,7 @@ def archive(store: Path, source: Path, name: str, handler: str, **files: str) ->
         cwd=source,
         env=environment,
         check=True,
-        timeout=60,
+        timeout=180,
     )
 
 
@@ -104,7 +104,7 @@ def picture(color: str) -> bytes:
 
 
 def post(server: RunningServer, path: str, **more: Any) -> requests.Response:
-    return requests.post(f"{server.inference}/{path}", timeout=60, **more)
+    return requests.post(f"{server.inference}/{path}", timeout=180, **more)
 
 
 def test_an_image_is_classified(server: RunningServer) -> None:

@@ -255,7 +255,7 @@ def test_the_client_for_browsers(server: RunningServer) -> None:
         server.terminate()
         server.output.write_bytes(b"")
         server.start()
-        rest, _ = page.communicate("go on\n", timeout=120)
+        rest, _ = page.communicate("go on\n", timeout=180)
     assert [*"".join(said).splitlines(), *rest.splitlines()] == [
         "window 4",
         "1: a",

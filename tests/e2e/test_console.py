@@ -93,7 +93,7 @@ def ask(page: ConsolePage, words: str, sequence: str) -> requests.Response:
     """Send a request of a sequence past the page."""
     headers = {"Authorization": f"Bearer {page.keys['inference']}", "ts_request_sequence_id": sequence}
     headers["content-type"] = "text/plain"
-    return requests.post(f"{page.server.inference}/predictions/talker", data=words, headers=headers, timeout=60)
+    return requests.post(f"{page.server.inference}/predictions/talker", data=words, headers=headers, timeout=180)
 
 
 def send(page: ConsolePage, words: str) -> None:
@@ -241,7 +241,7 @@ def test_a_request_is_copied_as_a_command_and_as_a_program_that_do_the_same(page
         page.press(button)
         copied = eventually(lambda: page.run("const text = window.copied; window.copied = ''; return text"), "a copy")
         told = subprocess.run(
-            [*command, copied], env=environment, capture_output=True, text=True, check=True, timeout=60
+            [*command, copied], env=environment, capture_output=True, text=True, check=True, timeout=180
         )
         assert told.stdout == 'text/plain of 19: it\'s "$HOME" \\ here (1)'
     page.press("#mode-1")
@@ -249,7 +249,7 @@ def test_a_request_is_copied_as_a_command_and_as_a_program_that_do_the_same(page
     copied = eventually(lambda: page.run("return window.copied"), "a copy")
     environment["PYTHONPATH"] = page.server.environment["PYTHONPATH"]
     program = [sys.executable, "-c", copied]
-    told = subprocess.run(program, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    told = subprocess.run(program, env=environment, capture_output=True, text=True, check=True, timeout=180)
     assert told.stdout.endswith('of 19: it\'s "$HOME" \\ here (1)')  # its content type is that of the session
 
 

@@ -38,8 +38,8 @@ def test_sagemaker(tmp_path: Path, port: int) -> None:
     with container(["serve"], {"SM_MODEL_DIR": str(folder), "SAGEMAKER_BIND_TO_PORT": str(port)}) as server:
         server.inference = f"http://127.0.0.1:{port}"
         server.wait_ready()
-        assert requests.get(f"{server.inference}/ping", timeout=60).status_code == 200
-        answer = requests.post(f"{server.inference}/invocations", json=[1, 2], timeout=60)
+        assert requests.get(f"{server.inference}/ping", timeout=180).status_code == 200
+        answer = requests.post(f"{server.inference}/invocations", json=[1, 2], timeout=180)
         assert answer.json() == {"twice": [2, 4]}
 
 
@@ -55,9 +55,9 @@ def test_vertex(tmp_path: Path, port: int) -> None:
     with server:
         server.inference = f"http://127.0.0.1:{port}"
         server.wait_ready()
-        assert requests.get(f"{server.inference}{endpoint}", timeout=60).status_code == 200
+        assert requests.get(f"{server.inference}{endpoint}", timeout=180).status_code == 200
         body = {"instances": [[1, 2], [3]]}
-        answer = requests.post(f"{server.inference}{endpoint}:predict", json=body, timeout=60)
+        answer = requests.post(f"{server.inference}{endpoint}:predict", json=body, timeout=180)
         assert answer.json() == {"predictions": [{"twice": [2, 4]}, {"twice": [6]}]}
 
 
@@ -78,5 +78,5 @@ def test_kserve(tmp_path: Path, port: int, configured: bool) -> None:
         server.inference = f"http://127.0.0.1:{port}"
         server.wait_ready()
         body = {"instances": [[1, 2], [3]]}
-        answer = requests.post(f"{server.inference}/v1/models/double:predict", json=body, timeout=60)
+        answer = requests.post(f"{server.inference}/v1/models/double:predict", json=body, timeout=180)
         assert answer.json() == {"predictions": [{"twice": [2, 4]}, {"twice": [6]}]}

@@ -207,7 +207,7 @@ def test_nothing_is_left_when_the_server_ends_however_it_ends(tmp_path: Path, nu
         processes = server.server.children(recursive=True)
         assert len(processes) == 2
         server.server.send_signal(number)
-        _, left = psutil.wait_procs(processes, timeout=60)
+        _, left = psutil.wait_procs(processes, timeout=180)
         assert not left
 
 

@@ -160,9 +160,9 @@ def test_an_open_session_and_its_sequence_go_on(server: RunningServer, workers: 
 
         def step(body: str) -> str:
             socket.send(json.dumps({"body": body}))
-            return str(json.loads(socket.recv(timeout=60))["body"])
+            return str(json.loads(socket.recv(timeout=180))["body"])
 
-        socket.recv(timeout=60)
+        socket.recv(timeout=180)
         assert step("a") == "a"
         with frozen(server, workers=workers):
             pass

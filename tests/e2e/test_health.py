@@ -31,7 +31,7 @@ HEALTHY, UNHEALTHY, READY, LIVE = ({"status": word} for word in ("Healthy", "Unh
 
 
 def get(server: RunningServer, path: str) -> tuple[int, dict[str, object]]:
-    response = requests.get(f"{server.inference}{path}", timeout=60)
+    response = requests.get(f"{server.inference}{path}", timeout=180)
     assert response.headers["content-type"] == "application/json"
     return response.status_code, response.json()
 

@@ -79,7 +79,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def tell(server: RunningServer, body: bytes | str = b"", path: str = "rows", **more: Any) -> dict[str, Any]:
-    response = requests.post(f"{server.inference}/predictions/{path}", data=body, timeout=60, **more)
+    response = requests.post(f"{server.inference}/predictions/{path}", data=body, timeout=180, **more)
     assert response.status_code == 200, response.text
     told: dict[str, Any] = response.json()
     return told
@@ -163,16 +163,16 @@ def test_the_query_is_ignored_and_the_rest_of_the_path_is_url_path(server: Runni
 
 
 def test_explanations_set_the_explain_header(server: RunningServer) -> None:
-    told = requests.post(f"{server.inference}/explanations/rows", data=b"", timeout=60).json()
+    told = requests.post(f"{server.inference}/explanations/rows", data=b"", timeout=180).json()
     assert told["explain"] == "True"
     assert tell(server)["explain"] == "False"
 
 
 def test_other_methods_predict_too(server: RunningServer) -> None:
     for method in ("GET", "PUT"):
-        response = requests.request(method, f"{server.inference}/predictions/rows", timeout=60)
+        response = requests.request(method, f"{server.inference}/predictions/rows", timeout=180)
         assert response.json()["row"] == {"body": ["bytearray", ""]}
-    assert requests.head(f"{server.inference}/predictions/rows", timeout=60).status_code == 200
+    assert requests.head(f"{server.inference}/predictions/rows", timeout=180).status_code == 200
 
 
 # Kinds of handlers
@@ -185,7 +185,7 @@ def test_a_function_handler_is_called_once_to_load(server: RunningServer) -> Non
 def test_a_named_function_is_the_entry_point(server: RunningServer, tmp_path: Path) -> None:
     folder = model_folder(tmp_path, "named", NAMED_FUNCTION)
     parameters: dict[str, str | int] = {"url": str(folder), "handler": "handler:answer", "initial_workers": 1}
-    registered = requests.post(f"{server.management}/models", params=parameters, timeout=60)
+    registered = requests.post(f"{server.management}/models", params=parameters, timeout=180)
     assert registered.status_code == 200, registered.text
     assert server.predict("named").text == "forty-two"
 
@@ -203,7 +203,7 @@ def error(response: requests.Response) -> tuple[int, str, str]:
 
 def test_unknown_paths_models_and_versions(server: RunningServer) -> None:
     def get(path: str) -> tuple[int, str, str]:
-        return error(requests.get(f"{server.inference}{path}", timeout=60))
+        return error(requests.get(f"{server.inference}{path}", timeout=180))
 
     nothing = "Requested resource is not found, please refer to API document."
     assert get("/predictions/ghost") == (404, "ModelNotFoundException", "Model not found: ghost")
@@ -225,7 +225,7 @@ def test_a_body_that_is_too_large_is_refused(server: RunningServer) -> None:
 def test_a_chunked_body_that_is_too_large_is_refused(server: RunningServer) -> None:
     command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Transfer-Encoding: chunked"]
     command += ["-T", "-", f"{server.inference}/predictions/echo"]
-    done = subprocess.run(command, input=b"x" * 6_100_000, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=b"x" * 6_100_000, capture_output=True, timeout=180, check=False)
     assert done.stdout == b"413"
 
 
@@ -239,7 +239,7 @@ def test_curl_uploads_a_file(server: RunningServer, tmp_path: Path) -> None:
     file = tmp_path / "upload.txt"
     file.write_bytes(b"from a file")
     command = ["curl", "-sS", "-i", f"{server.inference}/predictions/echo", "-T", str(file)]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, timeout=180, check=True)
     head, _, body = done.stdout.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK")
     assert body == b"from a file"
@@ -256,5 +256,5 @@ def test_a_handler_may_read_open_inference_requests_itself(tmp_path: Path) -> No
     request = {"inputs": [{"name": "x", "shape": [3], "datatype": "INT64", "data": [1, 2, 3]}]}
     with RunningServer({"totals": folder}) as server:
         server.wait_ready()
-        answer = requests.post(f"{server.inference}/v2/models/totals/infer", json=request, timeout=60)
+        answer = requests.post(f"{server.inference}/v2/models/totals/infer", json=request, timeout=180)
     assert (answer.status_code, answer.json()) == (200, {"sum": 6})

@@ -23,10 +23,10 @@ response = launcher.register_model("second", f"{handlers}/echo")
 print(response.status_code, response.json()["status"])
 print(launcher.register_model("third", "no-such-model").status_code)
 request = urllib.request.Request(f"{inference}/predictions/second", b"hello", {"content-type": "text/plain"})
-answer = urllib.request.urlopen(request, timeout=30)
+answer = urllib.request.urlopen(request, timeout=180)
 print(answer.read().decode())
 launcher.stop()
-while "has stopped" not in lines.get(timeout=30):
+while "has stopped" not in lines.get(timeout=180):
     pass
 try:
     launcher.start(model_store="gone")

@@ -43,9 +43,9 @@ def test_one_address_for_everything(tmp_path: Path) -> None:
     address = f"http://127.0.0.1:{free_ports(1)[0]}"
     properties = {f"{name}_address": address for name in ("inference", "management", "metrics")}
     with RunningServer({"echo": folder}, {"drain_timeout": 1, **properties}) as server:
-        eventually(lambda: requests.get(f"{address}/ready", timeout=60).status_code == 200, "the server is ready")
+        eventually(lambda: requests.get(f"{address}/ready", timeout=180).status_code == 200, "the server is ready")
         answers = {
-            path: requests.get(f"{address}{path}", timeout=60)
+            path: requests.get(f"{address}{path}", timeout=180)
             for path in ("/ping", "/ready", "/predictions/echo", "/models", "/models/echo/1.0", "/metrics")
         }
         assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(answers, 200)
@@ -75,9 +75,9 @@ def test_all_models_of_the_store(tmp_path: Path) -> None:
         server.output.unlink()
         server.start()
         assert [server.predict(name, "x").text for name in ("folder", "packed", "tarball")] == ["x"] * 3
-        ready = requests.get(f"{server.inference}/ready", timeout=60)
+        ready = requests.get(f"{server.inference}/ready", timeout=180)
         assert (ready.status_code, len(ready.json()["reasons"])) == (503, 1)  # the broken one
-        listed = requests.get(f"{server.management}/models", timeout=60).json()["models"]
+        listed = requests.get(f"{server.management}/models", timeout=180).json()["models"]
         assert [model["modelName"] for model in listed] == ["folder", "packed", "tarball"]
         assert "broken.mar is not loaded" in server.log()
 

@@ -62,7 +62,7 @@ def post(session: requests.Session, server: RunningServer, model: str, body: str
     headers = {"ts_request_sequence_id": "s"} if model == "durable" else {}
     headers["content-type"] = "text/plain"
     url = f"{server.inference}/predictions/{model}"
-    return session.post(url, data=body, headers=headers, timeout=60)
+    return session.post(url, data=body, headers=headers, timeout=180)
 
 
 @pytest.mark.parametrize("model", ["plain", "durable"])

@@ -83,7 +83,7 @@ class Management:
         self._server = server
 
     def __call__(self, method: str, path: str, **more: Any) -> requests.Response:
-        return requests.request(method, f"{self._server.management}{path}", timeout=60, **more)
+        return requests.request(method, f"{self._server.management}{path}", timeout=180, **more)
 
     def post(self, **parameters: str | int) -> requests.Response:
         return self("POST", "/models", params=parameters)

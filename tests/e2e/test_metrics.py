@@ -79,7 +79,7 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def text_of(server: RunningServer, *names: str) -> str:
-    response = requests.get(f"{server.metrics}/metrics", params=[("name[]", name) for name in names], timeout=60)
+    response = requests.get(f"{server.metrics}/metrics", params=[("name[]", name) for name in names], timeout=180)
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     return response.text
@@ -215,10 +215,10 @@ def test_a_worker_that_dies_is_counted(server: RunningServer, folder: Path) -> N
 
 
 def test_only_get_and_head(server: RunningServer) -> None:
-    assert requests.post(f"{server.metrics}/metrics", timeout=60).status_code == 405
-    head = requests.head(f"{server.metrics}/metrics", timeout=60)
+    assert requests.post(f"{server.metrics}/metrics", timeout=180).status_code == 405
+    head = requests.head(f"{server.metrics}/metrics", timeout=180)
     assert (head.status_code, head.content) == (200, b"")
-    assert requests.get(f"{server.metrics}/nowhere", timeout=60).status_code == 404
+    assert requests.get(f"{server.metrics}/nowhere", timeout=180).status_code == 404
 
 
 def test_system_metrics_are_collected(folder: Path) -> None:

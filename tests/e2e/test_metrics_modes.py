@@ -113,7 +113,7 @@ def server(place: Path) -> Iterator[RunningServer]:
 
 def shown(server: RunningServer) -> dict[str, float]:
     """Return what /metrics shows: name and labels, without the host's name, to value."""
-    text = requests.get(f"{server.metrics}/metrics", timeout=60).text
+    text = requests.get(f"{server.metrics}/metrics", timeout=180).text
     return {
         f"{sample.name.removesuffix('_total')} {labels}".strip(): sample.value
         for family in text_string_to_metric_families(text)
@@ -328,7 +328,7 @@ def test_a_wrong_file_keeps_the_server_from_starting(tmp_path: Path) -> None:
         env=server.environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 1

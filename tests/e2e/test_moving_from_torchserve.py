@@ -69,7 +69,7 @@ def test_the_log_has_the_phrases_that_the_document_names(folder: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/models/telling", "/models/telling/1.0"])
 def test_the_document_of_a_model_tells_all_that_describe_shows(server: RunningServer, path: str) -> None:
-    document = requests.options(f"{server.management}{path}", timeout=60).json()
+    document = requests.options(f"{server.management}{path}", timeout=180).json()
     assert document["info"]["version"] == "0.12.0"
     described = [each["get"] for each in document["paths"].values() if "get" in each]
     schemas = [each["responses"]["200"]["content"]["application/json"]["schema"] for each in described]

@@ -98,7 +98,7 @@ def test_a_start_says_no_before_models_are_loaded(tmp_path: Path):
         env=server.environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 1

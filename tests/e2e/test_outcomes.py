@@ -64,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def order(server: RunningServer, /, **what: Any) -> requests.Response:
-    return requests.post(f"{server.inference}/predictions/outcomes", json=what, timeout=60)
+    return requests.post(f"{server.inference}/predictions/outcomes", json=what, timeout=180)
 
 
 # What the client gets

@@ -56,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 def ask(server: RunningServer, model: str, name: str, priority: int = 0, **order: str) -> requests.Response:
     body = {"name": name, **order}
     headers = {"ts_request_priority": str(priority)} if priority else {}
-    return requests.post(f"{server.inference}/predictions/{model}", json=body, headers=headers, timeout=60)
+    return requests.post(f"{server.inference}/predictions/{model}", json=body, headers=headers, timeout=180)
 
 
 def is_pending(server: RunningServer, model: str, count: int) -> bool:
@@ -128,7 +128,7 @@ def test_what_cannot_be_answered_in_time_is_refused_at_once_and_never_run(
     with busy(server, "hurried", tmp_path):
         time.sleep(1.0)  # so that a step has taken at least so long
     body, limit = {"name": "refused"}, {"x-request-timeout-ms": "900"}
-    response = requests.post(f"{server.inference}/predictions/hurried", json=body, headers=limit, timeout=60)
+    response = requests.post(f"{server.inference}/predictions/hurried", json=body, headers=limit, timeout=180)
     assert response.status_code == 503
     assert response.headers["ts-error-cause"] == "overloaded"
     assert int(response.headers["retry-after"]) >= 1
@@ -147,12 +147,12 @@ def test_with_job_tickets_nothing_waits(server: RunningServer, tmp_path: Path) -
 def test_a_model_without_workers_refuses_at_once(server: RunningServer) -> None:
     def scale(count: int) -> None:
         parameters: dict[str, str | int] = {"min_worker": count, "synchronous": "true"}
-        scaled = requests.put(f"{server.management}/models/scaled", params=parameters, timeout=60)
+        scaled = requests.put(f"{server.management}/models/scaled", params=parameters, timeout=180)
         assert scaled.json() == {"status": f"Workers scaled to {count} for model: scaled"}
 
     scale(0)
     refusal(ask(server, "scaled", "refused"), "scaled", "no_worker")
-    with_version = requests.post(f"{server.inference}/predictions/scaled/1.0", json={"name": "refused"}, timeout=60)
+    with_version = requests.post(f"{server.inference}/predictions/scaled/1.0", json={"name": "refused"}, timeout=180)
     assert with_version.json()["message"] == f'Model "scaled" Version 1.0"{NO_WORKER}'
     scale(1)
     assert ask(server, "scaled", "served").json() == ["served"]

@@ -129,11 +129,11 @@ def test_stop_drains(tmp_path: Path) -> None:
         server = start(workplace, f"{START.rpartition(' ')[0]} {folder}")
         url = f"{workplace.inference}/predictions/waiting"
         headers = {"content-type": "text/plain"}
-        answer = pool.submit(requests.post, url, data=str(gate.path), headers=headers, timeout=60)
+        answer = pool.submit(requests.post, url, data=str(gate.path), headers=headers, timeout=180)
         gate.wait_until_reached()
         stopping = pool.submit(workplace.run, STOP)
         ready = f"{workplace.inference}/ready"
-        eventually(lambda: requests.get(ready, timeout=60).status_code == 503, "the server is stopping")
+        eventually(lambda: requests.get(ready, timeout=180).status_code == 503, "the server is stopping")
         assert server.is_running()
         assert not stopping.done()
         gate.open()

@@ -128,5 +128,5 @@ def test_the_page_of_the_first_tutorial_goes_on_after_a_reload_and_a_killed_work
 
         add("1")
         add("2")
-        os.kill(requests.post(f"{command.base}/tally", json=0, timeout=60).json()["worker"], signal.SIGKILL)
+        os.kill(requests.post(f"{command.base}/tally", json=0, timeout=180).json()["worker"], signal.SIGKILL)
         add("3")

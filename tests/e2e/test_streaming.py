@@ -115,7 +115,7 @@ def start(server: RunningServer, model: str, order: dict[str, Any], **more: Any)
 
 
 def ask(server: RunningServer, model: str, **order: Any) -> requests.Response:
-    return requests.post(f"{server.inference}/predictions/{model}", json=order, timeout=60)
+    return requests.post(f"{server.inference}/predictions/{model}", json=order, timeout=180)
 
 
 def pending(server: RunningServer, model: str) -> int:
@@ -197,7 +197,7 @@ def test_a_queued_request_whose_client_leaves_is_never_run(server: RunningServer
 
 
 def jobs_ended(server: RunningServer, model: str) -> float:
-    text = requests.get(f"{server.metrics}/metrics", params={"name[]": "ts_request_seconds_count"}, timeout=60).text
+    text = requests.get(f"{server.metrics}/metrics", params={"name[]": "ts_request_seconds_count"}, timeout=180).text
     samples = [line for line in text.splitlines() if f'model_name="{model}"' in line]
     assert samples, text
     return sum(float(line.rpartition(" ")[2]) for line in samples)

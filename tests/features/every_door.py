@@ -34,7 +34,7 @@ from torchserve_py.features.realtime.realtime_keys import RealtimeKeys
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 
-LIMIT = 30
+LIMIT = 60
 
 
 class Refused(Exception):

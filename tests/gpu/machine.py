@@ -27,7 +27,7 @@ def why_not() -> str | None:
     if shutil.which("nvidia-smi") is None:
         return "no GPU: there is no nvidia-smi, which comes with NVIDIA's driver"
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60)
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=180)
     except subprocess.TimeoutExpired:
         return "no GPU: nvidia-smi -L does not answer within 60 s"
     if listed.returncode or "GPU " not in listed.stdout:

@@ -76,11 +76,11 @@ def drain_with_keep_alive_clients(scene: Scene) -> None:
     with RunningServer({"m": model}, {"drain_timeout": 10}) as server:
         server.wait_ready()
         address = urlsplit(server.inference)
-        clients = [http.client.HTTPConnection(str(address.hostname), address.port, timeout=30) for _ in range(5)]
+        clients = [http.client.HTTPConnection(str(address.hostname), address.port, timeout=180) for _ in range(5)]
         for client in clients:
             client.request("GET", "/live")
             client.getresponse().read()
-        running = http.client.HTTPConnection(str(address.hostname), address.port, timeout=30)
+        running = http.client.HTTPConnection(str(address.hostname), address.port, timeout=180)
         running.request("POST", "/predictions/m", b"x", {"content-type": "text/plain"})
         time.sleep(0.3)
         assert server.process is not None

@@ -103,7 +103,7 @@ def version_without_workers_becomes_default(scene: Scene) -> None:
         server.wait_ready()
         registered = server.register(folders[1], model_name="m", version="2.0", initial_workers=0)
         scene.expect(registered.status_code == 200, registered.text)
-        answer = requests.put(f"{server.management}/models/m/2.0/set-default", timeout=30)
+        answer = requests.put(f"{server.management}/models/m/2.0/set-default", timeout=180)
         scene.detect(lambda: answer.status_code == 409 or not is_well(server, "m"), "it is refused")
         scene.lost += not is_well(server, "m")
         scene.heal(lambda: is_well(server, "m"), "the model answers")

@@ -56,7 +56,7 @@ def main() -> None:
             server.wait_ready()
         client = Path(__file__).with_name("kserve_client.py")
         addresses = [v1.inference, v2.inference, f"127.0.0.1:{port}"]
-        subprocess.run([sys.argv[1], str(client), *addresses], check=True, timeout=120)
+        subprocess.run([sys.argv[1], str(client), *addresses], check=True, timeout=180)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ class Traffic:
             stub = inference_pb2_grpc.InferenceAPIsServiceStub(channel)
             request = inference_pb2.PredictionsRequest(model_name="stream", input={"data": b"x"})
             try:
-                parts = [part async for part in stub.StreamPredictions(request, timeout=60)]
+                parts = [part async for part in stub.StreamPredictions(request, timeout=180)]
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
                     self.wrong.append(f"grpc: {error.code()}")

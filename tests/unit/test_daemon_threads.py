@@ -73,5 +73,5 @@ async def test_to_thread_uses_them() -> None:
 
 
 def test_a_process_ends_although_a_thread_hangs() -> None:
-    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=180, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "another thread goes on\n", "")

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_quick_checks_take_no_other_argument() -> None:
     command = [ROOT / "scripts" / "test", "tests/unit", "--quick"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert (run.returncode, run.stdout) == (2, "")
     assert "--quick chooses the tests itself" in run.stderr
     assert "tests/unit --quick" in run.stderr
@@ -22,7 +22,7 @@ def test_help_is_what_the_script_says_about_itself_and_nothing_is_installed(tmp_
     copied.parent.mkdir()
     copied.write_bytes((ROOT / "scripts" / script).read_bytes())
     copied.chmod(0o755)
-    run = subprocess.run([copied, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run([copied, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
     said = copied.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ")
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith(said)

@@ -12,7 +12,7 @@ from torchserve_py.server import Server, run
 from torchserve_py.settings.server_settings import server_settings
 from torchserve_py.settings.table import Settings
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 @pytest.fixture

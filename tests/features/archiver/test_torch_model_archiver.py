@@ -81,7 +81,7 @@ def test_the_command_loads_no_server_and_no_torch() -> None:
         "print([name for name in ('aiohttp', 'torch', 'tqdm', 'asyncio', 'yaml') if name in sys.modules])"
     )
     command = [sys.executable, "-c", script]
-    run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=_environment())
+    run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=180, env=_environment())
     assert run.stdout == "[]\n"
 
 
@@ -109,7 +109,7 @@ def test_the_command_on_a_terminal_shows_the_bar(model_store: Path, tmp_path: Pa
     terminal, stderr = pty.openpty()
     termios.tcsetwinsize(stderr, (24, 80))
     try:
-        subprocess.run(command, check=True, stderr=stderr, stdout=subprocess.DEVNULL, timeout=60, env=_environment())
+        subprocess.run(command, check=True, stderr=stderr, stdout=subprocess.DEVNULL, timeout=180, env=_environment())
         os.set_blocking(terminal, False)
         assert b"noop.mar" in os.read(terminal, 65536)
     finally:

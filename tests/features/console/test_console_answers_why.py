@@ -126,7 +126,7 @@ def page(browser: Browser, server: RunningServer) -> ConsolePage:
 def step(page: ConsolePage, word: str, sequence: str = TALLIED) -> str:
     headers = {"Authorization": f"Bearer {page.keys['inference']}", "ts_request_sequence_id": sequence}
     headers["content-type"] = "text/plain"
-    answer = requests.post(f"{page.server.inference}/predictions/tally", data=word, headers=headers, timeout=60)
+    answer = requests.post(f"{page.server.inference}/predictions/tally", data=word, headers=headers, timeout=180)
     assert answer.ok, answer.text
     return answer.text
 
@@ -138,7 +138,7 @@ def find_no_barrier(page: ConsolePage, where: object) -> None:
 
 def fail(page: ConsolePage) -> None:
     headers = {"Authorization": f"Bearer {page.keys['inference']}", "content-type": "text/plain"}
-    answer = requests.post(f"{page.server.inference}/predictions/failing", data="fail", headers=headers, timeout=60)
+    answer = requests.post(f"{page.server.inference}/predictions/failing", data="fail", headers=headers, timeout=180)
     assert answer.status_code == 503
 
 
@@ -159,7 +159,7 @@ def test_events_are_told(page: ConsolePage) -> None:
     page.see(".timeline", r"failing 1\.0 registered")
     page.see(".timeline", r"chat 1\.0 worker \d+ is ready")
     url = f"{page.server.management}/models/failing?min_worker=2&synchronous=true"
-    requests.put(url, headers={"Authorization": f"Bearer {page.keys['management']}"}, timeout=60)
+    requests.put(url, headers={"Authorization": f"Bearer {page.keys['management']}"}, timeout=180)
     page.see(".timeline", r"failing 1\.0 scaled from 1 to 2 workers")
 
 
@@ -248,7 +248,7 @@ def test_the_slowest_requests_and_the_steps_of_a_sequence_are_shown_with_their_i
     for number in range(3):
         headers = {"ts_request_sequence_id": "ada", "x-request-id": f"step-{number}", **authorization}
         url = f"{page.server.inference}/predictions/counting"
-        assert requests.post(url, data="x", headers=headers, timeout=60).status_code == 200
+        assert requests.post(url, data="x", headers=headers, timeout=180).status_code == 200
     page.open("models", "counting", "1.0", "live")
     page.see(".finished tbody", r"ms \d.*ms 200 \d+ step-\d")
     assert "first part" not in page.text(".chart figcaption"), "it does not stream"
@@ -304,7 +304,7 @@ def test_a_stored_sequence_goes_back_is_forked_and_saved(page: ConsolePage, tmp_
     assert [each for each in page.browser.complaints() if "409" not in each] == []  # the browser tells of the refusal
     headers = {"Authorization": f"Bearer {page.keys['management']}"}
     url = f"{page.server.management}/sequences/tally/copy/import?replace=true"
-    assert requests.put(url, data=saved.read_bytes(), headers=headers, timeout=60).ok
+    assert requests.put(url, data=saved.read_bytes(), headers=headers, timeout=180).ok
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])

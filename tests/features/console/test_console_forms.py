@@ -165,7 +165,7 @@ def answers_to_copies(page: ConsolePage, folder: Path) -> tuple[str, str]:
     """Return what the copied command prints in a folder, and what the copied program does."""
     return tuple(  # type: ignore[return-value]
         subprocess.run(
-            [*start, copied(page, button)], cwd=folder, capture_output=True, text=True, check=True, timeout=60
+            [*start, copied(page, button)], cwd=folder, capture_output=True, text=True, check=True, timeout=180
         ).stdout
         for button, start in (("#copy-curl", ["bash", "-c"]), ("#copy-python", [sys.executable, "-c"]))
     )

@@ -43,5 +43,5 @@ def test_control_characters_of_stored_texts_are_shown_as_escapes() -> None:
     text = json.dumps("a\x1b[2J\u202eb\u2066\x9bc\td\ne")
     script = f"import({json.dumps((PAGE / 'dom.js').as_uri())}).then((dom) => console.log(dom.visible({text})))"
     command = [node, "--experimental-default-type=module", "--eval", script]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    said = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
     assert said == "a\\u001b[2J\\u202eb\\u2066\\u009bc\td\ne\n"

@@ -16,7 +16,7 @@ from torchserve_py.features.daemon.pid_file import PidFile
 from torchserve_py.features.daemon.server_launcher import Launcher
 from torchserve_py.version import __version__
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 FAKE_SERVER = """
 import os, signal, sys, time
 from pathlib import Path

@@ -70,6 +70,6 @@ async def test_nobody_waits_for_a_store_when_the_server_stops() -> None:
     store.close()
     for waiting in (asked, store.newest_number()):
         with pytest.raises(FleetStateError, match="The server stops"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await waiting
     states.gate.set()

@@ -34,7 +34,7 @@ class GrpcServing:
     async def close(self) -> None:
         await self.inference_channel.close()
         await self.management_channel.close()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await self.doors.close()
 
 

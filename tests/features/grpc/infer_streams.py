@@ -17,7 +17,7 @@ MLSERVER = (("x-stream-envelope", "mlserver"),)
 
 async def until(condition):
     """Let the loop run until the condition holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

@@ -93,7 +93,7 @@ def test_whatever_happens_each_request_is_answered_once_in_the_order_of_its_sequ
         requests = [request(each[0], data=json.dumps(each[1:]).encode()) for each in sent]
         context = Conversation(requests)
         service = InferenceService(make_settings(tmp_path_factory.getbasetemp()), registry_of(model), set())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await service.stream_predictions_2(None, context)
         for sequence_id in "abc":
             expected = []

@@ -17,7 +17,7 @@ OTHER = "/m.S/Other"
 async def call(port: int, path: str) -> bytes:
     """Call a method over a connection of its own."""
     async with aio.insecure_channel(f"127.0.0.1:{port}", options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
-        answer: bytes = await channel.unary_unary(path)(b"", timeout=20)
+        answer: bytes = await channel.unary_unary(path)(b"", timeout=180)
         return answer
 
 
@@ -28,7 +28,7 @@ async def test_health_checks_are_answered_beyond_the_limit() -> None:
     server = GrpcServer(methods, Limits(10), Admission(ConnectionBudget(100), 1), probes=probes)
     port = await server.listen("127.0.0.1", 0, None)
     async with aio.insecure_channel(f"127.0.0.1:{port}", options=(("grpc.use_local_subchannel_pool", 1),)) as held:
-        assert await held.unary_unary(OTHER)(b"", timeout=20) == b"well"
+        assert await held.unary_unary(OTHER)(b"", timeout=180) == b"well"
         for _ in range(20):
             assert await call(port, CHECK) == b"well"
         with pytest.raises(aio.AioRpcError) as refused:

@@ -49,7 +49,7 @@ async def test_every_address_of_a_host_name_is_listened_at(start, monkeypatch):
     for host in hosts:
         async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
             health = health_pb2_grpc.HealthStub(channel)
-            assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=60)).status == SERVING
+            assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=180)).status == SERVING
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")

@@ -249,7 +249,7 @@ async def test_cancelling_a_call_cancels_its_job(serving):
     model = serving.registry.model
     model.behave = later
     call = serving.inference.Predictions(request(data=b""))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await model.submitted.wait()
         call.cancel()
         await model.cancelled.wait()
@@ -260,7 +260,7 @@ async def test_a_deadline_that_passes_cancels_the_job(serving):
     model.behave = later
     error = await failure(serving.inference.Predictions(request(data=b""), timeout=0.2))
     assert error.code() is StatusCode.DEADLINE_EXCEEDED
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await model.cancelled.wait()
 
 
@@ -268,7 +268,7 @@ async def test_one_message_for_each_part_as_it_comes(serving):
     model = serving.registry.model
     model.behave = later
     call = serving.inference.StreamPredictions(request(data=b""))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await model.submitted.wait()
         for body in (b"one", b"", b"three"):
             model.calls[0].part(body, more=True)
@@ -302,7 +302,7 @@ async def test_a_client_that_stops_reading_is_given_up(start):
     model = serving.registry.model
     model.behave = later
     call = serving.inference.StreamPredictions(request(data=b""))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await model.submitted.wait()
         for _ in range(100):
             model.calls[0].part(bytes(100_000), more=True)

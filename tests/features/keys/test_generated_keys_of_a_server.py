@@ -60,7 +60,7 @@ def keys(server: RunningServer) -> Keys:
 
 
 def get(url: str, headers: dict[str, str] | None = None) -> requests.Response:
-    return requests.get(url, headers=headers, timeout=60)
+    return requests.get(url, headers=headers, timeout=180)
 
 
 def refused(response: requests.Response) -> bool:
@@ -91,7 +91,7 @@ def test_without_a_good_token_nothing_opens(server: RunningServer, keys: Keys) -
     for header in (None, "", key, f"Basic {key}", "Bearer ", "Bearer wrong", f"Bearer {key}x"):
         assert refused(get(f"{server.inference}/predictions/echo", (header and {"Authorization": header}) or None))
     assert refused(get(f"{server.inference}/ping"))
-    assert refused(requests.post(f"{server.management}/models", params={"url": "x"}, timeout=60))
+    assert refused(requests.post(f"{server.management}/models", params={"url": "x"}, timeout=180))
     # What is not there is not told either.
     assert refused(get(f"{server.inference}/predictions/ghost"))
 

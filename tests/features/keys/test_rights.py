@@ -175,7 +175,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     doors = OpenDoors(opened, registry, metrics, tmp_path / "key_file.json")
     yield Server(doors, dict(zip(("inference", "management", "metrics"), tables, strict=True)), registry)
     await doors.client.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await opened.close()
 
 
@@ -335,7 +335,7 @@ class GrpcDoors:
     async def _call_once(
         self, kind: str, path: str, metadata: Sequence[tuple[str, str]], name: str
     ) -> tuple[Called, str]:
-        call = self.channels[kind].stream_stream(path)(metadata=metadata, timeout=20)
+        call = self.channels[kind].stream_stream(path)(metadata=metadata, timeout=180)
         method = SERVICES.get(path)
         answer = b""
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -380,7 +380,7 @@ async def grpc_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncI
     yield GrpcDoors(dict(zip(channels, tables, strict=True)), channels, registry)
     for channel in channels.values():
         await channel.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await doors.close()
 
 

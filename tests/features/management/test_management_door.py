@@ -207,7 +207,7 @@ async def test_a_registration_goes_on_when_its_caller_hangs_up(start):
     registry = FakeServing(hold=asyncio.Event())
     serving = await start(registry)
     connection = await serving.raw(b"POST /models?url=x HTTP/1.1\r\nHost: localhost\r\n\r\n", door="management")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not registry.requests:
             await asyncio.sleep(0)
         await connection.close()

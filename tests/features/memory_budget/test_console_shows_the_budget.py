@@ -35,7 +35,7 @@ def page(tmp_path: Path) -> Iterator[ConsolePage]:
 def predict(page: ConsolePage, model: str) -> None:
     headers = {"Authorization": f"Bearer {page.keys['inference']}", "content-type": "text/plain"}
     url = f"{page.server.inference}/predictions/{model}"
-    assert requests.post(url, data="x", headers=headers, timeout=60).status_code == 200
+    assert requests.post(url, data="x", headers=headers, timeout=180).status_code == 200
 
 
 def test_the_budget_and_the_state_of_models_are_shown(page: ConsolePage, tmp_path: Path) -> None:

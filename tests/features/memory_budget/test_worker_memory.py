@@ -27,7 +27,7 @@ def process(code: str) -> Iterator[int]:
         assert running.stdout is not None
         assert running.stdout.readline() == b"ready\n"
         yield running.pid
-        running.communicate(b"\n\n", timeout=60)
+        running.communicate(b"\n\n", timeout=180)
 
 
 def test_what_a_process_has_counts() -> None:

@@ -16,7 +16,7 @@ from torchserve_py.features.model_packages.installation import install_dependenc
 from torchserve_py.serving.errors import DependencyError
 from torchserve_py.workers.launch_command import Launch
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 FAKE_PYTHON = """#!{python}
 import pathlib, sys, time
 pathlib.Path("{home}/calls").open("a").write(" ".join(sys.argv[1:]) + "\\n")

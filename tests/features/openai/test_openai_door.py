@@ -60,7 +60,7 @@ async def client(serving: OpenDoors) -> AsyncIterator[AsyncOpenAI]:
 
 
 def client_of(serving: OpenDoors) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{serving.address()}/v1", api_key="none", max_retries=0, timeout=20)
+    return AsyncOpenAI(base_url=f"{serving.address()}/v1", api_key="none", max_retries=0, timeout=180)
 
 
 async def test_chat_completions_and_embeddings(serving: OpenDoors, client: AsyncOpenAI) -> None:

@@ -115,11 +115,11 @@ def serving(cluster: RayNodes, folder: Path, **properties: Any) -> RunningServer
 
 
 def post(server: RunningServer, body: str = "x", **headers: str) -> requests.Response:
-    return requests.post(f"{server.inference}/predictions/m", data=body.encode(), headers=headers, timeout=120)
+    return requests.post(f"{server.inference}/predictions/m", data=body.encode(), headers=headers, timeout=180)
 
 
 def ready_workers(server: RunningServer) -> int:
-    (model,) = requests.get(f"{server.management}/models/m", timeout=60).json()
+    (model,) = requests.get(f"{server.management}/models/m", timeout=180).json()
     return sum(worker["status"] == "READY" for worker in model["workers"])
 
 
@@ -168,9 +168,9 @@ def test_a_scaled_down_place_withdraws_its_demand(cluster: RayNodes, tmp_path: P
     (folder / "note.txt").write_text("noted")
     with serving(cluster, folder) as server:
         server.wait_ready()
-        requests.put(f"{server.management}/models/m?min_worker=2&max_worker=2", timeout=60)
+        requests.put(f"{server.management}/models/m?min_worker=2&max_worker=2", timeout=180)
         eventually(lambda: "has room for it yet" in server.log(), "the second waits for a place")
-        answer = requests.put(f"{server.management}/models/m?min_worker=1&max_worker=1&synchronous=true", timeout=60)
+        answer = requests.put(f"{server.management}/models/m?min_worker=1&max_worker=1&synchronous=true", timeout=180)
         assert answer.status_code == 200
         cluster.add(num_cpus=1)
         assert post(server).status_code == 200
@@ -196,7 +196,7 @@ def test_every_kind_of_model_code_runs_on_nodes(cluster: RayNodes, tmp_path: Pat
         server.wait_ready()
 
         def ask(path: str, body: Any) -> requests.Response:
-            return requests.post(f"{server.inference}{path}", json=body, timeout=120)
+            return requests.post(f"{server.inference}{path}", json=body, timeout=180)
 
         assert ask("/predictions/stream", {}).text == "0 1 2 end"
         assert ask("/v1/models/truss:predict", {"streamed": False}).json() == {"given": {"streamed": False}}
@@ -338,12 +338,12 @@ def outcome(answer: requests.Response) -> tuple[int, str] | None:
 def check_that_strangers_do_not_get_in(server: RunningServer) -> None:
     line = next(line for line in server.log().splitlines() if "Workers are placed by Ray" in line)
     host, _, port = line.rpartition(" ")[2].rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as plain:
+    with socket.create_connection((host, int(port)), timeout=180) as plain:
         plain.sendall(b"\x00\x00\x00\x10" + b"x" * 16)
         assert all_of(plain).count(b"x") == 0
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection((host, int(port)), timeout=30) as connected:
+    with socket.create_connection((host, int(port)), timeout=180) as connected:
         try:
             with context.wrap_socket(connected) as secured:
                 secured.sendall(b"\x00\x00\x00\x10" + b"x" * 16)
@@ -405,7 +405,7 @@ def test_a_version_takes_the_places_of_a_full_cluster(cluster: RayNodes, tmp_pat
     with serving(cluster, first) as server:
         server.wait_ready()
         assert server.register(second, initial_workers=0).ok
-        answer = requests.put(f"{server.management}/models/m/2/rollout", timeout=120)
+        answer = requests.put(f"{server.management}/models/m/2/rollout", timeout=180)
         assert answer.ok, answer.text
         assert post(server).text == "2"
         assert ready_workers(server) == 2

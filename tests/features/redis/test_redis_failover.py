@@ -29,7 +29,6 @@ def directory() -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", ["redis"])
 def test_steps_go_on_at_the_new_primary_and_none_is_lost(durable_worker: Make, directory: Path, kind: str) -> None:
     with FailoverRedis(directory) as redis:

@@ -153,7 +153,7 @@ async def test_what_could_not_be_written_is_written_again_until_it_is(
     (home / "logs" / "config").write_text("the disk is full, so to say")
     registry.models = [SavedModel(name="m", version="1.0", location="m.mar")]
     writer.changed()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not writer.is_behind:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
@@ -233,7 +233,7 @@ async def test_changes_are_written_while_the_server_runs(home: Path, registry: R
     writer = make(home, registry)
     await writer.started()
     writer.changed()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while occasions(home) != ["startup", "snapshot"]:
             await asyncio.sleep(0.01)
     await writer.close()
@@ -250,7 +250,7 @@ async def test_many_changes_share_a_snapshot_which_has_the_last_of_them(
         registry.models.append(SavedModel(name=f"m{number}", version="1.0", location="m.mar"))
         writer.changed()
         await asyncio.sleep(0.005)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while '"m19"' not in written(home)[-1].read_text():
             await asyncio.sleep(0.01)
     assert len(written(home)) <= 4

@@ -17,7 +17,7 @@ from ts.features.sqlite import file_acquisition
 from ts.features.sqlite.file_store import FileStore
 from ts.jobs.sequence_steps import StoreReports
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from torchserve_py.metrics.catalog import HOST_GAUGES
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.serving.usage import GpuUsage, Usage
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def no_gpus() -> Sequence[GpuUsage]:

@@ -49,7 +49,7 @@ async def test_a_listener_shows_the_certificate_of_a_store(start, keystore, kind
         keystore_type=kind,
     )
     address = serving.address()
-    shown = await asyncio.to_thread(ssl.get_server_certificate, (address.host, address.port), timeout=20)
+    shown = await asyncio.to_thread(ssl.get_server_certificate, (address.host, address.port), timeout=180)
     assert ssl.PEM_cert_to_DER_cert(shown) == read_private_key(STORE, PASSWORD).chain[0]
 
 

@@ -28,12 +28,12 @@ def identity(folder: Path) -> Identity:
 
 
 async def shown(port: int) -> bytes:
-    text = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port), timeout=20)
+    text = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port), timeout=180)
     return ssl.PEM_cert_to_DER_cert(text)
 
 
 async def shows(port: int, wanted: bytes) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await shown(port) != wanted:
             await asyncio.sleep(0.02)
 

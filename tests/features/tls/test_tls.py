@@ -69,7 +69,7 @@ def identity(tmp_path_factory):
 
 
 def shown_certificate(address):
-    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((address.host, address.port), timeout=20))
+    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((address.host, address.port), timeout=180))
 
 
 async def post(address, body=b"x", **client):
@@ -180,7 +180,7 @@ async def test_those_who_do_not_shake_hands_hinder_nobody(start, first_bytes):
     serving = await start(inference_address=HTTPS)
     silent = await serving.raw(first_bytes)
     assert await post(serving.address()) == (200, b"x")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await serving.doors.close()
     await silent.close()
 
@@ -238,7 +238,7 @@ def test_under_the_servers_own_event_loop(tmp_path):
             noisy = await serving.raw(b"\x16\x03\x01\x00\x05nonsense")
             await noisy.rest()
             await serving.client.close()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await doors.close()
             await silent.close()
         finally:

@@ -227,6 +227,6 @@ def test_no_process_outlives_a_server_that_is_killed(folders: dict[str, Path]) -
         processes = processes_of(running, "tensor")
         assert len(processes) == 3
         running.server.kill()
-        gone, alive = psutil.wait_procs(processes, timeout=30)
+        gone, alive = psutil.wait_procs(processes, timeout=180)
         assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
         assert len(gone) + len(alive) == 3

@@ -368,7 +368,7 @@ async def test_a_stream_has_one_chunk_for_each_part(mine: OpenDoors) -> None:
     assert head.startswith("http/1.1 200 ")
     assert "transfer-encoding: chunked" in head
     assert "ts_stream_next" not in head
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await connection.reader.readexactly(23) == b"1\r\n0\r\n1\r\n1\r\n1\r\n2\r\n0\r\n\r\n"
     await connection.close()
 

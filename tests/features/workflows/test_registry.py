@@ -79,7 +79,7 @@ async def test_what_cannot_be_registered_at_the_start_is_tried_again(
     assert settings.of(WorkflowSettings).load_workflows == ("absent.war", "w.war")
     server = WorkflowRegistry(settings, models)  # type: ignore[arg-type]
     starting = asyncio.create_task(server.register_at_start())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not server.workflows():
             await asyncio.sleep(0)
         assert "absent.war" in server.failures
@@ -129,7 +129,7 @@ async def test_a_name_is_taken_as_soon_as_somebody_registers_it(
 ) -> None:
     models.gate.clear()
     first = asyncio.create_task(registry.register(RegisterRequest(url="w.war")))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not models.requests:
             await asyncio.sleep(0)
         with pytest.raises(WorkflowConflict):
@@ -153,7 +153,7 @@ async def test_an_error_that_nobody_foresaw_leaves_nothing(
 async def test_a_registration_goes_on_when_its_caller_hangs_up(registry: WorkflowRegistry, models: FakeModels) -> None:
     models.gate.clear()
     caller = asyncio.create_task(registry.register(RegisterRequest(url="w.war")))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not models.requests:
             await asyncio.sleep(0)
         caller.cancel()
@@ -167,7 +167,7 @@ async def test_a_registration_goes_on_when_its_caller_hangs_up(registry: Workflo
 async def test_closing_calls_a_registration_off(registry: WorkflowRegistry, models: FakeModels, tmp_path: Path) -> None:
     models.gate.clear()
     caller = asyncio.create_task(registry.register(RegisterRequest(url="w.war")))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not models.requests:
             await asyncio.sleep(0)
         await registry.close()

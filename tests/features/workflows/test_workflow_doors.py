@@ -46,7 +46,7 @@ async def test_a_client_that_leaves_cancels_the_node_that_runs(serving: OpenDoor
     model = serving.registry.model
     model.behave = lambda call: None
     connection = await serving.raw(b"POST /wfpredict/w HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await model.submitted.wait()
         await connection.close()
         await model.cancelled.wait()

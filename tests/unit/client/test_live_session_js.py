@@ -17,7 +17,7 @@ def said_by(script: str) -> list[str]:
     if node is None:
         pytest.skip("needs Node.js")
     command = [node, "--experimental-default-type=module", Path(__file__).with_name(script), MODULE.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout.splitlines()
 
 
 def test_no_step_waits_for_ever_after_the_last_answer_came_and_the_connection_broke_again() -> None:

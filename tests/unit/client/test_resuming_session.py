@@ -13,7 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from torchserve_py.client import AsyncSession, SequenceLost, SessionClosed, resuming_session
 
 HEADER = struct.Struct(">BBHI")
-LIMIT = 20
+LIMIT = 60
 Behave = Callable[[ServerConnection, int], Awaitable[None]]
 
 

@@ -86,7 +86,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     yield run
     for serving in opened:
         await serving.client.close()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await serving.doors.close()
 
 

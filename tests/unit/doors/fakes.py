@@ -69,14 +69,14 @@ class RawConnection:
 
     async def head(self) -> str:
         """The next response's head, lower-cased."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
 
     async def rest(self) -> bytes:
         """Everything until the server closes the connection."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self.reader.read()
 
     async def close(self) -> None:
         self.writer.close()
-        await asyncio.wait([asyncio.ensure_future(self.writer.wait_closed())], timeout=20)
+        await asyncio.wait([asyncio.ensure_future(self.writer.wait_closed())], timeout=180)

@@ -56,7 +56,7 @@ def _queued(end: socket.socket, queue: int) -> int:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # what is waited for has no event
             await asyncio.sleep(0.001)
 
@@ -65,7 +65,7 @@ async def answer(connection: RawConnection) -> tuple[str, bytes]:
     """The next response that has a length: its head, lower-cased, and its body."""
     head = await connection.head()
     found = re.search(r"content-length: (\d+)\r\n", head)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return head, await connection.reader.readexactly(int(found[1])) if found else b""
 
 
@@ -94,7 +94,7 @@ def hold(model: FakeModel, held: int = 1) -> None:
 
 
 async def answered(connection: RawConnection) -> bytes:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         head = await connection.reader.readuntil(b"\r\n\r\n")
         if b"transfer-encoding: chunked" in head:
             while not (head.endswith(b"\r\n0\r\n\r\n") or connection.reader.at_eof()):

@@ -8,7 +8,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-LIMIT = 20
+LIMIT = 60
 
 
 class SocketClient:

@@ -30,7 +30,7 @@ async def serving(start: Start) -> OpenDoors:
 
 async def asked(serving: OpenDoors) -> Call:
     calls = serving.registry.model.calls
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not calls:
             await asyncio.sleep(0.01)
     return calls[0]
@@ -81,5 +81,5 @@ async def test_a_client_that_leaves_ends_them(serving: OpenDoors) -> None:
     async with serving.client.post(f"{serving.address()}{CHAT[0]}", json=CHAT[1]) as response:
         await asked(serving)
         assert await response.content.readline() == b":\n"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await serving.registry.model.cancelled.wait()

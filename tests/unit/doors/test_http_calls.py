@@ -105,7 +105,7 @@ async def test_requests_sent_behind_one_that_waits_are_answered_after_it(serving
     model = serving.registry.model
     hold(model)
     connection = await serving.raw(predict(b"first"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await model.submitted.wait()
     partial = predict(b"partial")
     sent = b"".join(predict(b"%d" % number) for number in range(count)) + partial[:30]
@@ -178,7 +178,7 @@ async def test_a_client_that_leaves_cancels_its_job(serving: OpenDoors, behind: 
     await taken(serving, connection)
     assert not model.cancelled.is_set()
     await connection.close()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await model.cancelled.wait()
     model.calls[0].part(b"too late")  # as a worker may send it before it hears of the cancelling
     assert len(model.calls) == 1
@@ -190,7 +190,7 @@ async def test_a_stream_is_sent_as_it_comes_and_the_next_request_waits_for_its_e
     connection = await serving.raw(predict())
     head = await connection.head()
     assert "transfer-encoding: chunked" in head
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await connection.reader.readexactly(10) == b"5\r\nfirst\r\n"
         connection.writer.write(predict())
         await taken(serving, connection)
@@ -234,7 +234,7 @@ async def test_closing_waits_for_an_answer_and_takes_nothing_more(serving: OpenD
     end = served(serving, connection)
     connection.writer.write(predict(b"behind"))
     await taken(serving, connection)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         closing = asyncio.ensure_future(serving.doors.close())
         await until(lambda: end.is_closing)
         assert not closing.done()
@@ -254,7 +254,7 @@ async def test_closing_does_not_wait_for_the_answer_to_a_client_that_left(
     connection = await serving.raw(predict())
     await until(lambda: model.calls)
     end = served(serving, connection)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         closing = asyncio.ensure_future(serving.doors.close())
         await until(lambda: end.is_closing)
         await connection.close()
@@ -268,7 +268,7 @@ async def test_closing_cancels_a_job_that_takes_too_long(serving: OpenDoors, mon
     model.behave = lambda call: None
     connection = await serving.raw(predict())
     await until(lambda: model.calls)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await serving.doors.close()
         await model.cancelled.wait()
     assert await connection.rest() == b""

@@ -26,7 +26,7 @@ from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.local_launcher import LocalLauncher
 from torchserve_py.workers.process import WorkerProcess
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 async def test_a_model_that_no_one_names_is_called_as_its_archive(make_registry: MakeRegistry, store: Path) -> None:

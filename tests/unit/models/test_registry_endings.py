@@ -23,7 +23,7 @@ from torchserve_py.workers.local_launcher import LocalLauncher
 from torchserve_py.workers.process import WorkerProcess
 from torchserve_py.workers.supervisor import Supervisor
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 async def test_a_worker_that_is_not_wanted_any_more_before_it_is_ready_is_no_error(

@@ -90,5 +90,5 @@ def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_module_in_a_process_that_dies_with_its_parent(arguments: list[str], code: int, told: str) -> None:
     line = [sys.executable, "-P", "-m", "ts.process.parent_death", *arguments]
     environment = {"PYTHONPATH": PACKAGES}
-    ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert (ended.returncode, told in ended.stdout + ended.stderr) == (code, True), ended

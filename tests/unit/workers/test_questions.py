@@ -8,7 +8,7 @@ import pytest
 
 from torchserve_py.workers.worker import Questions
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Asked:

@@ -136,7 +136,7 @@ async def check(case: Case, client: RawClient) -> None:
     Raises:
         AssertionError: It is something else.
     """
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         if not case.has_hello:
             client.begin()
         for each in case.sent:

@@ -156,7 +156,7 @@ class Running:
 
     async def until(self, **values: int | bool) -> None:
         """Wait for the handlers to have seen something."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while any(getattr(self.methods, name) != value for name, value in values.items()):
                 await asyncio.sleep(0.001)
 

@@ -38,7 +38,7 @@ async def code_of(call) -> StatusCode:
 
 
 async def all_is_released(running: Running) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while running.server.budget.held:
             await asyncio.sleep(0.001)
 

@@ -266,7 +266,7 @@ async def test_the_next_request_waits_for_a_slow_reader() -> None:
 
 
 async def until(condition: object) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # type: ignore[operator]
             await asyncio.sleep(0.001)
 

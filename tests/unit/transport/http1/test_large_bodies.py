@@ -13,7 +13,7 @@ from torchserve_py.transport.http1.http_connection import HttpConnection
 from torchserve_py.transport.http1.http_server import HttpServer
 from torchserve_py.transport.request_budget import RequestBudget
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
