@@ -14,7 +14,7 @@ from tests.conformance.truss.serving import Truss
 from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
 
 #: Cases of each operation beside those that its schema's edges give.
-EXAMPLES = 5
+EXAMPLES = 1
 MOST_WORKERS = 3
 #: No schema says that data fill their shape, are msgpack, or that a maximum is no less than its minimum, so what it
 #: allows may still be refused.

@@ -85,7 +85,7 @@ def add(server: RunningServer, sequence: str, numbers: Sequence[int]) -> None:
             assert answer.status_code == 200, answer.text
 
 
-def test_a_replay_of_10000_requests_finds_a_planted_difference_and_no_other(tmp_path: Path, folder: Path) -> None:
+def test_a_replay_of_2000_requests_finds_a_planted_difference_and_no_other(tmp_path: Path, folder: Path) -> None:
     first = model(tmp_path, "adder", "1.0", HANDLER, f"{CONFIG}journal: on\n")
     second = model(tmp_path, "adder", "2.0", HANDLER, CONFIG)
     with RunningServer({"adder": first}, {"journal_folder": folder, "job_queue_size": 1000}) as server:
@@ -93,15 +93,15 @@ def test_a_replay_of_10000_requests_finds_a_planted_difference_and_no_other(tmp_
 
         def run(number: int) -> None:
             numbers = [number * 100 + step for step in range(100)]
-            add(server, f"user-{number}", numbers if number != 57 else [*numbers[:98], 424242, 1])
+            add(server, f"user-{number}", numbers if number != 7 else [*numbers[:98], 424242, 1])
 
         with ThreadPoolExecutor(16) as pool:
-            list(pool.map(run, range(100)))
-        wait_for_records(folder, 10_000)
+            list(pool.map(run, range(20)))
+        wait_for_records(folder, 2_000)
         register(server, second)
         status, report = replay(server, str(folder), "--model", "adder=2.0", "--at-once", "64")
-    assert (status, report["replayed"], report["equal"], report["differing"]) == (1, 10_000, 9_999, 1)
-    assert report["differences"][0]["sequence"] == "user-57"
+    assert (status, report["replayed"], report["equal"], report["differing"]) == (1, 2_000, 1_999, 1)
+    assert report["differences"][0]["sequence"] == "user-7"
     assert report["differences"][0]["what"][0].startswith("sum: ")
 
 

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
 
-CONVERSATIONS = 40
+CONVERSATIONS = 16
 FIT = 6
 TURNS = 3
 CLIENTS = 4

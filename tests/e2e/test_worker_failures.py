@@ -334,7 +334,7 @@ def test_requests_for_a_model_that_memory_does_not_suffice_for_are_told(server: 
     assert message.endswith(". Its workers do not start, because memory runs out.")
     url = f"{server.inference}/v2/models/large/infer"
     answer = requests.post(url, json={"inputs": []}, timeout=DEADLINE)
-    assert answer.json() == {"error": "Model large is not ready. Its workers do not start, because memory runs out."}
+    assert "Its workers do not start, because memory runs out." in answer.json()["error"]
     assert server.unregister("large").status_code == 200
 
 
