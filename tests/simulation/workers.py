@@ -1,5 +1,6 @@
 """A worker process, and the frontend's end of it. The process runs the worker's real loop, runtime and store."""
 
+import asyncio
 import contextlib
 import socket
 import sys
@@ -252,6 +253,13 @@ class WorkerEnd:
         self._heartbeat = heartbeat
         for channel, pipe in ((JOBS_CHANNEL, jobs), (HEARTBEAT_CHANNEL, heartbeat)):
             self._ranks.attach(pipe, Hello(token="", channel=channel, rank=0))  # type: ignore[arg-type]
+
+    @property
+    def ended(self) -> asyncio.Future[str]:
+        """How the worker has ended, which is asked once it has."""
+        end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        end.set_result("was killed")
+        return end
 
     @property
     def in_flight(self) -> Mapping[str, InferenceJob]:
