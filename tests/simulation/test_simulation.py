@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS, CHUNK = 600, 150
+SEEDS, CHUNK = 300, 75
 
 
 def simulation(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -19,7 +19,7 @@ def simulation(*arguments: object) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(str(ROOT / folder) for folder in ("", "frontend", "backend"))
     command = [sys.executable, "-m", "tests.simulation", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS, CHUNK))
