@@ -49,16 +49,21 @@ class Browser(webdriver.Chrome):
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
-    def barriers(self, *, least: str = "minor") -> list[tuple[str, list[str]]]:
+    def barriers(self, *, least: str = "minor", rules: tuple[str, ...] = ()) -> list[tuple[str, list[str]]]:
         """Return what axe finds in the page that keeps people out: the rule, and the elements that break it.
 
-        ``least``: the impact from which on a finding counts.
+        Args:
+            least: The impact from which on a finding counts.
+            rules: The only rules to look for; all if empty.
         """
         self.execute_script(_AXE)
-        script = "const done = arguments[0]; axe.run().then((all) => done(JSON.stringify(all)))"
-        found = self.execute_async_script(script)
-        results = json.loads(found)
-        assert "document-title" in [each["id"] for each in results["passes"]]  # it has looked
+        script = """
+            const [options, done] = arguments;
+            axe.run(options).then((all) => done(JSON.stringify(all)));
+        """
+        options = {"resultTypes": ["violations"], **({"runOnly": [*rules]} if rules else {})}
+        results = json.loads(self.execute_async_script(script, options))
+        assert {each["id"] for each in results["passes"]} >= {*(rules or ["document-title"])}  # it has looked
         counted = _IMPACTS[_IMPACTS.index(least) :]
         violations = [each for each in results["violations"] if each["impact"] in counted]
         return [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations]
