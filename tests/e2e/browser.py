@@ -15,6 +15,8 @@ from tests.programs import need_program
 
 _AXE = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 #: What axe calls the impact of a finding, the least first.
+#: How long a script or a page may take (seconds).
+_PATIENCE = 300
 _IMPACTS = ("minor", "moderate", "serious", "critical")
 _FLAGS = (
     "--headless",
@@ -79,6 +81,8 @@ def chromium() -> Iterator[Browser]:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         browser = Browser(options=options, service=Service(need_program("chromedriver")))
+        browser.set_script_timeout(_PATIENCE)
+        browser.set_page_load_timeout(_PATIENCE)
         try:
             browser.resize(1280, 900)
             yield browser
