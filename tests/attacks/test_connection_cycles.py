@@ -106,6 +106,6 @@ def test_a_connection_goes_with_its_client(server: UncollectedServer, leave: Cal
         ports = {urlsplit(server.inference).port, address_of(server)[1]}
         return not [each for each in server.server.net_connections() if each.raddr and each.laddr[1] in ports]
 
-    eventually(all_have_left, "the server knows that its clients have left", 20)
+    eventually(all_have_left, "the server knows that its clients have left", 120)
     garbage.update(server.bodies()["garbage"])
     assert not garbage

@@ -316,7 +316,7 @@ def test_a_body_goes_with_its_request(
         return not told[-1]["alive"]
 
     try:
-        eventually(nothing_alive, "nothing holds a body", 10)
+        eventually(nothing_alive, "nothing holds a body", 120)
     except AssertionError as error:
         raise AssertionError(f"{error}; at last: {told[-1]}") from None
     assert not [holder for each in told for holder in each["in cycles"]]

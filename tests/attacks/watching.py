@@ -60,7 +60,7 @@ class Watch:
             self._reader.join(60)
         if error is None:
             assert (code, self.problems) == (0, []), (code, self.problems[:3])
-            eventually(lambda: self._kept() < KEPT, "the server lets go of the memory", 15)
+            eventually(lambda: self._kept() < KEPT, "the server lets go of the memory", 120)
 
     def _kept(self) -> int:
         return int(self._server.server.memory_info().rss) - int(self._before)

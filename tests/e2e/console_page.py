@@ -47,7 +47,7 @@ class ConsolePage:
 
     def find(self, selector: str) -> WebElement:
         """Return the first element, once there is one."""
-        return eventually(lambda: next(iter(self.all(selector)), None), f"there is {selector}", 30)
+        return eventually(lambda: next(iter(self.all(selector)), None), f"there is {selector}", 120)
 
     def all(self, selector: str) -> list[WebElement]:
         return self.browser.find_elements(By.CSS_SELECTOR, selector)
@@ -62,7 +62,7 @@ class ConsolePage:
     def see(self, selector: str, pattern: str) -> str:
         """Wait until a pattern is found in the text of the elements; return what it matches."""
         try:
-            found = eventually(lambda: re.search(pattern, self.text(selector)), pattern, 30)
+            found = eventually(lambda: re.search(pattern, self.text(selector)), pattern, 120)
         except AssertionError:
             told = f"{self.text('main')}\n{self.server.story()[-3000:]}"
             raise AssertionError(f"{selector} does not show {pattern!r}:\n{told}") from None

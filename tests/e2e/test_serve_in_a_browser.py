@@ -99,10 +99,10 @@ def test_the_console_offers_nothing_that_the_server_would_refuse(browser: Browse
     (console,) = re.findall(r"^In the browser: (http://\S+)$", command.printed(), re.MULTILINE)
     browser.get(console)
     main = lambda: browser.find_element(By.ID, "main").text  # noqa: E731
-    eventually(lambda: "count" in main(), "the model is listed", 60)
+    eventually(lambda: "count" in main(), "the model is listed", 120)
     assert "Register" not in main()
     browser.get(f"{console}/#/models/count/1.0/workers")
-    eventually(lambda: "ready" in main(), "the worker is shown", 60)
+    eventually(lambda: "ready" in main(), "the worker is shown", 120)
     assert "Unregister" not in main()
 
 

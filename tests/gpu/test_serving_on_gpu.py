@@ -139,7 +139,7 @@ def test_workers_and_their_gpu_are_described(server: RunningServer, only_cuda: N
         (model,) = server.describe("tell")
         return all(each.get("gpuMemoryUsage", 0) > 64 << 20 for each in model["workers"])
 
-    eventually(memory, "the memory of each worker on the GPU is known", 30)
+    eventually(memory, "the memory of each worker on the GPU is known", 120)
 
 
 def test_metrics_of_the_gpu(server: RunningServer, only_cuda: None) -> None:

@@ -211,7 +211,7 @@ def test_images_and_audio_are_sent_and_shown_in_a_chat(page: ConsolePage, files:
     page.see(".chat .assistant", "what is this, image, wav")
     width = "return document.querySelector('.chat .{} img[alt=\"{}\"]')?.naturalWidth"
     for role, label in (("user", "teal.png"), ("assistant", "Image of the answer")):
-        eventually(lambda at=(role, label): page.run(width.format(*at)) == 20, f"{role} shows the image", 30)
+        eventually(lambda at=(role, label): page.run(width.format(*at)) == 20, f"{role} shows the image", 120)
         page.find(f".chat .{role} audio[controls][aria-label]")
     assert page.text(".attached") == "", "they go with one message"
     assert page.browser.complaints() == []

@@ -275,7 +275,7 @@ def test_a_recording(page: ConsolePage, tmp_path: Path) -> None:
     page.browser.execute_cdp_cmd("Browser.setDownloadBehavior", downloads)
     page.press(".recorder a", "Save")
     file = tmp_path / "recording.wav"  # the name that the copied command has
-    eventually(file.exists, "the recording is saved", 30)
+    eventually(file.exists, "the recording is saved", 120)
     with wave.open(str(file)) as recording:
         assert answer == f"{recording.getnframes()} at {recording.getframerate()} Hz"
     assert answers_to_copies(page, tmp_path) == (answer, answer)
@@ -291,4 +291,4 @@ def test_a_browser_without_a_clipboard_shows_the_command(page: ConsolePage) -> N
     assert shown.get_property("value") == command
     assert page.run("return getSelection().toString()") == command
     page.press("dialog button", "Close")
-    eventually(lambda: not page.all("dialog"), "the dialog is closed", 30)
+    eventually(lambda: not page.all("dialog"), "the dialog is closed", 120)

@@ -140,7 +140,7 @@ def test_a_request_is_tried_in_the_browser(browser: Browser, command: ServeComma
 
     wait_for(browser, "#operations-shout-shout .execute").click()
     seen = "#operations-shout-shout .live-responses-table .highlight-code"
-    eventually(lambda: "GOOD MORNING" in wait_for(browser, seen).text, "the answer is shown", 60)
+    eventually(lambda: "GOOD MORNING" in wait_for(browser, seen).text, "the answer is shown", 120)
     assert browser.complaints() == []
     loaded = browser.execute_script("return performance.getEntriesByType('resource').map((each) => each.name)")
     assert {each for each in loaded if not each.startswith((command.base, "blob:", "data:"))} == set()
