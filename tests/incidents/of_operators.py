@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -98,10 +99,15 @@ def model_cannot_be_loaded(scene: Scene) -> None:
 
 def version_without_workers_becomes_default(scene: Scene) -> None:
     """Somebody makes a version the default that has no worker."""
-    folders = [model_folder(scene.directory / version, "m", WELL) for version in ("one", "two")]
-    with RunningServer({"m": folders[0]}) as server:
+    model = model_folder(scene.directory / "one", "m", WELL)
+    second = model_folder(scene.directory / "two", "m", WELL)
+    manifest = second / "MAR-INF" / "MANIFEST.json"
+    manifest.parent.mkdir()
+    about = {"modelName": "m", "modelVersion": "2.0", "handler": "handler.py"}
+    manifest.write_text(json.dumps({"runtime": "python", "model": about, "archiverVersion": "0.12.0"}))
+    with RunningServer({"m": model}) as server:
         server.wait_ready()
-        registered = server.register(folders[1], model_name="m", version="2.0", initial_workers=0)
+        registered = server.register(second, model_name="m", initial_workers=0)
         scene.expect(registered.status_code == 200, registered.text)
         answer = requests.put(f"{server.management}/models/m/2.0/set-default", timeout=180)
         scene.detect(lambda: answer.status_code == 409 or not is_well(server, "m"), "it is refused")

@@ -55,7 +55,7 @@ def _prepare(file: SqliteFile, version: int) -> None:
         raise StoreError(f"{file.path} is a sequence store of version {version}; this server reads {VERSION}")
     if version:
         file_v4.set_tables_aside(file)
-    for statement in SCHEMA:
+    for statement in (*SCHEMA, READINGS):
         file.execute(statement)
     start_clock(file)
     if version:

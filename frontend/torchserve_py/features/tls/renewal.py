@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from torchserve_py.features.tls.tls import Certificate, TlsError, read_certificate, read_files
+from torchserve_py.features.tls.tls import Certificate, read_certificate, read_files
 from torchserve_py.features.tls.tls_settings import TlsSettings
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Gauge
@@ -45,39 +47,49 @@ class Renewal:
         self._contexts = contexts
         self._read = read
         self._files = [path for path in files if path is not None]
-        self._stamps = [_look(path) for path in self._files]
+        self._stamps: list[_Stamp] = []
         self._failed = ""
-        #: When the certificate expires, in seconds since 1970.
-        self.expires_at = self._load()
+        #: When the certificate expires, in seconds since 1970; infinite until it has been read.
+        self.expires_at = math.inf
 
     @property
     def left(self) -> float:
         """How many seconds the certificate is still valid; below zero once it has expired."""
         return self.expires_at - time.time()
 
-    def look(self) -> None:
-        """Read the files again if they have changed. Blocks."""
+    def look(self) -> Certificate | None:
+        """Return the certificate if its files have changed and can be used, to be given to `use`. Blocks."""
         stamps = [_look(path) for path in self._files]
         if stamps == self._stamps and not self._failed:
-            return
+            return None
         try:
-            self.expires_at = self._load()
+            certificate = self._read(self._settings)
+            # What does not fit together would leave a context in use without its key.
+            certificate.load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
         except OSError as error:
             if str(error) != self._failed:
                 logger.error("The renewed certificate is not used: %s", error)
             self._failed = str(error)
-            return
+            return None
         self._stamps, self._failed = stamps, ""
-        until = datetime.fromtimestamp(self.expires_at, UTC)
-        logger.info("The certificate of the TLS listeners was read again; it expires at %s", until.isoformat())
+        return certificate
 
-    def _load(self) -> float:
-        # What does not fit together would leave a context in use without its key.
-        certificate = self._read(self._settings)
-        certificate.load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+    def use(self, certificate: Certificate) -> None:
+        """Show this certificate from now on.
+
+        The event loop calls this, so that no handshake comes between the certificate and its key.
+        """
         for context in self._contexts:
             certificate.load(context)
-        return certificate.expires_at
+        is_renewed, self.expires_at = self.expires_at != math.inf, certificate.expires_at
+        if is_renewed:
+            until = datetime.fromtimestamp(self.expires_at, UTC)
+            logger.info("The certificate of the TLS listeners was read again; it expires at %s", until.isoformat())
+
+    def reload(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Use the certificate if its files have changed. Blocks, so a thread calls this."""
+        if (certificate := self.look()) is not None:
+            loop.call_soon_threadsafe(self.use, certificate)
 
 
 def _look(path: Path) -> _Stamp:
@@ -95,20 +107,18 @@ def expiry_family() -> Family[Gauge]:
 
 async def follow_certificate(context: DoorContext) -> None:
     """Follow the certificates of the listeners' TLS, until cancelled, and show when the first of them expires."""
-    renewals = []
-    for contexts, files, read in _followed(context):
-        try:
-            renewals.append(await asyncio.to_thread(Renewal, context.settings, contexts, files, read))
-        except TlsError:  # the files have changed since the listeners were opened
-            logger.exception("The certificate is not followed")
+    renewals = [Renewal(context.settings, contexts, files, read) for contexts, files, read in _followed(context)]
     if not renewals:
         return
     context.metrics.add(expiry_family()).child({}).read_from(lambda: min(each.left for each in renewals))
-    context.on_reload += [each.look for each in renewals]
+    loop = asyncio.get_running_loop()
+    context.on_reload += [partial(each.reload, loop) for each in renewals]
     while True:
-        await asyncio.sleep(_INTERVAL)
         for each in renewals:
-            await asyncio.to_thread(each.look)
+            certificate = await asyncio.to_thread(each.look)
+            if certificate is not None:
+                each.use(certificate)
+        await asyncio.sleep(_INTERVAL)
 
 
 def _followed(context: DoorContext) -> Iterator[tuple[Sequence[ssl.SSLContext], Sequence[Path | None], Read]]:

@@ -198,7 +198,7 @@ class Commit(NamedTuple):
 
 
 #: How often a watch looks at what a store has, and at what it drops by itself (seconds).
-LOOK_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 30.0
 NO_REPORTS: Final = StoreReports()
 
 
