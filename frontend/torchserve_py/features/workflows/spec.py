@@ -47,7 +47,7 @@ class ModelKeys(NodeSettings):
     """A model of the workflow."""
 
     url: Annotated[str, Expected("the model's archive", lambda value: isinstance(value, str) and value != "")] = Field(
-        description="the model: anything that a registration takes as `url`, see `archives.md`"
+        description="the model: anything that a registration takes as `url`"
     )
 
 

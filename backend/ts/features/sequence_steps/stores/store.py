@@ -272,7 +272,7 @@ class Store(Protocol):
     def watch(self, reports: StoreReports = NO_REPORTS) -> "Watch":
         """Return what tells this process who asks for its sequences; a thread of its own waits for that.
 
-        Each minute it reports what it sees of the store.
+        Every `LOOK_SECONDS` it reports what it sees of the store.
         """
 
     def close(self) -> None:
