@@ -2,6 +2,7 @@
 
 import importlib.util
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +41,7 @@ def make_weights(handlers_dir: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleT
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    sys.modules.pop("model", None)  # which it has imported; a worker imports that of the model's folder
     return module
 
 
