@@ -30,11 +30,11 @@ _WAIT = 5.0
 class _Process:
     """The frontend's end of a worker that runs in the test itself, when it is told to."""
 
-    def __init__(self, worker_id: str, worker: Worker, dispatcher: Dispatcher) -> None:
+    def __init__(self, worker_id: str, worker: Worker, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop) -> None:
         self.id, self.worker, self.dispatcher = worker_id, worker, dispatcher
         self.sent_at, self.paused = 0.0, False
         self.loss_cause = Cause.worker_died
-        self.ended: asyncio.Future[str] = asyncio.Future()
+        self.ended: asyncio.Future[str] = loop.create_future()
         self.ended.set_result("was killed by SIGKILL")
         self._ended: list[EndedSequence] = []
 
@@ -116,7 +116,7 @@ class Served:
         self.process = self._start()
 
     def _start(self) -> _Process:
-        process = _Process(f"w{next(self._numbers)}", self._make(), self.dispatcher)
+        process = _Process(f"w{next(self._numbers)}", self._make(), self.dispatcher, self.loop)
         self._run(lambda: self.dispatcher.set_workers(1))
         self._run(lambda: self.dispatcher.worker_up(cast(frontend_worker.Worker, process)))
         return process

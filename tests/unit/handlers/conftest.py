@@ -2,7 +2,8 @@
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -66,6 +67,21 @@ def fake_context() -> type[FakeContext]:
     return FakeContext
 
 
+@pytest.fixture(autouse=True)
+def _no_modules_of_other_models() -> Iterator[None]:
+    """A worker has the modules of one model; here many models have modules of the same names."""
+    yield
+    drop_modules_of_models()
+
+
+def drop_modules_of_models() -> None:
+    """Forget what was imported from folders of models."""
+    folders = (str(HANDLERS), tempfile.gettempdir())
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(folders):
+            del sys.modules[name]
+
+
 def load_module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -85,5 +101,6 @@ def handler_module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """The module that a test file's ``HANDLER`` names, imported as a worker does, its folder first on the path."""
     path = HANDLERS / request.module.HANDLER
     monkeypatch.syspath_prepend(str(path.parent))
-    monkeypatch.delitem(sys.modules, "model", raising=False)
-    return load_module(path)
+    module = load_module(path)
+    drop_modules_of_models()  # that the handler has imported here: a worker imports those of the model's folder
+    return module

@@ -2,13 +2,13 @@
 
 import importlib.util
 import random
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.unit.handlers.conftest import drop_modules_of_models
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -41,15 +41,21 @@ def make_weights(handlers_dir: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleT
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules.pop("model", None)  # which it has imported; a worker imports that of the model's folder
+    drop_modules_of_models()
     return module
 
 
 @pytest.fixture
 def start(
-    handler_module: ModuleType, make_weights: ModuleType, handlers_dir: Path, stateful_context: type, tmp_path: Path
+    handler_module: ModuleType,
+    make_weights: ModuleType,
+    handlers_dir: Path,
+    stateful_context: type,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[], Server]:
     """A function that loads the handler afresh from a model folder and returns it behind a ``Server``."""
+    monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "model.py").write_text((handlers_dir / "gru_session" / "model.py").read_text())
     make_weights.write_weights(tmp_path / "weights.pt")
     manifest = {"model": {"modelFile": "model.py", "serializedFile": "weights.pt"}}

@@ -35,8 +35,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(handler_module: ModuleType, folder: Path, stateful_context: type[StatefulContext]) -> Callable[[], Any]:
+def start(
+    handler_module: ModuleType,
+    folder: Path,
+    stateful_context: type[StatefulContext],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[], Any]:
     """A function that loads the handler afresh, and returns what takes batches of (sequence id, body)."""
+    monkeypatch.syspath_prepend(str(folder))
 
     def load() -> Callable[..., list[Any]]:
         manifest = {"model": {"modelFile": "morse_model.py", "serializedFile": "weights.pt"}}

@@ -336,7 +336,7 @@ def test_a_worker_whose_steps_are_long_goes_on_with_threads(start: Callable[...,
         def handle(data, context):
             if data is None:
                 return None
-            time.sleep(0.002)
+            time.sleep(0.02)
             context.set_response_header(0, "threads", ",".join(each.name for each in threading.enumerate()))
             return [str(len(row.get("body"))) for row in data]
         """

@@ -68,7 +68,8 @@ def _with_defaults(given: Mapping[Any, Any], defaults: Mapping[str, Any]) -> dic
     handler, own = defaults.get("handler"), given.get("handler")
     if isinstance(handler, Mapping) and isinstance(own, Mapping):
         cache, own_cache = handler.get("cache", {}), own.get("cache")
-        if isinstance(own_cache, Mapping) and own_cache.get("store", cache["store"]) == cache["store"]:
+        store = cache.get("store")
+        if isinstance(own_cache, Mapping) and own_cache.get("store", store) == store:
             own = {**own, "cache": {**cache, **own_cache}}
         merged["handler"] = {**handler, **own}
     return merged
