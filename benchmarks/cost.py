@@ -7,8 +7,9 @@ order that is shuffled each round: this checkout, the base, and the base once mo
 much of a difference is noise. While one is measured, the others are suspended. A ratio is the median of the rounds'
 ratios, of frontend and worker together.
 
-With ``--check`` the common ways are measured; one that costs more than `LIMIT` times its base is measured again, and
-the command fails if it does so twice. The base moves downwards only: to a commit on which the ways cost less.
+With ``--check`` the common ways are measured; one that costs more than `LIMIT` times its base, and the noise on top, is
+measured again, and the command fails if it does so twice. The base moves downwards only: to a commit on which the ways
+cost less.
 
 Needs wrk and h2load.
 """
@@ -136,6 +137,11 @@ class Compared:
     frontend: float
     control: float
 
+    @property
+    def is_too_dear(self) -> bool:
+        """Whether it costs more than its base allows, by more than the base differs from itself."""
+        return self.ratio > LIMIT * max(self.control, 1 / self.control)
+
 
 def cost(server: Server, way: Way, seconds: int) -> Cost:
     """Put the way's load on the server and return what a request costs."""
@@ -230,12 +236,12 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="cost-base-") as folder:
             base = checkout_of(options.base, Path(folder))
             found = measure(ways, base, options.rounds, options.seconds)
-            if options.check and (dear := [each.way for each in found if each.ratio > LIMIT]):
+            if options.check and (dear := [each.way for each in found if each.is_too_dear]):
                 found = measure(dear, base, options.rounds, options.seconds)
     except (ServerFailed, LoadFailed) as error:
         print(f"cost: {error}", file=sys.stderr)
         return 1
-    too_dear = [each for each in found if options.check and each.ratio > LIMIT]
+    too_dear = [each for each in found if options.check and each.is_too_dear]
     for each in too_dear:
         print(f"cost: {each.way.name} costs {each.ratio:.2f} times what it cost at {options.base}", file=sys.stderr)
     return int(bool(too_dear))
