@@ -65,7 +65,8 @@ class Browser(webdriver.Chrome):
         """
         options = {"resultTypes": ["violations"], **({"runOnly": [*rules]} if rules else {})}
         results = json.loads(self.execute_async_script(script, options))
-        assert {each["id"] for each in results["passes"]} >= {*(rules or ["document-title"])}  # it has looked
+        looked = {each["id"]: kind for kind in ("passes", "violations", "incomplete") for each in results[kind]}
+        assert looked.keys() >= {*(rules or ["document-title"])}, looked
         counted = _IMPACTS[_IMPACTS.index(least) :]
         violations = [each for each in results["violations"] if each["impact"] in counted]
         return [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS, CHUNK = 300, 75
+SEEDS, CHUNK = 120, 60
 
 
 def simulation(*arguments: object) -> subprocess.CompletedProcess[str]:
