@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
 
-CONVERSATIONS = 16
+CONVERSATIONS = 40
 FIT = 6
 TURNS = 3
 CLIENTS = 4
