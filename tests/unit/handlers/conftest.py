@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -67,19 +66,21 @@ def fake_context() -> type[FakeContext]:
     return FakeContext
 
 
+#: The files of examples with the class of their model.
+_MODEL_FILES = ("model", "morse_model")
+
+
 @pytest.fixture(autouse=True)
 def _no_modules_of_other_models() -> Iterator[None]:
-    """A worker has the modules of one model; here many models have modules of the same names."""
+    """A worker has one model; here many have files of the same names."""
     yield
     drop_modules_of_models()
 
 
 def drop_modules_of_models() -> None:
-    """Forget what was imported from folders of models."""
-    folders = (str(HANDLERS), tempfile.gettempdir())
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)).startswith(folders):
-            del sys.modules[name]
+    """Forget the imported files of models."""
+    for name in _MODEL_FILES:
+        sys.modules.pop(name, None)
 
 
 def load_module(path: Path) -> ModuleType:
