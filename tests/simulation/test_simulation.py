@@ -19,7 +19,7 @@ def simulation(*arguments: object) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(str(ROOT / folder) for folder in ("", "frontend", "backend"))
     command = [sys.executable, "-m", "tests.simulation", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550, check=False)
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS, CHUNK))
