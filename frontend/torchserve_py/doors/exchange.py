@@ -231,9 +231,9 @@ class HttpExchange(CallExchange):
     _comment: asyncio.TimerHandle | None = None
 
     def answer(self, call: ClientCall) -> None:
-        CallExchange.answer(self, call)
-        if self.comment_interval:
+        if self.comment_interval:  # first: the answer may come at once, and ends the comments
             self._comment_later()
+        CallExchange.answer(self, call)
 
     def _comment_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -243,10 +243,15 @@ class HttpExchange(CallExchange):
         """Begin the stream, if it has not begun, with what clients skip and proxies take for a sign of life."""
         self._comment = None
         if self.request.stage is WAITING:
-            self.responses.start_stream(self.request, Answer(200, b"", (EVENTS_TYPE,)), self.parts.job_id)
+            self._begin(Answer(200, b"", (EVENTS_TYPE,)))
         if self.request.stage is STREAMING:
             self.request.send(((_COMMENT,),))
             self._comment_later()
+
+    def _begin(self, head: Answer) -> None:
+        if self.parts.sequence_id is not None:  # the stream may break off
+            head = head._replace(headers=(*head.headers, self.request_id_header))
+        self.responses.start_stream(self.request, head, self.parts.job_id)
 
     def reply(self, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
         """Return the answer that begins with the first part, or a coroutine that gives or sends it."""
@@ -266,10 +271,7 @@ class HttpExchange(CallExchange):
         """
         try:
             if self.request.stage is WAITING:
-                head = self.dialect.opening(self, first)
-                if self.parts.sequence_id is not None:  # the stream may break off
-                    head = head._replace(headers=(*head.headers, self.request_id_header))
-                self.responses.start_stream(self.request, head, self.parts.job_id)
+                self._begin(self.dialect.opening(self, first))
             if self.request.stage is STREAMING:  # else nothing but the head was asked for
                 await self.relay(first)
         except ReaderStalled:

@@ -83,3 +83,12 @@ async def test_a_client_that_leaves_ends_them(serving: OpenDoors) -> None:
         assert await response.content.readline() == b":\n"
     async with asyncio.timeout(60):
         await serving.registry.model.cancelled.wait()
+
+
+async def test_a_stream_whose_first_event_is_there_at_once_gets_none(serving: OpenDoors) -> None:
+    serving.registry.model.behave = lambda call: call.part(b"data: first\n\n", more=True)
+    async with serving.client.post(f"{serving.address()}{CHAT[0]}", json=CHAT[1]) as response:
+        call = await asked(serving)
+        await asyncio.sleep(1.5)
+        call.part(b"data: last\n\n")
+        assert await response.read() == b"data: first\n\ndata: last\n\n"
