@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+from ts.jobs import device_loss
 from ts.utils.sound import Audio
 
 _BYTES: Final = "application/octet-stream"
@@ -183,6 +184,8 @@ def _tensor(given: Any) -> Any:
     try:
         return torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
+        if device_loss.memory_ran_out(error):
+            raise
         raise ValueError(f"{_NO_NUMBERS}: {error}") from error
 
 
