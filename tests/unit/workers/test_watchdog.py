@@ -12,7 +12,7 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.worker import Ranks, Watchdog, Worker, WorkerEvents
 
-LIMIT = 60.0
+LIMIT = 10.0
 
 
 class Watch:
