@@ -79,6 +79,10 @@ class InferenceJob(Job):
         self.request = replace(self.request, body=None)
 
     @property
+    def is_part_of_another(self) -> bool:
+        return self.request.via == "call"
+
+    @property
     def may_be_handed_over(self) -> bool:
         """Whether another version may run the job: its client has named none, and no worker has some of its inputs."""
         return self.request.by_default and not (self.request.more_input or self.handed_over_by is not None)

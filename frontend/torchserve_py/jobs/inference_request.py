@@ -28,8 +28,8 @@ class SequenceRequest(NamedTuple):
     is_made_up: bool = False  # whether the client named none
 
 
-#: How a request comes to a model: from a client, from a workflow, or from the server itself.
-Via = Literal["http", "grpc", "websocket", "workflow", "server"]
+#: How a request comes to a model: from a client, a workflow, a function that calls it, or from the server itself.
+Via = Literal["http", "grpc", "websocket", "workflow", "call", "server"]
 
 
 @dataclass(slots=True)

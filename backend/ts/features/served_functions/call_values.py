@@ -236,6 +236,21 @@ class CallValues:
             pass
         return ""
 
+    @property
+    def result(self) -> Any:
+        """The type of one request's result, or of one part of a stream."""
+        return self._result
+
+    @functools.cached_property
+    def result_reader(self) -> TypeAdapter[Any] | None:
+        """What reads the results of a model that is called; None if they may be anything."""
+        if self._result is Any:
+            return None
+        try:
+            return TypeAdapter(value_types.checked(self._result))
+        except PydanticUserError:  # a type of the user's own, which pydantic does not know
+            return None
+
     @functools.cached_property
     def _result_checker(self) -> TypeAdapter[Any] | None:
         """What checks results; None if they may be anything."""
