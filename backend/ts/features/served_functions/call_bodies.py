@@ -3,6 +3,7 @@
 They look as a client's would: the caller is a client of the function, whose signature says how values are written.
 """
 
+import base64
 import json
 import uuid
 from collections.abc import Iterable, Mapping
@@ -30,8 +31,10 @@ def body_of(values: CallValues, arguments: Mapping[str, Any]) -> tuple[str, byte
     types = values.types
     if len(types) == 1:
         ((name, value),) = arguments.items()
-        if not (isinstance(value, str) and not value):  # an empty body stands for the default
-            return _part(types[name], value)
+        part = _part(types[name], value)
+        if value is None or (isinstance(value, str | bytes | bytearray) and not value):
+            return _form([(name, part)])  # as a whole body it would stand for the default
+        return part
     parts = {name: _part(types[name], value) for name, value in arguments.items()}
     if all(kind in (_TEXT, _JSON) for kind, _ in parts.values()):
         return _JSON, _json(dict(arguments))
@@ -75,6 +78,8 @@ def _json(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    if (file := written(value)) is not None:
+        return base64.b64encode(file[0]).decode()
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a value of type {type(value).__name__} cannot be sent")
