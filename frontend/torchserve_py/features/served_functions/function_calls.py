@@ -58,7 +58,6 @@ async def _call(
         [*_passed_on(request), ("accept", call.accept)],
         call.body,
         call.content_type,
-        by_default=True,
         priority=request.priority,
         via="call",
         client=request.client,
