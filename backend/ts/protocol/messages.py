@@ -45,8 +45,12 @@ EVICTIONS: Final = "evictions"  # [EVICTIONS, whether the store may drop sequenc
 STORE_SIZE: Final = "store_size"  # [STORE_SIZE, bytes of the store of sequences, their number or None]
 WANTED: Final = "wanted"  # [WANTED, [sequence id, …]]: other servers ask for stored sequences of this one
 
-#: How many calls a worker may have open, so that one request does not fill the queue of the model that it calls.
-MAX_OPEN_CALLS: Final = 64
+#: How many calls a worker has open for requests of clients: more wait, so that they do not fill the queue of a model.
+CALLS_AT_ONCE: Final = 64
+#: How many it may have open, with those that calls lead to.
+MAX_OPEN_CALLS: Final = 1024
+#: The header of a request that is a call: how many calls lie between a client's request and it, itself included.
+CALL_DEPTH: Final = "ts_call_depth"
 
 JOBS_CHANNEL: Final = "jobs"
 HEARTBEAT_CHANNEL: Final = "heartbeat"

@@ -10,7 +10,7 @@ from ts import CallFailed
 from ts.connection.frontend_connection import Connection
 from ts.features.served_functions.adapter import adapt
 from ts.features.served_functions.calls import Calls
-from ts.protocol.messages import CALL, DROP_CALL, MAX_OPEN_CALLS
+from ts.protocol.messages import CALL, CALLS_AT_ONCE, DROP_CALL, MAX_OPEN_CALLS
 from ts.serve_decorator import serve
 
 
@@ -100,7 +100,7 @@ async def test_what_cannot_be_called_is_refused_by_name() -> None:
         module.stream("hello")
     with pytest.raises(TypeError, match="count has a state"):
         module.count("hello")
-    with pytest.raises(TypeError, match="missing a required argument: 'texts'"):
+    with pytest.raises(TypeError, match="embed: missing a required argument: 'texts'"):
         module.embed()
     with pytest.raises(RuntimeError, match=r"embed is a model of its own, and is called with await embed\(…\)"):
         await asyncio.to_thread(module.embed, "hello")
@@ -121,15 +121,30 @@ async def test_a_call_that_nobody_waits_for_is_dropped() -> None:
     await turns()
 
 
-async def test_no_more_calls_are_open_than_the_server_takes() -> None:
+async def test_calls_of_clients_requests_wait_for_each_other() -> None:
     module = Module()
     module.calls.begin("j1")
-    calls = [asyncio.create_task(module.embed("hello")) for _ in range(MAX_OPEN_CALLS + 1)]
+    calls = [asyncio.create_task(module.embed("hello")) for _ in range(CALLS_AT_ONCE + 1)]
     await turns()
-    assert len(module.server.sent) == MAX_OPEN_CALLS
+    assert len(module.server.sent) == CALLS_AT_ONCE
     module.calls.answered(0, [200, "application/json", b"5", None])
     await turns()
-    assert len(module.server.sent) == MAX_OPEN_CALLS + 1
+    assert len(module.server.sent) == CALLS_AT_ONCE + 1
+    for each in calls:
+        each.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_calls_of_a_call_wait_for_none() -> None:
+    module = Module()
+    module.calls.begin("j1")
+    calls = [asyncio.create_task(module.embed("hello")) for _ in range(CALLS_AT_ONCE)]
+    module.calls.begin("j2", is_called=True)
+    calls += [asyncio.create_task(module.embed("hello")) for _ in range(MAX_OPEN_CALLS - CALLS_AT_ONCE)]
+    await turns()
+    assert len(module.server.sent) == MAX_OPEN_CALLS
+    with pytest.raises(CallFailed, match="embed: this worker has 1024 calls open, which is the most"):
+        await module.embed("hello")
     for each in calls:
         each.cancel()
     await asyncio.gather(*calls, return_exceptions=True)

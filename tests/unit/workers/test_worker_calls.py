@@ -134,7 +134,7 @@ async def test_a_worker_cannot_open_more_calls_than_agreed_or_one_twice() -> Non
     bench = Bench()
     for number in range(MAX_OPEN_CALLS):
         bench.call(number)
-    with pytest.raises(ValueError, match="64"):
+    with pytest.raises(ValueError, match="1024"):
         bench.call(MAX_OPEN_CALLS)
     bench.receive(DROP_CALL, 0)
     with pytest.raises(ValueError, match="call 1 is open already"):

@@ -27,7 +27,8 @@ from ts.jobs.errors import HandlerFailed
 from ts.jobs.row import Row
 from ts.jobs.sequence_steps import StoreReports
 from ts.protocol.log_records import running
-from ts.protocol.messages import NO_HISTORIES, STATUS_CANCELLED, EndedSequence, Histories, InferRow, Load
+from ts.protocol.messages import CALL_DEPTH, NO_HISTORIES, STATUS_CANCELLED, EndedSequence, Histories, InferRow, Load
+from ts.protocol.request_names import header_among
 from ts.runtime.batch import Batch, failure_of
 from ts.runtime.loader import load_service, prepare
 from ts.runtime.result_bodies import error_row
@@ -46,7 +47,7 @@ class ModelCalls(Protocol):
     def open(self, connection: Connection, max_size: int) -> None:
         """Make calls through a connection; ``max_size`` is that of a body in bytes."""
 
-    def begin(self, job_id: str) -> None:
+    def begin(self, job_id: str, *, is_called: bool) -> None:
         """Let the calls of the running task belong to a job."""
 
     def answered(self, number: int, answer: list[Any]) -> None:
@@ -111,7 +112,7 @@ class AsyncHandler(AsyncRuntime):
 
     async def run_job(self, wire_row: InferRow, inputs: FurtherInputs, histories: Histories = NO_HISTORIES) -> None:
         if self._calls is not None:
-            self._calls.begin(wire_row.job_id)
+            self._calls.begin(wire_row.job_id, is_called=header_among(wire_row.headers, CALL_DEPTH) is not None)
         if self._service.steps is None:
             for row in self._handler.begin_rows([wire_row]):
                 await self._call(row)

@@ -7,6 +7,7 @@ waits, is batched and counted as a client's, and sends back what came of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 from ts.connection.frontend_connection import Connection
 from ts.features.served_functions.call_bodies import accepted_for, body_of, result_of
 from ts.features.served_functions.call_values import CallValues
-from ts.protocol.messages import CALL, DROP_CALL, MAX_OPEN_CALLS
+from ts.protocol.messages import CALL, CALLS_AT_ONCE, DROP_CALL, MAX_OPEN_CALLS
 from ts.serve_decorator import CallFailed, Options
 
 
@@ -39,7 +40,9 @@ class Calls:
         self._job: ContextVar[str] = ContextVar("calling job")
         self._numbers = itertools.count()
         self._open: dict[int, asyncio.Future[_Answer]] = {}
-        self._room = asyncio.Semaphore(MAX_OPEN_CALLS)
+        #: Whether that job is a call itself. Its own calls wait for no room: those that have it may wait for this job.
+        self._is_called: ContextVar[bool] = ContextVar("is called")
+        self._room = asyncio.Semaphore(CALLS_AT_ONCE)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: Connection | None = None
         self._max_size = 0
@@ -48,10 +51,11 @@ class Calls:
         """Make calls through a connection; ``max_size`` is that of a body in bytes."""
         self._connection, self._max_size = connection, max_size
 
-    def begin(self, job_id: str) -> None:
-        """Let the calls of the running task belong to a job."""
+    def begin(self, job_id: str, *, is_called: bool = False) -> None:
+        """Let the calls of the running task belong to a job, which may be a call itself."""
         self._loop = asyncio.get_running_loop()
         self._job.set(job_id)
+        self._is_called.set(is_called)
 
     def answered(self, number: int, answer: list[Any]) -> None:
         """Take what came of a call, unless nobody waits for it any more."""
@@ -84,7 +88,9 @@ class Calls:
         assert self._connection is not None, "`check` comes first"
         if len(body) > self._max_size:
             raise CallFailed(413, f"{name}: the values have {len(body)} bytes; a call may have {self._max_size}")
-        async with self._room:
+        if len(self._open) >= MAX_OPEN_CALLS:
+            raise CallFailed(503, f"{name}: this worker has {MAX_OPEN_CALLS} calls open, which is the most")
+        async with contextlib.nullcontext() if self._is_called.get() else self._room:
             number = next(self._numbers)
             waiting: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
             self._open[number] = waiting
@@ -121,7 +127,10 @@ class _Other:
     def __call__(self, *given: Any, **named: Any) -> Coroutine[Any, Any, Any]:
         self._calls.check(self._function.__name__)
         values = self._values
-        arguments = inspect.signature(self._function).bind(*given, **named).arguments
+        try:
+            arguments = inspect.signature(self._function).bind(*given, **named).arguments
+        except TypeError as error:
+            raise TypeError(f"{values.name}: {error}") from None
         return self._call(values, *body_of(values, arguments))
 
     async def _call(self, values: CallValues, content_type: str, body: bytes) -> Any:

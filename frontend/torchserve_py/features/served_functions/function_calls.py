@@ -14,17 +14,18 @@ from torchserve_py.archive.file_function import FileFunction
 from torchserve_py.doors.failures import Failure, failure_of, failure_of_job
 from torchserve_py.doors.own_words import in_own_words
 from torchserve_py.jobs.function_call import CalledRequest, CallModel, CallOutcome, ModelCall
-from torchserve_py.jobs.inference_request import USER_HEADER, InferenceRequest
+from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.parts import JobFailed, Parts
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.settings.model_spec import fallback_name
+from ts.protocol.messages import CALL_DEPTH
 from ts.protocol.request_names import REQUEST_NAME
 
 #: How many calls lie between a client's request and the last one that it leads to.
 _MOST_DEPTH: Final = 16
 #: The headers of a request that its calls have, too.
-_PASSED_ON: Final = frozenset(("traceparent", "tracestate", REQUEST_NAME, USER_HEADER))
+_PASSED_ON: Final = frozenset(("traceparent", "tracestate", REQUEST_NAME))
 #: How much of a name that a worker sends is shown.
 _SHOWN: Final = 80
 
@@ -55,7 +56,7 @@ async def _call(
     if model.is_stateful:
         return _refused(400, "it has a state, so that other functions cannot call it")
     called = CalledRequest(
-        [*_passed_on(request), ("accept", call.accept)],
+        [*_passed_on(request), ("accept", call.accept), (CALL_DEPTH, str(depth))],
         call.body,
         call.content_type,
         priority=request.priority,
