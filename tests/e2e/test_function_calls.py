@@ -102,6 +102,12 @@ def test_a_caller_may_go_on_after_a_failure_and_functions_may_call_back(command:
     assert ask(command, "again 7").json() == 0
 
 
+def test_functions_that_call_each_other_do_not_wait_in_a_circle(command: ServeCommand) -> None:
+    with ThreadPoolExecutor(80) as clients:  # more than a worker has calls of clients' requests open
+        answers = [*clients.map(lambda _: ask(command, "again 2", 60), range(80))]
+    assert {each.json() for each in answers} == {0}
+
+
 def test_a_call_ends_with_the_request_that_makes_it(command: ServeCommand) -> None:
     with pytest.raises(requests.Timeout):
         ask(command, "again -1", 0.5)
