@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from torchserve_py.features.ray.model_archives import ModelArchives
 from torchserve_py.features.ray.ray_demand import NodeDemand
@@ -30,12 +30,20 @@ T = TypeVar("T")
 #: How long an attempt to place a worker takes (seconds). Its demand stays with Ray until the next one.
 _PLACE_LIMIT: Final = 10.0
 #: After how long an actor that has no place is replaced by another (seconds): Ray may have lost it, for example with a
-#: node that died while the actor was on its way there.
+#: node that died while the actor was on its way there. The next one has twice as long: its node may only be slow.
 _ACTOR_LIMIT: Final = 60.0
 #: How long the head of the cluster may take to describe the nodes (seconds).
 _LOOK_LIMIT: Final = 5.0
 #: How long a node may take to accept a connection (seconds).
 _CONNECT_LIMIT: Final = 2.0
+
+
+class _Placing(NamedTuple):
+    """An actor that waits for a node, since when (the event loop's clock), and for how long it may (seconds)."""
+
+    task: asyncio.Task[tuple[int, str, bytes]]
+    since: float
+    limit: float
 
 
 class Driver:
@@ -51,8 +59,8 @@ class Driver:
         self._nodes_of: dict[int, str] = {}
         #: Nodes on which a worker has ended, perhaps because the node has died.
         self._suspects: set[str] = set()
-        #: What waits for a node, and since when, by the event loop's clock.
-        self._placing: dict[str, tuple[asyncio.Task[tuple[int, str, bytes]], float]] = {}
+        #: What waits for a node.
+        self._placing: dict[str, _Placing] = {}
         #: The last actor that was found for a place.
         self._placed: dict[str, int] = {}
         self._looking: asyncio.Future[list[dict[str, Any]]] | None = None
@@ -98,15 +106,16 @@ class Driver:
             return None
         wanted = NodeDemand(**demand)
         now = asyncio.get_running_loop().time()
-        placing, since = self._placing.get(worker_id, (None, now))
-        if placing is None or (not placing.done() and now - since > _ACTOR_LIMIT):
+        placing = self._placing.get(worker_id)
+        if placing is None or (not placing.task.done() and now > placing.since + placing.limit):
+            limit = _ACTOR_LIMIT if placing is None else 2 * placing.limit
             await self.withdraw(worker_id)
-            placing = asyncio.create_task(self._host(wanted))
-            self._placing[worker_id] = placing, now
-        await asyncio.wait([placing], timeout=_PLACE_LIMIT)
-        if placing.done():
+            placing = _Placing(asyncio.create_task(self._host(wanted)), now, limit)
+            self._placing[worker_id] = placing
+        await asyncio.wait([placing.task], timeout=_PLACE_LIMIT)
+        if placing.task.done():
             self._placing.pop(worker_id, None)
-            number, *_ = placed = placing.result()
+            number, *_ = placed = placing.task.result()
             self._placed[worker_id] = number
             return placed
         nodes = await self._nodes()
@@ -139,8 +148,8 @@ class Driver:
 
     async def withdraw(self, worker_id: str) -> None:
         """Look no longer for a node for a worker; end the actor of the last one in its place."""
-        if (waiting := self._placing.pop(worker_id, None)) is not None:
-            waiting[0].cancel()
+        if (placing := self._placing.pop(worker_id, None)) is not None:
+            placing.task.cancel()
         if (number := self._placed.pop(worker_id, None)) is not None:
             await self.end(number)
 
