@@ -49,8 +49,9 @@ WANTED: Final = "wanted"  # [WANTED, [sequence id, …]]: other servers ask for 
 CALLS_AT_ONCE: Final = 64
 #: How many it may have open, with those that calls lead to.
 MAX_OPEN_CALLS: Final = 1024
-#: The header of a request that is a call: how many calls lie between a client's request and it, itself included.
-CALL_DEPTH: Final = "ts_call_depth"
+#: The header of a request that is a call: how many calls lie between a client's request and it, itself included. No
+#: client can send a header whose name begins with a colon.
+CALL_DEPTH: Final = ":call-depth"
 
 JOBS_CHANNEL: Final = "jobs"
 HEARTBEAT_CHANNEL: Final = "heartbeat"

@@ -51,7 +51,7 @@ async def test_a_call_is_a_request_of_the_callers_client() -> None:
     assert outcome == CallOutcome(200, "", b"hello")
     (request,) = embed.requests
     passed_on = [(b"X-Request-ID", b"r1"), ("traceparent", "00-1-2-01")]
-    assert [*request.headers] == [*passed_on, ("accept", "*/*"), ("ts_call_depth", "1")]
+    assert [*request.headers] == [*passed_on, ("accept", "*/*"), (":call-depth", "1")]
     assert (request.client, request.priority, request.via, request.by_default) == ("key 7", 2, "call", False)
 
 
