@@ -4,6 +4,7 @@ A browser finds both in one folder, so that a module imports a shared part as it
 """
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +19,9 @@ TYPES: Final[Mapping[str, str]] = {
 }
 
 
-def page_files(folder: Path) -> dict[str, Path]:
-    """Return the files of a page by the paths, relative to the page, under which it asks for them."""
+@cache
+def page_files(folder: Path) -> Mapping[str, Path]:
+    """Return the files of a page by the paths, relative to the page, under which it asks for them. Looks once."""
     return {
         str(path.relative_to(root)): path
         for root in (PARTS, folder)

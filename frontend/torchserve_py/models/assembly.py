@@ -18,7 +18,7 @@ from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.jobs.function_call import CallModel
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.model import Autoscaler, Model, WorkerRoom
-from torchserve_py.models.model_launch import launch_of, load_message, may_call, sends_ahead
+from torchserve_py.models.model_launch import caller_in, launch_of, load_message, sends_ahead
 from torchserve_py.plans.contracts import Configured, configuration_of
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan, plan_of
@@ -88,11 +88,11 @@ class Assembly:
         hidden_variables = frozenset(
             name for name in os.environ if name in secret or (hidden and hidden.fullmatch(name))
         )
-        #: How the workers of all models are launched; what is a model's own is added.
-        #: By the function that calls others of its file.
+        #: Returns with what a function calls others of its file.
         self._call_model: Callable[[FileFunction], CallModel] | None = None
         if module := module_of("calls"):
             self._call_model = importlib.import_module(module).calls_of(serving, settings.max_request_size)
+        #: How the workers of all models are launched; what is a model's own is added.
         self._launch = Launch(Path("/"), hidden_variables=hidden_variables, confinement=confinement)
         self._launcher = self._launcher_of(settings)
 
@@ -177,9 +177,8 @@ class Assembly:
         found = (each.of_model(plan.name, plan.version, config.plugin_keys) for each in self._observers)
         observers = [each for each in found if each is not None]
 
-        call_model: CallModel | None = None
-        if may_call(plan) and plan.files.function is not None and self._call_model is not None:
-            call_model = self._call_model(plan.files.function)
+        caller = caller_in(plan)
+        call_model = None if caller is None or self._call_model is None else self._call_model(caller)
         devices: dict[str, DeviceAssignment] = {}
         declared = self._metrics.declared_model_metrics
 

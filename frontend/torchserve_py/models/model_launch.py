@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torchserve_py.archive.file_function import FileFunction
 from torchserve_py.jobs.job_observer import JobObserver
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan
@@ -90,9 +91,9 @@ def sends_ahead(config: EffectiveConfig, settings: Settings) -> bool:
     return batches and one_process and config.node is None
 
 
-def may_call(plan: Plan) -> bool:
-    """Whether the model may call the other functions of its file: it can await them, in a worker of one process."""
-    return plan.files.function is not None and plan.config.async_communication and not plan.config.ranks
+def caller_in(plan: Plan) -> FileFunction | None:
+    """Return the function that may call the others of its file: it can await them, in a worker of one process."""
+    return plan.files.function if plan.config.async_communication and not plan.config.ranks else None
 
 
 def _share(place: Place, node: NodeShare | None) -> int:
@@ -144,7 +145,7 @@ def load_message(
         limit_max_image_pixels=settings.limit_max_image_pixels,
         server_version=__version__,
         max_response_size=settings.max_response_size,
-        max_call_size=min(settings.max_request_size, settings.max_response_size) if may_call(plan) else 0,
+        max_call_size=min(settings.max_request_size, settings.max_response_size) if caller_in(plan) else 0,
         metrics=metrics,
         header_keys=[
             settings.ts_header_key_sequence_id,
