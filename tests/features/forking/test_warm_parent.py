@@ -102,6 +102,15 @@ def test_it_does_not_fork_where_that_is_unsafe_or_imports_fail(server: Server, s
     assert list(server.order("needed")) == [reason]
 
 
+def test_waiting_threads_are_to_sleep_soon_before_any_library_is_imported(server: Server) -> None:
+    seen = server.modules / "seen"
+    (server.modules / "needed.py").write_text(
+        f"import os\nopen({str(seen)!r}, 'w').write(os.environ['GOMP_SPINCOUNT'])\n"
+    )
+    assert next(iter(server.order("needed"))).startswith("pid ")
+    assert seen.read_text() == "1000"
+
+
 @pytest.mark.parametrize("hiding", ["needed.py", "vendored/needed/__init__.py", "sitecustomize.py"])
 def test_it_does_not_fork_for_a_model_with_a_module_of_the_same_name(server: Server, hiding: str) -> None:
     (server.modules / "needed.py").touch()

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypedDict
 
+from ts.jobs.processor_share import let_waiting_threads_sleep
 from ts.process import worker
 from ts.process.no_new_privileges import gain_no_privileges
 from ts.process.parent_death import die_with_parent
@@ -139,6 +140,7 @@ def main(arguments: list[str]) -> int:
     die_with_parent()
     gain_no_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
+    let_waiting_threads_sleep()  # OpenMP reads this when it is loaded, so for all workers
     arguments = ["--socket", path]
     return 0 if WarmParent(orders, arguments).run() is None else worker.main(arguments)
 
