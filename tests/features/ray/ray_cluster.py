@@ -64,6 +64,10 @@ class RayNodes:
         for node in self.present:
             self.remove(node)
 
+    def processes(self) -> dict[int, list[str]]:
+        """Return which processes of each node live."""
+        return self._call(_processes)
+
     def kill_head(self) -> None:
         """Kill the head of the cluster."""
         self._call(_kill_head)
@@ -118,6 +122,10 @@ def _add(resources: dict[str, Any]) -> int:
 
 def _remove(number: int) -> None:
     _Running.nodes.pop(number).kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+
+
+def _processes() -> dict[int, list[str]]:
+    return {number: [kind for kind, _ in node.live_processes()] for number, node in _Running.nodes.items()}
 
 
 def _kill_head() -> None:

@@ -403,7 +403,11 @@ def test_a_version_takes_the_places_of_a_full_cluster(cluster: RayNodes, tmp_pat
     model = {"modelName": "m", "modelVersion": "2", "handler": "handler.py", "configFile": "model-config.yaml"}
     (second / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": model}))
     with serving(cluster, first) as server:
-        server.wait_ready()
+        try:
+            server.wait_ready()
+        except AssertionError as error:
+            error.add_note(f"alive on the nodes: {cluster.processes()}")
+            raise
         assert server.register(second, initial_workers=0).ok
         answer = requests.put(f"{server.management}/models/m/2/rollout", timeout=180)
         assert answer.ok, answer.text

@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 #: How long an attempt to place a worker takes (seconds). Its demand stays with Ray until the next one.
 _PLACE_LIMIT: Final = 10.0
+#: After how long an actor that has no place is replaced by another (seconds): Ray may have lost it, for example with a
+#: node that died while the actor was on its way there.
+_ACTOR_LIMIT: Final = 60.0
 #: How long the head of the cluster may take to describe the nodes (seconds).
 _LOOK_LIMIT: Final = 5.0
 #: How long a node may take to accept a connection (seconds).
@@ -48,7 +51,8 @@ class Driver:
         self._nodes_of: dict[int, str] = {}
         #: Nodes on which a worker has ended, perhaps because the node has died.
         self._suspects: set[str] = set()
-        self._placing: dict[str, asyncio.Task[tuple[int, str, bytes]]] = {}
+        #: What waits for a node, and since when, by the event loop's clock.
+        self._placing: dict[str, tuple[asyncio.Task[tuple[int, str, bytes]], float]] = {}
         #: The last actor that was found for a place.
         self._placed: dict[str, int] = {}
         self._looking: asyncio.Future[list[dict[str, Any]]] | None = None
@@ -93,10 +97,12 @@ class Driver:
         if self._silent:
             return None
         wanted = NodeDemand(**demand)
-        placing = self._placing.get(worker_id)
-        if placing is None:
+        now = asyncio.get_running_loop().time()
+        placing, since = self._placing.get(worker_id, (None, now))
+        if placing is None or (not placing.done() and now - since > _ACTOR_LIMIT):
             await self.withdraw(worker_id)
-            placing = self._placing[worker_id] = asyncio.create_task(self._host(wanted))
+            placing = asyncio.create_task(self._host(wanted))
+            self._placing[worker_id] = placing, now
         await asyncio.wait([placing], timeout=_PLACE_LIMIT)
         if placing.done():
             self._placing.pop(worker_id, None)
@@ -133,8 +139,8 @@ class Driver:
 
     async def withdraw(self, worker_id: str) -> None:
         """Look no longer for a node for a worker; end the actor of the last one in its place."""
-        if (placing := self._placing.pop(worker_id, None)) is not None:
-            placing.cancel()
+        if (waiting := self._placing.pop(worker_id, None)) is not None:
+            waiting[0].cancel()
         if (number := self._placed.pop(worker_id, None)) is not None:
             await self.end(number)
 
