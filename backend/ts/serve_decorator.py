@@ -27,6 +27,24 @@ METHOD: Final = "predict"
 #: tell what the code of models has raised.
 DEVELOPMENT_VARIABLE: Final = "TS_DEVELOPMENT"
 
+
+class CallFailed(Exception):
+    """Another function of the file, which was called with ``await other(…)``, has given no result.
+
+    Attributes:
+        status: The HTTP status that a client would have got for the same request.
+        message: What went wrong; it begins with the name of the called function.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status = status
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
 T = TypeVar("T")
 #: The objects that were given to `serve` in this process, which is a worker with one model.
 OBJECTS: Final[list[tuple[Any, "Options"]]] = []

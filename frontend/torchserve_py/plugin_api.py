@@ -191,10 +191,11 @@ class SourceOffer(NamedTuple):
     """A form of a handler's module that TorchServe does not have.
 
     Attributes:
-        module: The name of a module with ``read_source(file)``, which returns the `archive.model_files.ModelSource` of
-            a Python file, without running it, or None if the file has another form. Raises InvalidArchive.
-        adapter: The name of a module for workers with ``adapt(module)``, which returns a handler of what a module has,
-            with ``entry_point`` and ``initialize``, or None.
+        module: The name of a module with ``read_source(file, function)``, which returns the
+            `archive.model_files.ModelSource` of a Python file, without running it, or None if the file has another
+            form. ``function`` is what the handler chooses of the file, "" for its only model. Raises InvalidArchive.
+        adapter: The name of a module for workers with ``adapt(module, function)``, which returns a handler of what a
+            module has, with ``entry_point`` and ``initialize``, or None.
     """
 
     module: str
@@ -279,6 +280,9 @@ class Plugin:
         runtimes: The ways to run TorchServe's handlers other than with batches: the key of ``model-config.yaml`` that
             asks for one, and the name of a module for workers whose ``load`` loads such a handler, see
             `ts.process.worker.load_model`.
+        calls: The name of a module whose ``calls_of(serving, max_size)`` returns a function that gets an
+            `archive.file_function.FileFunction` and returns the `jobs.function_call.CallModel` with which its model
+            calls others; bodies have at most ``max_size`` bytes. The first plugin that has one counts.
         forms: The name of a module for workers with ``parse_form(content_type, body)``, which returns name, content
             type and value of each field of a form.
         config_file: Gets the environment and the directory that the server runs in; returns the config.properties that
@@ -328,6 +332,7 @@ class Plugin:
     protocols: Mapping[str, str] = field(default_factory=dict)
     sources: Sequence[SourceOffer] = ()
     runtimes: Mapping[str, str] = field(default_factory=dict)
+    calls: str = ""
     forms: str = ""
     config_file: Callable[[Mapping[str, str], Path], ConfigFile | None] = lambda environ, cwd: None
     restored: Callable[[Settings], Restored | None] = _nothing_of_the_kind

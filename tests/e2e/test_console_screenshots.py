@@ -29,7 +29,7 @@ def handle(data, context):
 """
 CONFIG = "batchSize: 8\nmaxBatchDelay: 4\nminWorkers: {workers}\nmaxWorkers: {workers}\n"
 #: Model, workers, clients, and seconds between the requests of a client.
-MODELS = (("fraud-score", 2, 6, 0.01), ("recommender", 1, 3, 0.02), ("speech-to-text", 2, 2, 0.08))
+MODELS = (("fraud-score", 2, 6, 0.04), ("recommender", 1, 3, 0.06), ("speech-to-text", 2, 2, 0.1))
 
 
 def clients(server: RunningServer, end: threading.Event, name: str, pause: float, number: int) -> None:
@@ -80,7 +80,7 @@ def test_the_pictures_of_the_console_are_taken(tmp_path: Path) -> None:
         browser.get(page.url)
         page.see(".models tbody", "(?s)diary.*fraud-score.*recommender.*speech-to-text")
         time.sleep(seconds)  # the charts have that much to show
-        for name, target, height in (("console-models", "", 860), ("console-model", "#/models/fraud-score/1.0", 820)):
+        for name, target, height in (("console-models", "", 1040), ("console-model", "#/models/fraud-score/1.0", 820)):
             browser.resize(1280, height)
             browser.get(f"{page.url}{target}")
             page.wait_live()
@@ -90,6 +90,6 @@ def test_the_pictures_of_the_console_are_taken(tmp_path: Path) -> None:
             assert browser.save_screenshot(str(picture))
             with Image.open(picture) as taken:
                 assert taken.size == (1280, height)
-                taken.convert("RGB").quantize(128).save(picture, optimize=True)
+                taken.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(picture, optimize=True)
             assert picture.stat().st_size < 100_000
         assert browser.complaints() == []

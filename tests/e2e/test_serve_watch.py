@@ -107,7 +107,7 @@ def test_an_error_in_a_changed_file_is_told_and_the_version_before_goes_on(tmp_p
         changes = (
             ("\n\nmissing()\n", 'shout.py", line 9, in <module>'),
             ("\n\ndef half(:\n", 'shout.py", line 9\n'),
-            ("\n\n@serve\ndef other(text):\n    return text\n", "shout.py:10: a file has one model"),
+            ("\n\n@serve(batch=2)\ndef other(text):\n    return text\n", "shout.py:9: serve has no argument batch"),
         )
         for number, (broken, told) in enumerate(changes, 1):
             file.write_text(SHOUT + broken)

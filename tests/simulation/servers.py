@@ -156,6 +156,7 @@ class Server:
             "limit_max_image_pixels": True,
             "server_version": "0",
             "max_response_size": 1_000_000,
+            "max_call_size": 0,
             "metrics": [],
             "protocols": {},
             "observers": {},

@@ -26,6 +26,7 @@ INPUT: Final = "input"  # [INPUT, job id, more, body]: a further input of a job 
 HEALTH: Final = "health"  # [HEALTH, number]: is the model healthy? Never queued behind jobs
 EXPOSE: Final = "expose"  # [EXPOSE, number]: asks for the model's own metrics; never queued behind jobs
 PING: Final = "ping"  # [PING, number]
+CALLED: Final = "called"  # [CALLED, number, status, content type, body, error or None]: what came of a `CALL`
 STOP: Final = "stop"  # [STOP]; earlier messages are still answered
 
 # Worker to frontend.
@@ -35,12 +36,21 @@ RESULTS: Final = "results"  # [RESULTS, [ResultRow, …], seconds spent in the h
 METRICS: Final = "metrics"  # [METRICS, [[name, unit, type, value, [[dimension, value], …], request ids], …]]
 TAKEN: Final = "taken"  # [TAKEN, job id, count]: the model has taken so many further inputs of the job
 ANSWER: Final = "answer"  # [ANSWER, number, value]: whether it is healthy; Prometheus' text format or None; or else
+CALL: Final = "call"  # [CALL, job id, number, function, content type, accept, body]: the job calls another function
+DROP_CALL: Final = "drop_call"  # [DROP_CALL, number]: nobody waits for `CALLED` any more
 DECLARES: Final = "declares"  # [DECLARES, the model's new declarations]; see `Loaded`
 LEAVING: Final = "leaving"  # [LEAVING]: the worker answers its jobs and ends, because it cannot go on; it takes no more
 PONG: Final = "pong"  # [PONG, number]
 EVICTIONS: Final = "evictions"  # [EVICTIONS, whether the store may drop sequences by itself, keys that it has dropped]
 STORE_SIZE: Final = "store_size"  # [STORE_SIZE, bytes of the store of sequences, their number or None]
 WANTED: Final = "wanted"  # [WANTED, [sequence id, …]]: other servers ask for stored sequences of this one
+
+#: How many calls a worker has open for requests of clients: more wait, so that they do not fill the queue of a model.
+CALLS_AT_ONCE: Final = 64
+#: How many it may have open, with those that calls lead to.
+MAX_OPEN_CALLS: Final = 1024
+#: The header of a request that is a call: how many calls lie between a client's request and it, itself included.
+CALL_DEPTH: Final = "ts_call_depth"
 
 JOBS_CHANNEL: Final = "jobs"
 HEARTBEAT_CHANNEL: Final = "heartbeat"
@@ -263,7 +273,7 @@ class Load(TypedDict):
 
     contract: str  # how the model's code is called
     runtime: str  # the module whose ``load`` loads it as `ts.process.worker.load_model` does; '': a handler's batches
-    adapters: list[str]  # modules whose ``adapt(module)`` makes a handler of what a module of the model's has
+    adapters: list[str]  # modules whose ``adapt(module, function)`` makes a handler of what the model's module has
     forms: str  # the module whose ``parse_form(content_type, body)`` reads forms; '': there is none
     protocols: dict[str, str]  # of rows, with the module whose ``row_reader`` reads each for TorchServe's handlers
     observers: dict[str, str]  # modules that follow jobs, each with the argument of its ``observer``
@@ -284,6 +294,7 @@ class Load(TypedDict):
     limit_max_image_pixels: bool
     server_version: str
     max_response_size: int
+    max_call_size: int  # bytes of a `CALL`'s body; 0: the model calls no others
     metrics: list[list[Any]]  # declared metrics of handlers: type, name, unit, [dimension, …]
     header_keys: list[str]  # names of the sequence id, start and end headers
     preparations: dict[str, Any]  # modules whose ``prepare(argument)`` runs before the model counts as loaded

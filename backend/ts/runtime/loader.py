@@ -130,7 +130,7 @@ def _import_handler(handler: str, model_dir: str) -> tuple[ModuleType, str]:
         raise LoadError(
             f"There is no handler {handler!r}: no module {name!r} in {model_dir}, and no built-in handler of that name."
         )
-    return module, function_name or "handle"
+    return module, function_name
 
 
 def _import(name: str) -> ModuleType | None:
@@ -146,11 +146,15 @@ def _import(name: str) -> ModuleType | None:
 def _entry_point(
     module: ModuleType, function_name: str, adapters: Sequence[str]
 ) -> tuple[EntryPoint, Callable[[Context], Any], Any]:
-    """Return the function for batches, the function that initializes the model, and the object with hooks, or None."""
+    """Return the function for batches, the function that initializes the model, and the object with hooks, or None.
+
+    ``function_name`` is empty if the handler names none.
+    """
     for adapter in adapters:
-        handler = importlib.import_module(adapter).adapt(module)
+        handler = importlib.import_module(adapter).adapt(module, function_name)
         if handler is not None:
             return handler.entry_point, handler.initialize, handler
+    function_name = function_name or "handle"
     function: EntryPoint | None = getattr(module, function_name, None)
     if function is not None:
         return function, lambda context: function(None, context), None

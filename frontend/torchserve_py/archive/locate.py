@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from torchserve_py.archive.errors import ArchiveNotFound
-
-PYTHON_SUFFIX = ".py"
+from torchserve_py.archive.file_function import PYTHON_SUFFIX, split_function
 
 
 def locate(location: str, model_store: Path | None) -> Path:
@@ -12,12 +11,13 @@ def locate(location: str, model_store: Path | None) -> Path:
 
     In this order: an entry of the model store, unless the location starts with `.`; a folder or a Python file, by its
     absolute path or relative to the working directory; and where a path leads nowhere, the entry of the model store
-    that has its last component, as TorchServe does. Archive files are taken from the model store only.
+    that has its last component, as TorchServe does. Archive files are taken from the model store only. Of
+    ``file.py:function`` the file is returned.
     Raises ArchiveNotFound with TorchServe's messages.
     """
     store = check_location(location, model_store)
     try:
-        found = _find(location, store)
+        found = _find(split_function(location)[0], store)
     except OSError as error:  # a path that is too long, or may not be looked at
         raise ArchiveNotFound(f"Model not found at: {location}", error.strerror or str(error)) from error
     if found is None:  # clients are not told which files there are elsewhere

@@ -21,7 +21,7 @@ from typing import Any
 from torchserve_py.archive.contract import TORCHSERVE
 from torchserve_py.archive.contracts import contract_of, known_contracts
 from torchserve_py.archive.errors import ArchiveNotFound, InvalidArchive, UnreadableArchive
-from torchserve_py.archive.locate import PYTHON_SUFFIX
+from torchserve_py.archive.file_function import PYTHON_SUFFIX, FileFunction, split_function
 from torchserve_py.archive.manifest import MANIFEST_PATH, Manifest, describe, read
 from torchserve_py.plugins import module_of, sources
 from torchserve_py.settings.model_spec import fallback_name
@@ -38,13 +38,15 @@ class ModelSource:
     """What a handler's file says about how it is to be served: its name, and keys of `model-config.yaml`.
 
     ``unread``: further keys of that file that have no effect, and what else reads them. ``fixed``: keys that can have
-    one value only, with that value, and why another one is of no use.
+    one value only, with that value, and why another one is of no use. ``is_one_of_several``: whether the file has
+    further models, which it may call.
     """
 
     name: str
     config: Mapping[str, Any]
     unread: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    is_one_of_several: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class ModelFiles:
     packages_dir: Path | None = None  # packages that were installed for it, without a virtual environment
     contract: str = TORCHSERVE  # how its code is called, see `contract`
     source: ModelSource | None = None  # what its handler's file says, if it has a form that a feature reads
+    function: FileFunction | None = None  # what it is of a file with several models
 
     @property
     def config_file(self) -> Path | None:
@@ -82,8 +85,9 @@ class ModelFiles:
 def open_model(path: Path, temp_dir: Path, *, url: str = "", handler: str | None = None) -> ModelFiles:
     """Open the archive file, the folder or the Python file at `path`. Blocks: call it in a thread.
 
-    A Python file is the handler of a model whose other files lie beside it, and whose name is that of the file. An
-    archive is unpacked below `temp_dir`. `url` is what the user called it, for messages; `path` when empty.
+    A Python file is the handler of a model whose other files lie beside it, and whose name is that of the file, or that
+    of the function in a `url` as ``file.py:function``. An archive is unpacked below `temp_dir`. `url` is what the user
+    called it; `path` when empty.
     `handler` is the one that the registration names: then none is looked for in a model without a manifest.
     Raises ArchiveNotFound, InvalidArchive, UnreadableArchive, UnsafeArchive or Cancelled; then nothing is left behind.
     """
@@ -95,10 +99,12 @@ def open_model(path: Path, temp_dir: Path, *, url: str = "", handler: str | None
         raise ArchiveNotFound(f"Model not found at: {url}")
     if path.suffix == PYTHON_SUFFIX:
         file = path.absolute()
-        return _open_folder(file.parent, file.stem, url, handler or file.name)
+        function = split_function(url)[1]
+        named = f"{file.name}:{function}" if function else file.name
+        return _open_folder(file.parent, function or file.stem, url, handler or named)
     unpacked = _archives(url).unpack(path, temp_dir.absolute(), url=url)
     try:
-        return replace(_open_folder(unpacked, url, url, handler), unpacked_dir=unpacked)
+        return replace(_open_folder(unpacked, url, url, handler, is_unpacked=True), unpacked_dir=unpacked)
     except BaseException:
         shutil.rmtree(unpacked, ignore_errors=True)
         raise
@@ -115,7 +121,7 @@ def outline(path: Path, *, url: str, handler: str | None = None) -> Iterator[Mod
         return
     with tempfile.TemporaryDirectory(prefix="torchserve-outline-") as folder:
         _archives(url).unpack_outline(path, Path(folder), url=url)
-        yield _open_folder(Path(folder), url, url, handler)
+        yield _open_folder(Path(folder), url, url, handler, is_unpacked=True)
 
 
 def files_in(model_dir: Path) -> frozenset[str]:
@@ -130,17 +136,18 @@ def _archives(url: str) -> Any:
     raise UnreadableArchive(url, "no feature of this server unpacks archives; unpack it, and name the folder")
 
 
-def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> ModelFiles:
+def _open_folder(folder: Path, name: str, url: str, handler: str | None, *, is_unpacked: bool = False) -> ModelFiles:
     """Open a folder of a model's files. The model's name is made of `name` where the manifest gives none.
 
-    `url` and `handler` are as in `open_model`. Raises InvalidArchive or UnreadableArchive.
+    `url` and `handler` are as in `open_model`; `is_unpacked`: the folder was made for this model alone. Raises
+    InvalidArchive or UnreadableArchive.
     """
     name = fallback_name(name)
     try:
         root = _model_root(folder)
         names = sorted(entry.name for entry in root.iterdir() if entry.is_file())
         contract = TORCHSERVE if handler else contract_of(names)
-        source = _source(root / handler) if handler else None
+        source = _source(root, handler) if handler else None
         if source is None and (root / MANIFEST_PATH).is_file():
             manifest = read(root / MANIFEST_PATH)
             for key in ("createdOn", "archiverVersion"):  # as TorchServe warns
@@ -152,16 +159,23 @@ def _open_folder(folder: Path, name: str, url: str, handler: str | None) -> Mode
         else:
             manifest = _describe_folder(root, names, name, handler, contract, loads_weights=source is None)
         if source is None and manifest.handler:
-            source = _source(root / manifest.handler)
+            source = _source(root, manifest.handler)
+        function = None
+        if source is not None and source.is_one_of_several:
+            place = url if is_unpacked else root.resolve()  # an archive is unpacked anew for each model
+            function = FileFunction(f"{place}/{split_function(handler or manifest.handler or '')[0]}", source.name)
     except OSError as error:
         raise UnreadableArchive(url, str(error)) from error
-    return ModelFiles(manifest.model_name or name, root, manifest, contract=contract, source=source)
+    model_name = manifest.model_name or name
+    return ModelFiles(model_name, root, manifest, contract=contract, source=source, function=function)
 
 
-def _source(file: Path) -> ModelSource | None:
+def _source(root: Path, handler: str) -> ModelSource | None:
+    path, function = split_function(handler)
+    file = root / path
     if file.suffix != PYTHON_SUFFIX or not file.is_file():
         return None
-    found = (importlib.import_module(offer.module).read_source(file) for offer in sources())
+    found = (importlib.import_module(offer.module).read_source(file, function) for offer in sources())
     return next((each for each in found if each is not None), None)
 
 

@@ -36,8 +36,8 @@ _END_SECONDS: Final = 0.5
 _ID_PREFIX: Final = str(uuid.uuid4())[:-12]
 _numbers = itertools.count(secrets.randbits(40))
 
-#: How a request comes to a model: from a client, from a workflow, or from the server itself.
-Via = Literal["http", "grpc", "websocket", "workflow", "server"]
+#: How a request comes to a model: from a client, a workflow, a function that calls it, or from the server itself.
+Via = Literal["http", "grpc", "websocket", "workflow", "call", "server"]
 
 
 class SequenceRequest(NamedTuple):
@@ -206,6 +206,10 @@ class Call(Job):
     def belongs_to(self, owner: CallOwner) -> None:
         """Tell this one, from now on, what the reader does."""
         self._owner = owner
+
+    @property
+    def is_part_of_another(self) -> bool:
+        return self.via == "call"
 
     @property
     def may_be_handed_over(self) -> bool:

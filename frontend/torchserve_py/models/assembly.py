@@ -11,19 +11,21 @@ from pathlib import Path
 
 from torchserve_py.archive.cancellation import run_in_daemon_thread
 from torchserve_py.archive.downloads import DownloadPolicy
+from torchserve_py.archive.file_function import FileFunction
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
 from torchserve_py.dispatch.dispatcher import Dispatcher
+from torchserve_py.jobs.function_call import CallModel
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.model import Autoscaler, Model, WorkerRoom
-from torchserve_py.models.model_launch import launch_of, load_message, sends_ahead
+from torchserve_py.models.model_launch import launch_of, load_message, may_call, sends_ahead
 from torchserve_py.plans.contracts import Configured, configuration_of
 from torchserve_py.plans.effective_config import EffectiveConfig
 from torchserve_py.plans.plan import Plan, plan_of
 from torchserve_py.plugins import contracts, launchers, local_launchers, module_of, plugins
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.serving.errors import BadParameter
-from torchserve_py.serving.serving import RegisterRequest
+from torchserve_py.serving.serving import RegisterRequest, Serving
 from torchserve_py.serving.usage import Usage
 from torchserve_py.settings.server_settings import secret_variables
 from torchserve_py.settings.state_folders import StateFolders
@@ -63,6 +65,7 @@ class Assembly:
         metrics: ServerMetrics,
         usage: Usage,
         confinement: Confinement,
+        serving: Serving,
     ) -> None:
         self._settings = settings
         self._confinement = confinement
@@ -86,6 +89,10 @@ class Assembly:
             name for name in os.environ if name in secret or (hidden and hidden.fullmatch(name))
         )
         #: How the workers of all models are launched; what is a model's own is added.
+        #: By the function that calls others of its file.
+        self._call_model: Callable[[FileFunction], CallModel] | None = None
+        if module := module_of("calls"):
+            self._call_model = importlib.import_module(module).calls_of(serving, settings.max_request_size)
         self._launch = Launch(Path("/"), hidden_variables=hidden_variables, confinement=confinement)
         self._launcher = self._launcher_of(settings)
 
@@ -170,6 +177,9 @@ class Assembly:
         found = (each.of_model(plan.name, plan.version, config.plugin_keys) for each in self._observers)
         observers = [each for each in found if each is not None]
 
+        call_model: CallModel | None = None
+        if may_call(plan) and plan.files.function is not None and self._call_model is not None:
+            call_model = self._call_model(plan.files.function)
         devices: dict[str, DeviceAssignment] = {}
         declared = self._metrics.declared_model_metrics
 
@@ -180,7 +190,7 @@ class Assembly:
             launch = launch_of(self._launch, plan, device, place, settings)
             load = load_message(plan, device, place, settings, declared, observers)
             return lambda: Worker(
-                place.worker_id, label, self._launcher, launch, load, limits, self._listener, dispatcher
+                place.worker_id, label, self._launcher, launch, load, limits, self._listener, dispatcher, call_model
             )
 
         def end_place(worker_id: str) -> None:

@@ -88,6 +88,7 @@ class Model:
             load_failure=lambda: pool.load_failure,
             starts_at=lambda: pool.starts_at,
             open_sequences=lambda: dispatcher.scheduler.open_sequences,
+            function=plan.files.function,
             is_function=plan.is_function,
         )
         self._usage = usage

@@ -90,6 +90,11 @@ def sends_ahead(config: EffectiveConfig, settings: Settings) -> bool:
     return batches and one_process and config.node is None
 
 
+def may_call(plan: Plan) -> bool:
+    """Whether the model may call the other functions of its file: it can await them, in a worker of one process."""
+    return plan.files.function is not None and plan.config.async_communication and not plan.config.ranks
+
+
 def _share(place: Place, node: NodeShare | None) -> int:
     """Return a worker's share of the processors."""
     return max(1, available_processors() // place.count) if node is None else node.processors
@@ -139,6 +144,7 @@ def load_message(
         limit_max_image_pixels=settings.limit_max_image_pixels,
         server_version=__version__,
         max_response_size=settings.max_response_size,
+        max_call_size=min(settings.max_request_size, settings.max_response_size) if may_call(plan) else 0,
         metrics=metrics,
         header_keys=[
             settings.ts_header_key_sequence_id,

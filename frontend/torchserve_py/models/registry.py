@@ -73,7 +73,7 @@ class ModelRegistry(ServedModels):
         self._closing = False
         #: The usage of workers and GPUs that describe calls show; the server updates it with the system metrics.
         self.usage = Usage()
-        self._assembly = Assembly(settings, listener, metrics, self.usage, confinement)
+        self._assembly = Assembly(settings, listener, metrics, self.usage, confinement, self)
 
     # Changing.
 

@@ -102,6 +102,11 @@ class Job:
     asks_after: str = field(default="", init=False)
     timer: int = field(default=0, init=False, repr=False)  # kept by `Deadlines`
 
+    @property
+    def is_part_of_another(self) -> bool:
+        """Whether it belongs to a job that was accepted before."""
+        return False
+
     def due(self, now: float) -> float | None:
         """When the job expires while it waits for a worker.
 

@@ -447,7 +447,11 @@ class Scheduler:
             return Cause.client_timeout
         continues = self._sequences is not None and not job.unbatched and job.sequence_id in self._sequences.open
         continues = continues or job.handed_over_by is not None
-        if self._draining and (not continues or (self._durable and not self.runs_out)):
+        if (
+            self._draining
+            and (not continues or (self._durable and not self.runs_out))
+            and not (self._draining is Cause.draining and job.is_part_of_another)
+        ):
             return self._draining
         if not self._wanted_workers and not self._any_worker():
             if self._sequences is not None and not job.unbatched:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from torchserve_py.archive.contract import Contract
+from torchserve_py.archive.file_function import FileFunction
 from torchserve_py.jobs.call import Call
 from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage
 from torchserve_py.serving.usage import Usage
@@ -79,6 +80,7 @@ class ServedModel:
     starts_at: Callable[[], float | None] = lambda: None
     #: Returns how many sequences are open.
     open_sequences: Callable[[], int] = lambda: 0
+    function: FileFunction | None = None  # what it is of a Python file with several models
     is_function: bool = False  # whether it runs a function of a workflow's handler; TorchServe's list leaves these out
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from torchserve_py.background_tasks import in_background
 from torchserve_py.jobs.batch_encoding import encode_batch
 from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.function_call import CallModel
 from torchserve_py.jobs.parts import Input, Part, part_of
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.running_time import running_time
@@ -23,6 +24,7 @@ from torchserve_py.workers.launch_command import Launch
 from torchserve_py.workers.lifecycle import WORKER_TRANSITIONS, WorkerEvent, WorkerLimits, WorkerState
 from torchserve_py.workers.listener import WorkerListener
 from torchserve_py.workers.startup import Startup, WorkerFailed, checked_declarations
+from torchserve_py.workers.worker_calls import WorkerCalls
 from torchserve_py.workers.worker_launcher import Launcher, StartedProcess
 from ts.protocol import messages
 from ts.protocol.frames import Buffer, encode
@@ -102,6 +104,7 @@ class Worker:
         limits: WorkerLimits,
         listener: WorkerListener,
         events: WorkerEvents,
+        call_model: CallModel | None = None,
     ) -> None:
         self.id = worker_id
         self.label = label
@@ -137,6 +140,8 @@ class Worker:
         self.paused = False
         self._questions = Questions(self._ranks.send_request, self.ended)
         self._watchdog = Watchdog(self, self._ranks, limits, events, independent=load["asynchronous"])
+        #: Those of other models that its model makes, if it may make some.
+        self._calls = None if call_model is None else WorkerCalls(call_model, self._ranks.send_request)
         self._kill_reason = ""
         self._tokens: BatchTokens | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -310,6 +315,8 @@ class Worker:
                 self._events.take_out(self)
             case [messages.TAKEN, job_id, count]:
                 self._events.taken(self, job_id, count)
+            case [messages.CALL | messages.DROP_CALL, *_] if self._calls is not None:
+                self._calls.received(message, self.in_flight)
             case [messages.ANSWER, number, answer]:
                 self._questions.answered(number, answer)
             case [messages.DECLARES, declarations]:
@@ -350,6 +357,8 @@ class Worker:
 
     def _jobs_closed(self, connection: Connection, reason: str) -> None:
         self.disconnected.set()
+        if self._calls is not None:
+            self._calls.close()
         if self._process is not None and self._process.running:
             asyncio.get_running_loop().call_later(_LINGER, self.kill, f"it {reason}")
 

@@ -25,8 +25,12 @@ class Box(BaseModel):
     width: float = Field(gt=0)
     height: float = Field(gt=0, le=10)
 
+class Point(BaseModel):
+    x: int
+    y: int = 0
+
 @serve
-def area(box: Box, unit: str = "m2") -> dict[str, float]:
+def area(box: Box, unit: str = "m2", origin: Point | None = None) -> dict[str, float]:
     return {unit: box.width * box.height}
 """,
     "quoted": f"""
@@ -186,24 +190,46 @@ def test_json_of_the_signature(page: ConsolePage, tmp_path: Path, name: str, exa
 
 def labels(page: ConsolePage) -> list[str]:
     """Return what the fields of the form are called."""
-    return [each.text for each in page.all(".fields .field > span")]
+    return [each.text for each in page.all(".fields .field > label")]
+
+
+def wrong(page: ConsolePage) -> list[str]:
+    """Return what the form says is wrong, by field."""
+    return [each.text for each in page.all(".fields .wrong") if each.text]
 
 
 def test_a_form_has_a_field_for_each_value_with_its_limits(page: ConsolePage, tmp_path: Path) -> None:
     page.open_without_key("models", "area", "1.0", "try")
-    assert labels(page) == ["width", "height", "unit (optional)"]
+    assert labels(page) == ["width *", "height *", "unit", "x *", "y"]
     page.see(".fields", "at most 10; more than 0")
+    page.see(".fields", "a whole number; 0 if it is empty")
     page.see(".fields", '"m2" if it is empty')
-    width, height = page.all(".fields input")
+    width, height, _, y = page.all(".fields input")
+    assert [height.get_attribute(name) for name in ("min", "max", "step", "required")] == ["0", "10", "any", "true"]
     height.clear()
     height.send_keys("10.5")
-    assert height.get_property("validationMessage") == "The value must be at most 10."
+    assert wrong(page) == []
+    width.clear()
+    assert wrong(page) == ["A value is required.", "The value must be at most 10."]  # the fields have been left
+    y.send_keys("1.5")
     page.press(".try .primary", "Send")
+    assert wrong(page) == [
+        "A value is required.",
+        "The value must be at most 10.",
+        "A value is required.",  # of x, since there is an origin
+        "The value must be a whole number.",
+    ]
+    assert page.browser.switch_to.active_element == width
+    assert height.get_attribute("aria-invalid") == "true"
     assert page.all(".answer") == []
+    page.press("#copy-curl")
+    page.see(".toast.bad", "A value in the form is wrong.")
+    y.clear()  # without an origin nothing of it is required
     for field, value in ((width, "2"), (height, "3")):
         field.clear()
         field.send_keys(value)
     page.find(".fields textarea").send_keys("cm2")
+    assert wrong(page) == []
     assert json.loads(sent(page)) == {"cm2": 6}
     for told in answers_to_copies(page, tmp_path):
         assert json.loads(told) == {"cm2": 6}
@@ -212,11 +238,15 @@ def test_a_form_has_a_field_for_each_value_with_its_limits(page: ConsolePage, tm
     page.write(".body textarea", '{"box": {"width": 4, "height": 5}}')
     page.press("#body-form")
     assert json.loads(sent(page)) == {"m2": 20}
+    page.press("#body-json")
+    page.write(".body textarea", '{"box": {"width": 4, "height": 5}, "more": 1}')
+    page.press("#body-form")
+    page.see(".toast.bad", "no field for some")
 
 
 def test_the_schema_of_a_truss(page: ConsolePage, tmp_path: Path) -> None:
     page.open_without_key("models", "scoring", "1.0", "try")
-    assert labels(page) == ["age", "city"]
+    assert labels(page) == ["age *", "city"]
     page.press("#body-json")
     assert json.loads(body(page)) == {"age": 18, "city": "hello"}
     assert json.loads(sent(page)) == {"score": 18, "of": "hello"}

@@ -1,4 +1,4 @@
-"""Rules for the files of the page: short, no foreign host, no markup from texts, no code that the policy forbids."""
+"""Rules for the files of the pages: short, no foreign host, no markup from texts, no code that the policy forbids."""
 
 import json
 import re
@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from torchserve_py.doors.page_files import PARTS
 from torchserve_py.features.console import console_door
+from torchserve_py.features.docs_page import docs_door
 
 PAGE = Path(console_door.__file__).parent / "page"
-OWN = [path for path in sorted(PAGE.iterdir()) if path.is_file()]
+DOCS = Path(docs_door.__file__).parent / "page"
+OWN = [path for folder in (PAGE, PARTS, DOCS) for path in sorted(folder.iterdir()) if path.is_file()]
 MOST_LINES = 300
 
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
-def test_a_file_of_the_page(path: Path) -> None:
+def test_a_file_of_a_page(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count("\n") <= MOST_LINES
     hosts = set(re.findall(r"https?://[\w.-]+", text)) - {"http://www.w3.org"}  # a name space of SVG
@@ -26,8 +29,8 @@ def test_a_file_of_the_page(path: Path) -> None:
 
 
 def test_every_file_that_a_module_imports_is_served() -> None:
-    files = console_door.page_files()
-    for path in PAGE.glob("*.js"):
+    files = console_door.page_answers()
+    for path in (*PAGE.glob("*.js"), *PARTS.glob("*.js")):
         for name in re.findall(r"""(?:from|import\()\s*"\./([^"]+)\"""", path.read_text(encoding="utf-8")):
             assert name in files, f"{path.name} imports {name}"
 
@@ -41,7 +44,7 @@ def test_control_characters_of_stored_texts_are_shown_as_escapes() -> None:
     if node is None:
         pytest.skip("needs Node.js")
     text = json.dumps("a\x1b[2J\u202eb\u2066\x9bc\td\ne")
-    script = f"import({json.dumps((PAGE / 'dom.js').as_uri())}).then((dom) => console.log(dom.visible({text})))"
+    script = f"import({json.dumps((PARTS / 'dom.js').as_uri())}).then((dom) => console.log(dom.visible({text})))"
     command = [node, "--experimental-default-type=module", "--eval", script]
     said = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
     assert said == "a\\u001b[2J\\u202eb\\u2066\\u009bc\td\ne\n"

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import requests
 from openapi_spec_validator import validate
+from PIL import Image
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select
 from tests.e2e.browser import Browser, chromium
 from tests.e2e.running_server import DEADLINE, eventually
 from tests.e2e.serve_command import ServeCommand
@@ -25,14 +27,16 @@ def shout(text: str) -> str:
     return text.upper()
 ''',
     "area.py": '''
-from dataclasses import dataclass
+from math import prod
+from typing import Annotated
+
+from pydantic import BaseModel, Field
 
 from ts import serve
 
 
-@dataclass
-class Box:
-    width: float
+class Box(BaseModel):
+    width: float = Field(gt=0, description="From left to right")
     height: float
 
 
@@ -43,8 +47,10 @@ class Area:
     In the unit that you name.
     """
 
-    def predict(self, box: Box, unit: str = "m2") -> dict[str, float]:
-        return {unit: box.width * box.height}
+    def predict(
+        self, box: Box, unit: Annotated[str, Field(max_length=3)] = "m2", factors: list[float] | None = None
+    ) -> dict[str, float]:
+        return {unit: box.width * box.height * prod(factors or ())}
 ''',
     "turn.py": """
 from PIL import Image
@@ -116,6 +122,8 @@ def test_a_function_is_described_by_its_signature_and_docstring(document: Any) -
         turn["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]["picture"]["format"] == "binary"
     )
     assert list(turn["responses"]["200"]["content"]) == ["image/png"]
+    form = area["requestBody"]["content"]["multipart/form-data"]
+    assert form["encoding"] == {"factors": {"contentType": "application/json"}}
     count = document["paths"]["/count"]["post"]
     assert "requestBody" not in count
     assert count["parameters"][0]["name"] == "ts_request_sequence_id"
@@ -146,6 +154,117 @@ def test_a_request_is_tried_in_the_browser(browser: Browser, command: ServeComma
     assert {each for each in loaded if not each.startswith((command.base, "blob:", "data:"))} == set()
 
 
+AREA, TURN = "#operations-area-area", "#operations-turn-turn"
+
+
+def input_of(browser: Browser, operation: str, name: str) -> Any:
+    """Return the input of the value that is called so."""
+    wait_for(browser, f"{operation} .fields")
+    labels = browser.find_elements(By.CSS_SELECTOR, f"{operation} .fields label")
+    (label,) = (each for each in labels if each.text.removesuffix(" *") == name)
+    return browser.find_element(By.ID, label.get_attribute("for") or "")
+
+
+def write(browser: Browser, operation: str, **values: str) -> None:
+    for name, value in values.items():
+        found = input_of(browser, operation, name)
+        found.clear()
+        found.send_keys(value)
+
+
+def said(browser: Browser, operation: str) -> list[str]:
+    """Return what the form says is wrong."""
+    found = (each.text for each in browser.find_elements(By.CSS_SELECTOR, f"{operation} .wrong"))
+    return [each for each in found if each]
+
+
+def answered(browser: Browser, operation: str, wanted: str) -> None:
+    """Send what the form has, and wait for the answer."""
+    wait_for(browser, f"{operation} .execute").click()
+    seen = f"{operation} .live-responses-table .highlight-code"
+    eventually(lambda: wanted in "".join(wait_for(browser, seen).text.split()), f"the answer has {wanted}", 60)
+
+
+def choose_form(browser: Browser, operation: str) -> None:
+    """Let the body be a multipart form."""
+    Select(wait_for(browser, f"{operation} .content-type")).select_by_value("multipart/form-data")
+    eventually(lambda: not browser.find_elements(By.CSS_SELECTOR, f"{operation} .as-json"), "the form is shown", 60)
+
+
+def test_a_body_has_a_field_for_each_value_with_its_limits(browser: Browser, command: ServeCommand) -> None:
+    browser.get(f"{command.base}/docs")
+    width = input_of(browser, AREA, "width")
+    assert [width.get_attribute(name) for name in ("type", "min", "value")] == ["number", "0", "1"]
+    assert width.accessible_name == "width *"
+    hint = width.get_attribute("aria-describedby").split()[0]
+    assert browser.find_element(By.ID, hint).text == "From left to right; more than 0"
+
+    write(browser, AREA, width="-1", unit="acres", factors="2")
+    wait_for(browser, f"{AREA} .execute").click()
+    assert said(browser, AREA) == [
+        "The value must be more than 0.",
+        "The value must be at most 3 characters long.",
+        "The value must be a list in JSON.",
+    ]
+    assert browser.switch_to.active_element == width
+    assert browser.find_elements(By.CSS_SELECTOR, f"{AREA} .live-responses-table") == []
+
+    write(browser, AREA, width="2", height="5", unit="cm2", factors="[2, 3]")
+    assert said(browser, AREA) == []
+    answered(browser, AREA, '"cm2":60')
+    wait_for(browser, f"{AREA} .reset").click()
+    assert [input_of(browser, AREA, name).get_property("value") for name in ("width", "unit")] == ["1", ""]
+    assert browser.complaints() == []
+
+
+def test_the_fields_and_the_box_with_json_follow_each_other(browser: Browser, command: ServeCommand) -> None:
+    browser.get(f"{command.base}/docs")
+    write(browser, AREA, width="3")
+    wait_for(browser, f"{AREA} .as-json input").click()
+    box = wait_for(browser, f"{AREA} textarea.body-param__text")
+    assert json.loads(box.get_property("value"))["box"]["width"] == 3
+    for text, is_whole in (('{"box": {"width": 4, "height": 5}}', True), ('{"box": {"width": 4}, "more": 1}', False)):
+        box = wait_for(browser, f"{AREA} textarea.body-param__text")
+        box.clear()
+        box.send_keys(text)
+        wait_for(browser, f"{AREA} .as-json input").click()
+        if is_whole:
+            assert input_of(browser, AREA, "height").get_property("value") == "5"
+            answered(browser, AREA, '"m2":20')
+            wait_for(browser, f"{AREA} .as-json input").click()
+    assert "no field for some of it" in wait_for(browser, f"{AREA} [role=alert]").text
+    assert "more" in wait_for(browser, f"{AREA} textarea.body-param__text").get_property("value")
+
+
+def test_files_and_lists_are_fields_of_a_form(browser: Browser, command: ServeCommand, tmp_path: Path) -> None:
+    file = tmp_path / "wide.png"
+    Image.new("RGB", (30, 20), "teal").save(file)
+    browser.get(f"{command.base}/docs")
+
+    def turned(width: int, height: int) -> None:
+        wait_for(browser, f"{TURN} .execute").click()
+        script = (
+            "const found = document.querySelector(arguments[0]); return [found?.naturalWidth, found?.naturalHeight]"
+        )
+        picture = f"{TURN} .live-responses-table img"
+        eventually(lambda: browser.execute_script(script, picture) == [width, height], "the picture is shown", 60)
+
+    input_of(browser, TURN, "picture")
+    turned(1, 1)  # the example's
+    input_of(browser, TURN, "picture").send_keys(str(file))
+    turned(20, 30)
+    choose_form(browser, TURN)
+    turned(1, 1)
+    input_of(browser, TURN, "picture").send_keys(str(file))
+    write(browser, TURN, degrees="180")
+    turned(30, 20)
+
+    choose_form(browser, AREA)
+    write(browser, AREA, width="1", height="5", unit="1e5", factors="[2, 3]")
+    answered(browser, AREA, '"1e5":30')
+    assert browser.complaints() == []
+
+
 @pytest.mark.parametrize(
     ("scheme", "ground", "rules"),
     [("dark", "rgb(28, 32, 34)", ()), ("light", "rgb(255, 255, 255)", ("color-contrast",))],
@@ -155,7 +274,9 @@ def test_the_page_is_dark_or_light_as_the_system_is_and_has_no_serious_barrier(
 ) -> None:
     browser.prefer(scheme)
     browser.get(f"{command.base}/docs")
-    wait_for(browser, "#operations-shout-shout .execute")
+    write(browser, AREA, width="-1")
+    wait_for(browser, f"{AREA} .execute").click()
+    assert said(browser, AREA) == ["The value must be more than 0."]
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == ground
     assert browser.barriers(least="serious", rules=rules) == []  # the headings and landmarks are Swagger UI's
 

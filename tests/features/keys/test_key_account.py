@@ -54,6 +54,20 @@ class Key(KeyAccount):
         job.end(record, Part("j", False, status, "", [], body, error))
 
 
+def test_a_call_that_a_function_makes_is_counted_and_never_refused() -> None:
+    key = Key(requests_at_once=1, requests_per_second=2)
+    assert key.ask() is None
+    for _ in range(3):
+        call = key.begin(Call((), b"", via="call"), "m", bool)
+        assert isinstance(call, ObservedJob)
+        key.running.append(call)
+    assert key.ask() is Cause.too_many_at_once
+    for _ in range(4):
+        key.answer()
+    assert key.ask() is Cause.rate_limited
+    assert key.usage["m"].requests == 4
+
+
 def test_as_many_as_a_second_has_may_come_in_one_moment_and_then_one_by_one() -> None:
     clock = Clock()
     limits = Key(clock, requests_per_second=4)

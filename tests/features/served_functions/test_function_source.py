@@ -113,7 +113,10 @@ def test_other_files_are_left_to_the_worker(decorated: str, heading: str, tmp_pa
             "@serve(store='file', idle=3)\ndef shout(text): ...",
             "shout has no parameter state, so store, idle in @serve",
         ),
-        ("@serve\ndef one(): ...\n\n@serve\ndef two(): ...", "shout.py:8: a file has one model, and one, two are"),
+        (
+            "@serve\ndef one(): ...\n\n@serve\ndef two(): ...",
+            "shout.py:8: this file has 2 models: one, two; choose one, such as shout.py:two",
+        ),
     ],
 )
 def test_what_cannot_work_is_told_with_file_and_line(decorated: str, told: str, tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ async def test_every_setting_comes_back(home: Path, registry: Registry) -> None:
 
 async def test_the_models_come_back_wherever_they_are(home: Path, registry: Registry) -> None:
     (home / "elsewhere").mkdir()
+    (home / "elsewhere" / "search.py").touch()
     (home / "store" / "folder").mkdir()
     (home / "store" / "deep").mkdir()
     for name in ("x.mar", "y.mar", "deep/z.mar"):
@@ -210,6 +211,7 @@ async def test_the_models_come_back_wherever_they_are(home: Path, registry: Regi
         "deep/z.mar": "deep/z.mar",
         "folder": "folder",
         f"{home}/elsewhere": f"{home}/elsewhere",
+        f"{home}/elsewhere/search.py:embed": f"{home}/elsewhere/search.py:embed",
         f"https://h/a/y.mar?token=1#sha256={'0' * 64}": "y.mar",
     }
     registry.models = [
@@ -223,7 +225,7 @@ async def test_the_models_come_back_wherever_they_are(home: Path, registry: Regi
     snapshot = resolution.settings().of(SnapshotSettings).model_snapshot
     assert snapshot is not None
     assert [model.location for model in snapshot.models] == list(locations.values())
-    assert [model.max_workers for model in snapshot.models] == list(range(6))
+    assert [model.max_workers for model in snapshot.models] == list(range(7))
     assert snapshot.not_loaded == (ModelSpec("n", "gone.mar"),)
     assert snapshot.name == written(home)[0].name
     assert snapshot.created > 1_700_000_000_000

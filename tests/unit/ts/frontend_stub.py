@@ -53,6 +53,7 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
         "limit_max_image_pixels": True,
         "server_version": "0.1.0",
         "max_response_size": 6_553_500,
+        "max_call_size": 0,
         "metrics": [],
         "preparations": {},
         "protocols": dict(protocols()),

@@ -99,6 +99,7 @@ class Bench:
             limit_max_image_pixels=True,
             server_version="1",
             max_response_size=1000,
+            max_call_size=0,
             preparations={},
             protocols={},
             observers={},

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from ts.connection.frontend_connection import Connection
@@ -27,7 +27,8 @@ from ts.jobs.errors import HandlerFailed
 from ts.jobs.row import Row
 from ts.jobs.sequence_steps import StoreReports
 from ts.protocol.log_records import running
-from ts.protocol.messages import NO_HISTORIES, STATUS_CANCELLED, EndedSequence, Histories, InferRow, Load
+from ts.protocol.messages import CALL_DEPTH, NO_HISTORIES, STATUS_CANCELLED, EndedSequence, Histories, InferRow, Load
+from ts.protocol.request_names import header_among
 from ts.runtime.batch import Batch, failure_of
 from ts.runtime.loader import load_service, prepare
 from ts.runtime.result_bodies import error_row
@@ -38,6 +39,19 @@ logger = logging.getLogger(__name__)
 
 #: Seconds in which the store hears of the sequences that this worker has let go.
 _STORE_DELAY: Final = 0.1
+
+
+class ModelCalls(Protocol):
+    """The calls of other models that a handler makes."""
+
+    def open(self, connection: Connection, max_size: int) -> None:
+        """Make calls through a connection; ``max_size`` is that of a body in bytes."""
+
+    def begin(self, job_id: str, *, is_called: bool) -> None:
+        """Let the calls of the running task belong to a job."""
+
+    def answered(self, number: int, answer: list[Any]) -> None:
+        """Take what came of a call, see `ts.protocol.messages.CALLED`."""
 
 
 class Call(Batch):
@@ -78,18 +92,27 @@ class AsyncHandler(AsyncRuntime):
     is_observed_by_job = False
 
     def __init__(
-        self, service: Service, connection: Connection, handler: TorchServeHandler, max_response_size: int
+        self,
+        service: Service,
+        connection: Connection,
+        handler: TorchServeHandler,
+        max_response_size: int,
+        calls: ModelCalls | None = None,
     ) -> None:
         super().__init__(handler.declares)
         self._handler = handler
         self._service = service
         self._connection = connection
         self._max_response_size = max_response_size
+        #: What follows the handler's calls of other models, if it may make some.
+        self._calls = calls
         #: By sequence; its calls take turns.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._store_update: asyncio.TimerHandle | None = None
 
     async def run_job(self, wire_row: InferRow, inputs: FurtherInputs, histories: Histories = NO_HISTORIES) -> None:
+        if self._calls is not None:
+            self._calls.begin(wire_row.job_id, is_called=header_among(wire_row.headers, CALL_DEPTH) is not None)
         if self._service.steps is None:
             for row in self._handler.begin_rows([wire_row]):
                 await self._call(row)
@@ -107,6 +130,12 @@ class AsyncHandler(AsyncRuntime):
                 raise
             finally:
                 self._update_store_soon()
+
+    def called(self, number: int, answer: list[Any]) -> None:
+        if self._calls is None:
+            super().called(number, answer)
+        else:
+            self._calls.answered(number, answer)
 
     async def _call(self, row: Row) -> None:
         await Call(self._service, row, self._connection, self._max_response_size).run_to_end()
@@ -146,4 +175,7 @@ def _load(heartbeat: Heartbeat, load: Load, connection: Connection, runner: asyn
     prepare(service, handler, load, wait_for)
     if service.steps is not None:
         service.steps.listen(heartbeat.tell_wanted, StoreReports(heartbeat.tell_evictions, heartbeat.tell_store_size))
-    return AsyncHandler(service, connection, handler, load["max_response_size"])
+    calls: ModelCalls | None = service.handler.calls if load["max_call_size"] else None
+    if calls is not None:
+        calls.open(connection, load["max_call_size"])
+    return AsyncHandler(service, connection, handler, load["max_response_size"], calls)

@@ -113,6 +113,10 @@ class AsyncRuntime(ABC):
         """Cancel the task of a job. A runtime that tells the model in another way has the task answer the job."""
         task.cancel()
 
+    def called(self, number: int, answer: list[Any]) -> None:
+        """Take what came of a call of another model. Raises ValueError: the model makes none."""
+        raise ValueError(f"the frontend answers call {number}, which was not made")
+
     async def is_healthy(self) -> bool:
         """Return whether the model reports that it can serve."""
         return True

@@ -107,6 +107,8 @@ class _Jobs:
                 self._probe(self._expose(number))
             case [messages.END_SEQUENCE, ended]:
                 self._runtime.end_sequences(map(EndedSequence._make, ended))
+            case [messages.CALLED, number, *answer]:
+                self._runtime.called(number, answer)
             case [messages.STOP]:
                 self._stopping = True
             case [kind, *_]:

@@ -12,8 +12,8 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from types import MappingProxyType
-from typing import Any, Final
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
@@ -236,6 +236,21 @@ class CallValues:
             pass
         return ""
 
+    @property
+    def result(self) -> Any:
+        """The type of one request's result, or of one part of a stream."""
+        return self._result
+
+    @functools.cached_property
+    def result_reader(self) -> TypeAdapter[Any] | None:
+        """What reads the results of a model that is called; None if they may be anything."""
+        if self._result is Any:
+            return None
+        try:
+            return TypeAdapter(value_types.checked(self._result))
+        except PydanticUserError:  # a type of the user's own, which pydantic does not know
+            return None
+
     @functools.cached_property
     def _result_checker(self) -> TypeAdapter[Any] | None:
         """What checks results; None if they may be anything."""
@@ -415,7 +430,7 @@ def _value(given: Any, kind: Any) -> Any:
             given = given.decode()
         except UnicodeDecodeError:
             return given
-    if isinstance(given, str) and kind is not str and given.lstrip()[:1] in ("{", "["):
+    if isinstance(given, str) and kind is not str and given.lstrip()[:1] in ("{", "[") and not _is_text(kind):
         try:
             return json.loads(given)
         except ValueError:
@@ -423,10 +438,19 @@ def _value(given: Any, kind: Any) -> Any:
     return given
 
 
+def _is_text(kind: Any) -> bool:
+    """Return whether all values of a type are texts, or None: what looks like JSON is a text like any other then."""
+    if typing.get_origin(kind) is Annotated:
+        return _is_text(typing.get_args(kind)[0])
+    if typing.get_origin(kind) in (typing.Union, UnionType):
+        return all(each is type(None) or _is_text(each) for each in typing.get_args(kind))
+    return kind is str
+
+
 def _json_value(body: Any, kind: Any, name: str) -> Any:
     """Return the value in a whole body. Raises InvalidValue: it looks like JSON, which the type needs, and is not."""
     value = _value(body, kind)
-    if isinstance(value, str) and kind not in (str, Any) and value.lstrip()[:1] in ("{", "["):
+    if isinstance(value, str) and kind is not Any and value.lstrip()[:1] in ("{", "[") and not _is_text(kind):
         try:
             json.loads(value)
         except ValueError as error:

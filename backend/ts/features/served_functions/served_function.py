@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, closing, contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ts.context import Context, RowError
 from ts.features.served_functions.call_values import CallValues
@@ -30,16 +30,21 @@ from ts.runtime.result_bodies import error_status
 from ts.sequence.encoding import StateEncoding
 from ts.serve_decorator import DEVELOPMENT_VARIABLE, LOG, METHOD, MIGRATE, REBUILD, STATE, Options
 
+if TYPE_CHECKING:  # asyncio, which a function that is no coroutine may not need
+    from ts.features.served_functions.calls import Calls
+
 logger = logging.getLogger(__name__)
 
 
 class ServedFunction:
     """The handler around one decorated function or class, or one object of a library.
 
-    ``options`` are the arguments of `ts.serve`.
+    ``options`` are the arguments of `ts.serve`; ``calls`` are those of other functions of its file, if it has others.
     """
 
-    def __init__(self, target: Callable[..., Any], options: Options) -> None:
+    def __init__(self, target: Callable[..., Any], options: Options, calls: "Calls | None" = None) -> None:
+        #: What the event loop tells which job runs, and what came of calls; None for a file with one function.
+        self.calls = calls
         self._object = None if hasattr(target, "__name__") else served_object(target)
         self._instance = target() if isinstance(target, type) else None
         if self._instance is not None and not hasattr(self._instance, METHOD):

@@ -9,6 +9,7 @@ from typing import Final
 
 from torchserve_py.doors.client_call import HttpCall, TorchServeDialect
 from torchserve_py.doors.failures import Failure, bad_request, not_found
+from torchserve_py.doors.page_files import TYPES, page_files
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import READING, Door, DoorContext, PathValues, Reply, Route
@@ -34,12 +35,6 @@ _MOST_SEQUENCES: Final = 200
 #: The most locations that are proposed for a registration.
 _MOST_LOCATIONS: Final = 500
 _FOLDER: Final = Path(__file__).parent / "page"
-_TYPES: Final = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
 #: Files of the page that lie elsewhere in the package, by the name under which the page has them.
 _FOREIGN: Final = {"live-session.js": Path(__file__).parents[2] / "client" / "live-session.js"}
 _POLICY: Final = "; ".join(
@@ -96,7 +91,7 @@ class ConsoleDoor(Door):
         super().__init__(context)
         if not self.settings.of(ConsoleSettings).enable_console:
             return
-        self._files = page_files()
+        self._files = page_answers()
         sampler, tails, tracebacks = Sampler(context.serving), WorkerTails(), Tracebacks()
         tails.attach()
         tracebacks.attach()
@@ -173,10 +168,9 @@ class ConsoleDoor(Door):
         return self.serving.get(values["model_name"], values["model_version"])
 
 
-def page_files() -> dict[str, Answer]:
+def page_answers() -> dict[str, Answer]:
     """Return the answers to requests for the files of the page. These hold no data, so that they need no key."""
-    found = {str(path.relative_to(_FOLDER)): path for path in _FOLDER.rglob("*") if path.suffix in _TYPES}
     return {
-        name: Answer(200, path.read_bytes(), (("content-type", _TYPES[path.suffix]), *HEADERS))
-        for name, path in {**found, **_FOREIGN}.items()
+        name: Answer(200, path.read_bytes(), (("content-type", TYPES[path.suffix]), *HEADERS))
+        for name, path in {**page_files(_FOLDER), **_FOREIGN}.items()
     }

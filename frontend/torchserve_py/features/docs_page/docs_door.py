@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from torchserve_py.doors.failures import not_found
+from torchserve_py.doors.page_files import TYPES, page_files
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import READING, Door, PathValues, Route
 from torchserve_py.features.docs_page.models_document import models_document
 from torchserve_py.transport.http1.request import Request
 
 _FOLDER: Final = Path(__file__).parent / "page"
-_TYPES: Final = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-}
 _POLICY: Final = "; ".join(
     (
         "default-src 'none'",
@@ -52,17 +48,12 @@ class DocsDoor(Door):
         path = request.target.partition("?")[0]
         if "file" not in values and not path.endswith("/"):  # relative links start from the folder
             return Answer(307, b"", (("location", "docs/"),))
-        found = _files().get(values.get("file", "index.html"))
+        found = page_files(_FOLDER).get(values.get("file", "index.html"))
         if found is None:
             raise not_found()
-        return Answer(200, found.read_bytes(), (("content-type", _TYPES[found.suffix]), *_HEADERS))
+        return Answer(200, found.read_bytes(), (("content-type", TYPES[found.suffix]), *_HEADERS))
 
     def _document(self, request: Request, values: PathValues) -> Answer:
         settings, tokens = self.settings, self.context.tokens
         document = models_document(self.serving, settings.ts_header_key_sequence_id, needs_key=tokens is not None)
         return json_answer(document)
-
-
-def _files() -> dict[str, Path]:
-    """Return the files of the page by the paths under which it asks for them."""
-    return {str(path.relative_to(_FOLDER)): path for path in _FOLDER.rglob("*") if path.suffix in _TYPES}

@@ -9,12 +9,14 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from torchserve_py.features.served_functions.own_path import own_path
+from torchserve_py.features.served_functions.request_examples import declared_example
 from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.version import __version__
 
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain"
 _BYTES: Final = "application/octet-stream"
+_FORM: Final = "multipart/form-data"
 _ANY_BODY: Final = {_TEXT: {"type": "string"}, _JSON: {}, _BYTES: {"type": "string", "format": "binary"}}
 _ERROR: Final = {"description": "The request or the server is wrong; the body says why, `ts-error-cause` in a word"}
 _PROBLEM: Final = {
@@ -101,11 +103,18 @@ def _operation(model: ServedModel, declared: Mapping[str, Any], schemas: dict[st
     if model.contract.handlers:
         return f"/predictions/{name}", _described("", _ANY_BODY, {"*/*": {}}, needs_body=False)
     if declared.get("inputs"):
-        return f"/v2/models/{name}/infer", _of_tensors(declared)
+        return f"/v2/models/{name}/infer", _with_example(_of_tensors(declared), declared)
     found = declared.get("schema") or {}
     takes = _named(model.name, "request", _schema(model.name, found.get("input_schema") or {}, schemas), schemas)
     gives = _named(model.name, "response", _schema(model.name, found.get("output_schema") or {}, schemas), schemas)
-    return f"/v1/models/{name}:predict", _described("", {_JSON: takes}, {_JSON: gives})
+    return f"/v1/models/{name}:predict", _with_example(_described("", {_JSON: takes}, {_JSON: gives}), declared)
+
+
+def _with_example(operation: dict[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the operation with the request to begin with, if one is known."""
+    if (example := declared_example(declared)) is not None:
+        operation["requestBody"]["content"][_JSON]["example"] = example
+    return operation
 
 
 def _of_function(name: str, function: Mapping[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
@@ -120,10 +129,12 @@ def _of_function(name: str, function: Mapping[str, Any], schemas: dict[str, Any]
     needs_body = bool(request.get("required")) if several else "default" not in request
     operation = _described(function["description"], bodies, {gives: response}, needs_body=needs_body)
     operation["responses"] |= {"422": _PROBLEM, "default": _PROBLEM}
+    contents = operation["requestBody"]["content"]
     if "example" in function:
-        for media_type, content in operation["requestBody"]["content"].items():
-            if media_type in (_JSON, _TEXT):
-                content["example"] = function["example"]
+        for media_type in contents.keys() & {_JSON, _TEXT}:
+            contents[media_type]["example"] = function["example"]
+    if _FORM in contents and (encoding := _encoding(contents[_FORM]["schema"]["properties"])):
+        contents[_FORM]["encoding"] = encoding
     if not function["parameters"]:
         del operation["requestBody"]
     return operation
@@ -139,12 +150,21 @@ def _bodies(
         yield _JSON, named
     if several:
         fields = {name: _field(each) for name, each in request.get("properties", {}).items()}
-        yield "multipart/form-data", {**request, "properties": fields}
+        yield _FORM, {**request, "properties": fields}
 
 
 def _field(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the schema of a field of a form, where a file needs no base64."""
     return {"type": "string", "format": "binary"} if schema.get("contentEncoding") == "base64" else schema
+
+
+def _encoding(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a form writes lists: as JSON in one field, where OpenAPI would have a field for each item."""
+    return {name: {"contentType": _JSON} for name, each in fields.items() if _may_be_list(each)}
+
+
+def _may_be_list(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "array" or any(map(_may_be_list, schema.get("anyOf", ())))
 
 
 def _text_or_file(media_type: str) -> dict[str, Any]:

@@ -41,9 +41,10 @@ class KeyUsage:
 
 @dataclass(slots=True, eq=False)
 class _Counted:
-    """A request that runs, and the tokens of its answer so far: one for each part."""
+    """A request that runs, for how many it counts, and the tokens of its answer so far: one for each part."""
 
     usage: KeyUsage
+    places: int
     tokens: int = 0
 
 
@@ -86,15 +87,16 @@ class KeyAccount:
         if (usage := self.usage.get(model)) is None:
             usage = self.usage[model] = KeyUsage()
         sequence_id = None if call.sequence is None else call.sequence.id
-        if (exceeded := self._exceeded(model, sequence_id)) is not None:
+        places = 0 if call.via == "call" else 1  # a call is part of a request that runs: it only costs
+        if places and (exceeded := self._exceeded(model, sequence_id)) is not None:
             usage.refused += 1
             return exceeded
         if self._requests is not None:
             self._requests.take(1)
         if self._limits.open_sequences is not None and sequence_id is not None:
             self._sequences[model, sequence_id] = is_open
-        self._running += 1
-        counted = _Counted(usage)
+        self._running += places
+        counted = _Counted(usage, places)
         return ObservedJob(call.headers, None, partial(self._end, counted), partial(self._part, counted))
 
     def _exceeded(self, model: str, sequence_id: str | None) -> Exceeded | None:
@@ -122,7 +124,7 @@ class KeyAccount:
         self._charge(counted, 1)
 
     def _end(self, counted: _Counted, record: JobRecord, last: Part | None) -> None:
-        self._running -= 1
+        self._running -= counted.places
         usage = counted.usage
         usage.requests += 1
         usage.failed += record.failed

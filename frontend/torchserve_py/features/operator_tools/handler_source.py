@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from torchserve_py.python_source import parse
+
 #: Members of an Open Inference request in JSON.
 _MEMBERS: Final = frozenset({"inputs", "datatype"})
 
@@ -14,7 +16,7 @@ def open_inference_line(source: str) -> int | None:
     That is a guess: the value may be another one with such a member.
     """
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, ValueError):
         return None
     return min((key.lineno for key in _keys(tree) if key.value in _MEMBERS), default=None)
@@ -23,7 +25,7 @@ def open_inference_line(source: str) -> int | None:
 def syntax_problem(source: bytes) -> str | None:
     """Return why a source is no Python, and in which line; None if it is."""
     try:
-        ast.parse(source)
+        parse(source)
     except SyntaxError as error:
         return f"line {error.lineno}: {error.msg}"
     except ValueError as error:

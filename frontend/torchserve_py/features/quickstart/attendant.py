@@ -11,6 +11,7 @@ from typing import Any, Final
 from tqdm import tqdm
 
 from torchserve_py.archive.errors import ArchiveError
+from torchserve_py.archive.file_function import split_function
 from torchserve_py.doors.token_authorization import KEY_FILE, TokenType
 from torchserve_py.features.console.console_settings import ConsoleSettings
 from torchserve_py.features.keys.generated_keys import read_key
@@ -52,8 +53,8 @@ class Attendant:
         self._log_format = settings.log_format if settings.log_config is None else "text"
         self._base = ""
         self._unloaded = UnloadedFiles()
-        #: The model at each path, by location; absent while it cannot be loaded.
-        self._served: dict[str, ServedModel] = {}
+        #: The models at each path, by the path's location and their own; absent while one cannot be loaded.
+        self._served: dict[str, dict[str, ServedModel]] = {each.spec.location: {} for each in self._paths}
         #: The state of the files of each path when they were loaded, and when they were looked at last, by location.
         self._loaded: dict[str, Stamps] = {}
         self._seen: dict[str, Stamps] = {}
@@ -77,9 +78,11 @@ class Attendant:
         with bar:
             for served in self._paths:
                 bar.set_description_str(f"Loading {served.path.name}")
-                await self._wait_for(served, serving, bar)
+                for spec in await asyncio.to_thread(served.specs):
+                    await self._wait_for(served, spec.location, serving, bar)
         for served in self._paths:
-            self._introduce(served, serving)
+            for model in self._served[served.spec.location].values():
+                self._introduce(served, model, serving)
         for served in self._workflows:
             await self._introduce_workflow(served, server)
         self._say_where(server)
@@ -95,9 +98,9 @@ class Attendant:
 
     # Loading
 
-    async def _wait_for(self, served: ServedPath, serving: Serving, bar: "tqdm[Any]") -> None:
+    async def _wait_for(self, served: ServedPath, location: str, serving: Serving, bar: "tqdm[Any]") -> None:
         """Wait until a model that the server loads at its start is ready, or has failed."""
-        location = served.spec.location
+        what = _shown(served, location)
         while True:
             versions = (each for model in serving.models() for each in serving.versions(model.name))
             model = next((each for each in versions if each.url == location), None)
@@ -106,15 +109,15 @@ class Attendant:
             if failures or model is None:  # every model has been registered before the addresses were opened
                 why = f": {failures[0]}" if failures else "; the line above tells why"
                 if not self._watch:
-                    raise Unservable(f"{served.path} cannot be loaded{why}")
+                    raise Unservable(f"{what} cannot be loaded{why}")
                 if model is not None:
                     await serving.unload(model.name, model.version)
-                text = f"{served.path} cannot be loaded{why}. It is tried again when its files change."
+                text = f"{what} cannot be loaded{why}. It is tried again when its files change."
                 self._unloaded.why[location] = text
                 self._say(text)
                 return
             if status is not None and status.ready:
-                self._served[location] = model
+                self._served[served.spec.location][location] = model
                 return
             bar.refresh()
             await asyncio.sleep(_INTERVAL)
@@ -145,42 +148,61 @@ class Attendant:
 
     async def _stamps(self, served: ServedPath) -> Stamps:
         """Return the state of the files of a path, without states, and models that lie beside or below it."""
-        others = frozenset(each.path for each in self._paths if each is not served) | {self._data}
+        others = frozenset(each.path for each in self._paths if each.path != served.path) | {self._data}
         return await asyncio.to_thread(served.stamps, others)
 
     async def _reload(self, served: ServedPath, serving: Serving, changed: str) -> None:
-        before = self._served.get(served.spec.location)
+        """Load the models of a path again, those that are new, and end those that are gone if nothing fails."""
+        locations = [spec.location for spec in await asyncio.to_thread(served.specs)]
+        models = self._served[served.spec.location]
+        before = models.copy()
+        loads = (self._load(served, location, before.get(location), serving, changed) for location in locations)
+        if not all(await asyncio.gather(*loads)):
+            return
+        for location in [each for each in self._unloaded.why if split_function(each)[0] == served.spec.location]:
+            self._unloaded.why.pop(location)  # it has had another function
+        remaining = {(each.name, each.version) for each in (models[location] for location in locations)}
+        for location in before.keys() - set(locations):
+            model = models.pop(location)
+            if (model.name, model.version) not in remaining:
+                await serving.unload(model.name, model.version)
+                self._say(f"{model.name} is no longer served: {changed}.")
+
+    async def _load(
+        self, served: ServedPath, location: str, before: ServedModel | None, serving: Serving, changed: str
+    ) -> bool:
+        """Load one model in place of the one that was loaded before; return whether that succeeds."""
         started = time.monotonic()
         try:
-            model = await serving.load(RegisterRequest(url=served.spec.location, initial_workers=self._workers))
+            model = await serving.load(RegisterRequest(url=location, initial_workers=self._workers))
             if before is not None and (before.name, before.version) != (model.name, model.version):
                 if before.name == model.name:
                     serving.set_default(model.name, model.version)
                 await serving.unload(before.name, before.version)
         except (ArchiveError, ModelError) as error:
-            goes_on = "" if before is None else " The previous version is still serving."
+            is_served = bool(self._served[served.spec.location])
+            goes_on = " The previous version is still serving." if is_served else ""
             why = f"cannot be loaded, {changed}: {error}" if served.path.exists() else "is gone"
-            if before is None:
-                self._unloaded.why[served.spec.location] = f"{served.path} {why}."
-            self._say(f"{served.path} {why}.{goes_on}")
-            return
-        self._unloaded.why.pop(served.spec.location, None)
-        self._served[served.spec.location] = model
+            what = _shown(served, location)
+            if not is_served:
+                self._unloaded.why[location] = f"{what} {why}."
+            self._say(f"{what} {why}.{goes_on}")
+            return False
+        self._unloaded.why.pop(location, None)
+        self._served[served.spec.location][location] = model
         self._say(f"{model.name} is reloaded in {time.monotonic() - started:.1f} s: {changed}.")
         if before is None or before.name != model.name:
-            self._introduce(served, serving)
+            self._introduce(served, model, serving)
+        return True
 
     # What the user reads
 
     def _say(self, *lines: str) -> None:
         say(*lines, log_format=self._log_format)
 
-    def _introduce(self, served: ServedPath, serving: Serving) -> None:
-        model = self._served.get(served.spec.location)
-        if model is not None:
-            folder = served.path if served.path.is_dir() else served.path.parent
-            lines = introduction(model, serving.declared(model), folder, self._base, self._key())
-            self._say("", *lines)
+    def _introduce(self, served: ServedPath, model: ServedModel, serving: Serving) -> None:
+        folder = served.path if served.path.is_dir() else served.path.parent
+        self._say("", *introduction(model, serving.declared(model), folder, self._base, self._key()))
 
     def _key(self) -> str | None:
         """Return the inference key for the curl of a person; a log gets the name of a variable instead."""
@@ -214,6 +236,11 @@ def _url(address: Address) -> str:
         return str(address)
     host = _ALL_HOSTS.get(address.host, address.host)
     return f"{address.scheme}://{in_url(host)}:{address.port}"
+
+
+def _shown(served: ServedPath, location: str) -> str:
+    """Return what a message calls a model: its path, with the function of a Python file that has several."""
+    return str(served.path) if location == served.spec.location else location
 
 
 def _changed(served: ServedPath, before: Stamps, now: Stamps) -> str:

@@ -40,8 +40,8 @@ def parser() -> argparse.ArgumentParser:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="a Python file, a folder (handler, Truss, MLServer model), a .mar, a workflow's .war, or a model: .onnx,"
-        " .joblib, .pkl",
+        help="a Python file, or FILE.py:FUNCTION of one with several models; a folder (handler, Truss, MLServer model),"
+        " a .mar, a workflow's .war, or a model: .onnx, .joblib, .pkl",
     )
     parser.add_argument("--watch", action="store_true", help="load a model again when its files change")
     parser.add_argument("--host", type=_host, help="host to listen at, 127.0.0.1 by default; any other needs tokens")
@@ -157,7 +157,8 @@ def _settings(arguments: argparse.Namespace, store: Path, paths: "Sequence[Serve
     for name, value in defaults.items():
         if name in effective and effective[name].origin == DEFAULT_ORIGIN:  # a feature may be absent
             effective[name] = Effective(value, "serve")
-    effective["load_models"] = Effective(tuple(path.spec for path in paths if not path.is_workflow), "serve")
+    models = tuple(spec for path in paths if not path.is_workflow for spec in path.specs())
+    effective["load_models"] = Effective(models, "serve")
     workflows = tuple(path.spec.location for path in paths if path.is_workflow)
     if workflows and "load_workflows" in effective:
         effective["load_workflows"] = Effective(workflows, "serve")

@@ -3,12 +3,13 @@
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from torchserve_py.archive.locate import PYTHON_SUFFIX
+from torchserve_py.archive.file_function import PYTHON_SUFFIX, split_function
+from torchserve_py.features.served_functions.function_source import models_in
 from torchserve_py.settings.model_spec import ARCHIVE_SUFFIXES, ModelSpec
 
 #: What a Python file may read beside it, of which a change counts.
@@ -35,7 +36,7 @@ class NoModel(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServedPath:
-    """One model to serve: where it lies, and what the server loads."""
+    """What to serve, a model or a Python file with several: where it lies, and what the server loads."""
 
     path: Path
     spec: ModelSpec
@@ -47,6 +48,9 @@ class ServedPath:
         Raises NoModel: there is no model there.
         """
         path = Path(text).absolute().resolve()
+        file, function = split_function(str(path))
+        if function and not path.exists() and Path(file).is_file():
+            return cls(Path(file), ModelSpec(None, str(path)))
         if path.is_dir() or (path.suffix == PYTHON_SUFFIX and path.is_file()):
             return cls(path, ModelSpec(None, str(path)))
         if not path.exists():
@@ -64,6 +68,16 @@ class ServedPath:
         if path.suffix == WORKFLOW_SUFFIX:
             _link_nodes(path.parent, store)
         return cls(path, ModelSpec(None, path.name))
+
+    def specs(self) -> Sequence[ModelSpec]:
+        """Return what the server loads now: for each function of a Python file that has several, a model. Blocks."""
+        if self.path.suffix != PYTHON_SUFFIX or self.path.is_dir() or split_function(self.spec.location)[1]:
+            return [self.spec]
+        try:
+            names = models_in(self.path)
+        except OSError:  # an editor is replacing it
+            names = ()
+        return [ModelSpec(None, f"{self.path}:{name}") for name in names] if len(names) > 1 else [self.spec]
 
     @property
     def is_workflow(self) -> bool:

@@ -1,13 +1,14 @@
 """What a Python file that uses `ts.serve` says about how it is to be served, read without running it."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from torchserve_py.archive.errors import InvalidArchive
 from torchserve_py.archive.model_files import ModelSource
+from torchserve_py.python_source import parse
 from ts.protocol.regular_files import read_regular
 from ts.serve_decorator import METHOD, STATE, Options
 
@@ -38,39 +39,62 @@ _OF_OPENAI: Final = frozenset(("messages", "prompt", "input"))
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def read_source(file: Path) -> ModelSource | None:
+def read_source(file: Path, function: str = "") -> ModelSource | None:
     """Return what the file gives to the decorator; None if that is nothing, or it is no Python: its worker will tell.
+
+    ``function`` chooses one of several functions and classes.
 
     Raises InvalidArchive: the decorator is used in a way that cannot work; the message has the file and the line.
     OSError: the file cannot be read.
     """
+    tree = _tree(file)
+    if tree is None:
+        return None
+    found = _decorated(tree)
+    if not found:
+        names = set(_names_of_decorator(tree))
+        is_object = not function and any(_gives_an_object(node, names) for node in tree.body)
+        return ModelSource(file.stem, {}, UNREAD, _FIXED) if is_object else None
+    last = next(reversed(found))
+    if function and function not in found:
+        if any(isinstance(each, _Function) and each.name == function for each in tree.body):
+            return None  # a handler of TorchServe's interface, which is called as it is
+        text = f"{function} is not decorated with {_DECORATOR}; the models of this file are {', '.join(found)}"
+        raise _refusal(file, found[last][0], text)
+    if not function and len(found) > 1:
+        text = f"this file has {len(found)} models: {', '.join(found)}; choose one, such as {file.name}:{last}"
+        raise _refusal(file, found[last][0], text)
+    node, decorator = found[function or last]
+    options, called = _options(file, decorator), _function(file, node)
+    fixed = _fixed(called, options)
+    return ModelSource(node.name, _config(file, called, options), UNREAD, fixed, is_one_of_several=len(found) > 1)
+
+
+def models_in(file: Path) -> Sequence[str]:
+    """Return the names of the functions and classes that a file decorates. Raises OSError: it cannot be read."""
+    tree = _tree(file)
+    return () if tree is None else tuple(_decorated(tree))
+
+
+def _tree(file: Path) -> ast.Module | None:
+    """Return what a file has that may use the decorator; None for any other file."""
     try:
         text = read_regular(file, _MOST_BYTES)
-    except ValueError:
-        return None
-    if _DECORATOR.encode() not in text:
-        return None
-    try:
-        tree = ast.parse(text)
+        return parse(text) if _DECORATOR.encode() in text else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: expressions that are nested too deep
         return None
+
+
+def _decorated(tree: ast.Module) -> dict[str, tuple[_Function | ast.ClassDef, ast.expr]]:
+    """Return the functions and classes that a module decorates, each with its decorator."""
     names = set(_names_of_decorator(tree))
-    found = [
-        (node, decorator)
+    return {
+        node.name: (node, decorator)
         for node in tree.body
         if isinstance(node, _Function | ast.ClassDef)
         for decorator in node.decorator_list
         if ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator) in names
-    ]
-    if not found:
-        is_object = any(_gives_an_object(node, names) for node in tree.body)
-        return ModelSource(file.stem, {}, UNREAD, _FIXED) if is_object else None
-    node, decorator = found[-1]
-    if len(found) > 1:
-        names_found = ", ".join(each.name for each, _ in found)
-        raise _refusal(file, node, f"a file has one model, and {names_found} are decorated with {_DECORATOR}")
-    options, function = _options(file, decorator), _function(file, node)
-    return ModelSource(node.name, _config(file, function, options), UNREAD, _fixed(function, options))
+    }
 
 
 def _names_of_decorator(tree: ast.Module) -> Iterator[str]:

@@ -19,4 +19,5 @@ PLUGIN = Plugin(
     sources=(
         SourceOffer("torchserve_py.features.served_functions.function_source", "ts.features.served_functions.adapter"),
     ),
+    calls="torchserve_py.features.served_functions.function_calls",
 )

@@ -20,6 +20,7 @@ from typing import Final, Literal, TypeAlias
 from torchserve_py.archive.cancellation import run_in_daemon_thread
 from torchserve_py.archive.downloads import file_name, split_checksum
 from torchserve_py.archive.errors import ArchiveNotFound
+from torchserve_py.archive.file_function import split_function
 from torchserve_py.archive.locate import locate
 from torchserve_py.atomic_file import write_atomically
 from torchserve_py.background_tasks import in_background
@@ -176,8 +177,9 @@ def _restorable(url: str, model_store: Path) -> str:
         path = locate(url, model_store).absolute()
     except ArchiveNotFound:  # deleted while it is served
         return url
-    store = model_store.absolute()
-    return str(path.relative_to(store) if path.is_relative_to(store) else path)
+    store, function = model_store.absolute(), split_function(url)[1]
+    found = str(path.relative_to(store) if path.is_relative_to(store) else path)
+    return f"{found}:{function}" if function else found
 
 
 def _entries(settings: Settings, snapshot: Snapshot) -> Iterator[tuple[str, str]]:

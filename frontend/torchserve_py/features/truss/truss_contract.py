@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from torchserve_py.features.truss.truss_kind import TRUSS
 from torchserve_py.plans.config import InvalidModelConfig, ModelConfig, read_mapping
 from torchserve_py.plans.contracts import Configured
+from torchserve_py.python_source import parse
 from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
 from torchserve_py.settings.schemas.schema import ClosedSchema, Schema, key, read
 from torchserve_py.settings.schemas.values import Expected, Flag, Nested, Seconds, Text, Texts, integer, is_inside
@@ -215,7 +216,7 @@ def _not_given(config: TrussConfig, model_dir: Path) -> Iterator[str]:
     path = Path(config.model_module_dir or "model") / (config.model_class_filename or "model.py")
     name = config.model_class_name or "Model"
     try:
-        tree = ast.parse(read_regular(model_dir / path, _MAX_CLASS_FILE))
+        tree = parse(read_regular(model_dir / path, _MAX_CLASS_FILE))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return  # the worker says what is wrong with it
     if any(module in _TRUSS_MODULES for module in _imported(tree)):

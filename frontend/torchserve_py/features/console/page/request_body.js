@@ -51,7 +51,7 @@ export function requestBody(model, signal) {
   /** Take what is valid JSON over into the form. */
   function fillForm() {
     try {
-      form.fill(JSON.parse(json.value));
+      if (!form.fill(JSON.parse(json.value))) notify("The form has no field for some of what was written as JSON.", "bad");
     } catch {
       notify("What was written as JSON is not valid, and was not taken over.", "bad");
     }
@@ -88,6 +88,7 @@ export function requestBody(model, signal) {
     },
     /** Return what a copied command sends: { text } or { file }. */
     async description() {
+      if (kind === "form" && !form.check()) throw new Error("A value in the form is wrong.");
       if (kind === "form") return { text: asJson(form.value()) };
       if (kind === "text" || kind === "json") return { text: panels[kind].value };
       return { file: kind === "file" ? (chosenFile?.name ?? "FILE") : "recording.wav" };

@@ -1,5 +1,7 @@
 // Shows the OpenAPI document of the models in Swagger UI, dark or light as the system says. A key is kept for this tab only.
 
+import { bodyForms } from "./body_form.js";
+
 const KEY = "torchserve-py.inference-key";
 const form = document.getElementById("key");
 const key = () => sessionStorage.getItem(KEY) ?? "";
@@ -25,6 +27,7 @@ async function show() {
     showCommonExtensions: true,
     tryItOutEnabled: true,
     validatorUrl: null,
+    plugins: [bodyForms(spec)],
     requestInterceptor: (request) => Object.assign(request, { headers: { ...request.headers, ...authorization() } }),
   });
 }
