@@ -44,7 +44,7 @@ def test_bodies_that_are_never_ended_are_let_go_of_with_their_clients(server: Ru
 def test_waves_of_connections(server: RunningServer, beginning: bytes) -> None:
     """Waves of 5,000 left 133 to 166 MB."""
     raise_descriptor_limit()
-    with Watch(server, longest_hold=0.5):  # all clients hang up at once, and each must be seen off
+    with Watch(server, longest_hold=1.0):  # all clients hang up at once, and each must be seen off
         for _ in range(3):
             with ExitStack() as connections:
                 for client in [connections.enter_context(RawClient(server.inference)) for _ in range(3000)]:

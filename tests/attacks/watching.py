@@ -13,7 +13,7 @@ from tests.e2e.running_server import RunningServer, eventually
 
 #: For how long a probe may wait while the server works (seconds). Time in which other processes have its processor does
 #: not count …
-LONGEST_HOLD = 0.2
+LONGEST_HOLD = 0.5
 #: … but bounds how long a probe may take altogether.
 LONGEST_PROBE = 10.0
 #: How much more memory a server may hold after an attack (bytes).

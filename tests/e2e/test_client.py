@@ -119,8 +119,10 @@ def test_a_session_goes_on_in_another_program_and_shares_a_named_state(server: R
             assert (session.resume_token, session.window, session.sequence) == (None, 1, "ada")
             assert session.step("y").text == "2: x y"
             assert predict("z") == "3: x y z"
-            for worker in server.workers():
+            killed = server.workers()
+            for worker in killed:
                 worker.kill()
+            psutil.wait_procs(killed, 60)  # a step that both had taken would have been with two workers that died
             assert session.step("w").text == "4: x y z w"
             with client.session("diary", content_type="text/plain", sequence="ada") as other:
                 assert other.step("v").text == "5: x y z w v"
