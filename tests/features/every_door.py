@@ -46,7 +46,7 @@ class Refused(Exception):
         self.text = text
 
 
-class Call(ABC):
+class Submitted(ABC):
     """A request that a client has sent."""
 
     @abstractmethod
@@ -98,14 +98,14 @@ class Door(ABC):
         """A context in which the door is open."""
 
     @abstractmethod
-    async def call(self, model: str = "m", *, size: int = 1, token: str | None = None) -> Call:
+    async def call(self, model: str = "m", *, size: int = 1, token: str | None = None) -> Submitted:
         """Send a request of at least this size (bytes)."""
 
 
 # HTTP.
 
 
-class HttpCall(Call):
+class HttpRequest(Submitted):
     """A request on a connection of its own."""
 
     def __init__(self, connection: RawConnection) -> None:
@@ -179,13 +179,13 @@ class Posted(OverHttp):
         self._path, self._body = path, body
         self.model, self.part = model, part  # type: ignore[method-assign]
 
-    async def call(self, model: str = "m", *, size: int = 1, token: str | None = None) -> Call:
+    async def call(self, model: str = "m", *, size: int = 1, token: str | None = None) -> Submitted:
         body = self._body.format(model).ljust(size).encode()
         lines = [f"POST {self._path.format(model)} HTTP/1.1", "Host: localhost", "Connection: close"]
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
         if token is not None:
             lines.append(f"Authorization: Bearer {token}")
-        return HttpCall(await self.doors.raw("\r\n".join([*lines, "", ""]).encode() + body))
+        return HttpRequest(await self.doors.raw("\r\n".join([*lines, "", ""]).encode() + body))
 
 
 def truss(name: str) -> FakeModel:
@@ -211,7 +211,7 @@ def as_json(text: bytes) -> bytes:
 # WebSockets.
 
 
-class SocketCall(Call):
+class SocketCall(Submitted):
     """A session with one step."""
 
     def __init__(self, socket: ClientConnection, code_in: Callable[[Any], Any]) -> None:
@@ -275,7 +275,7 @@ class Session(OverHttp):
         model.config = replace(model.config, **self._config)
         return model
 
-    async def call(self, model: str = "m", *, size: int = 1, token: str | None = None) -> Call:
+    async def call(self, model: str = "m", *, size: int = 1, token: str | None = None) -> Submitted:
         address = self.doors.address()
         url = f"ws://{address.host}:{address.port}{self.path.format(model)}"
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -309,7 +309,7 @@ def spoken(size: int) -> list[str]:
 # gRPC.
 
 
-class GrpcCall(Call):
+class GrpcCall(Submitted):
     """A call whose answer is a stream."""
 
     def __init__(self, call: Any, text_of: Callable[[Any], bytes]) -> None:
@@ -372,7 +372,7 @@ class OverGrpc(Door):
 class TorchServeGrpc(OverGrpc):
     """TorchServe's own service."""
 
-    async def call(self, model: str = "m", *, size: int = 1, token: str | None = None) -> Call:
+    async def call(self, model: str = "m", *, size: int = 1, token: str | None = None) -> Submitted:
         request = PredictionsRequest(model_name=model, input={"data": bytes(size)})
         stub = InferenceAPIsServiceStub(self.serving.inference_channel)
         return GrpcCall(
@@ -386,7 +386,7 @@ class OpenInferenceGrpc(OverGrpc):
     def part(self, text: bytes) -> bytes:
         return ModelInferResponse(model_name="m", id=text.decode()).SerializeToString()
 
-    async def call(self, model: str = "m", *, size: int = 1, token: str | None = None) -> Call:
+    async def call(self, model: str = "m", *, size: int = 1, token: str | None = None) -> Submitted:
         request = ModelInferRequest(model_name=model, id="x" * size)
         for _ in range(100):
             call = stream(self.serving, self.metadata(token), bare=True)

@@ -89,7 +89,7 @@ async def test_a_slow_reader_holds_the_answer_back_and_misses_nothing(door: Door
         await until(lambda: model.calls)
         for _ in range(200):  # turns in which an answer that nothing holds back would be sent
             await asyncio.sleep(0)
-        assert model.calls[0].parts.buffered_bytes > 0
+        assert model.calls[0].call.buffered_bytes > 0
         assert (await call.rest()).count(text) == 30
 
 
@@ -100,7 +100,7 @@ async def test_a_slow_reader_holds_the_answer_back_and_misses_nothing(door: Door
 )
 async def test_a_request_that_is_not_answered_says_why(door: Door, what: str, cause: Cause, tmp_path: Path) -> None:
     async with door.open(tmp_path) as model:
-        model.behave = lambda call: call.parts.fail(cause)
+        model.behave = lambda call: call.fail(cause)
         assert await refusal(door) == door.codes[what]
 
 
@@ -110,7 +110,7 @@ async def test_an_answer_that_fails_midway_never_looks_whole(door: Door, tmp_pat
         model.behave = lambda call: call.part(door.part(b"first"), more=True)
         call = await door.call()
         await call.see(b"first")
-        model.calls[0].parts.fail(Cause.worker_died)
+        model.calls[0].fail(Cause.worker_died)
         with pytest.raises(Refused):
             await call.rest()
 

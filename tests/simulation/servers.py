@@ -15,8 +15,8 @@ from tests.simulation.world import Machine, Process, World
 from torchserve_py.dispatch.dispatcher import Dispatcher
 from torchserve_py.doors.failures import DoorError, failure_of_job
 from torchserve_py.doors.sequences import SequenceHeaders
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import Part, Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.parts import Part
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.served_models import Versions
@@ -40,6 +40,15 @@ _METRICS: Final = ServerMetrics().model("words", "1.0")
 
 #: Takes an answer back to the client.
 Reply = Callable[[Answer], None]
+
+
+class _Received(Call):
+    """A call whose first part, or failure, a function gets."""
+
+    then: Callable[[Part | Cause], None]
+
+    def first(self, outcome: Part | Cause) -> None:
+        self.then(outcome)
 
 
 class Version(NamedTuple):
@@ -72,7 +81,7 @@ class Server:
         self.process: Process
         self.workers: list[WorkerEnd] = []
         self._versions: Versions
-        self._reading: dict[int, Parts] = {}
+        self._reading: dict[int, Call] = {}
         self._is_stopping = False
         self._start()
 
@@ -170,28 +179,27 @@ class Server:
             reply(Answer(error.failure.status, error.failure.cause or "bad_request", 0, (), ""))
             return
         pairs = tuple((name.encode(), value.encode()) for name, value in headers.items())
-        request = InferenceRequest(
-            pairs + sequence.headers, step.word.encode(), "text/plain", sequence=sequence, by_default=True
-        )
-        request.only_ask = step.asks and self._cache["durable"]
+        call = _Received(pairs + sequence.headers, step.word.encode(), "text/plain", sequence=sequence, by_default=True)
+        call.only_ask = step.asks and self._cache["durable"]
         model = self._versions.models[self.default]
-        chosen = model if sequence is None else self._versions.choose_for(request, sequence.id, model)
+        chosen = model if sequence is None else self._versions.choose_for(call, sequence.id, model)
         assert chosen is not None, "the request names no version"
-        parts = chosen.dispatcher.submit(request)
-        self._reading[delivery] = parts
+        chosen.dispatcher.submit(call)
+        self._reading[delivery] = call
 
         def then(outcome: Part | Cause) -> None:
             del self._reading[delivery]
             reply(_answer_of(outcome))
 
-        parts.when_first(then)
+        call.then = then
+        call.await_first()
 
     def hung_up(self, delivery: int) -> bool:
         """Give up a request whose client has closed its connection; return whether it was not answered before."""
-        parts = self._reading.pop(delivery, None)
-        if parts is not None:
-            parts.cancel()
-        return parts is not None
+        call = self._reading.pop(delivery, None)
+        if call is not None:
+            call.cancel()
+        return call is not None
 
     # Life
 

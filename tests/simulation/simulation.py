@@ -27,7 +27,7 @@ from tests.simulation.virtual_time import virtual_time
 from tests.simulation.workers import CommitOverlap, CommitThread, WatchThread
 from tests.simulation.world import Killed, Machine, World
 
-from torchserve_py.jobs import inference_job
+from torchserve_py.jobs import call
 from ts.features.sequence_steps import server_identity, stored_steps
 
 #: Where the files of stores lie: in memory, if there is such a place.
@@ -288,6 +288,6 @@ def _simulated(world: World) -> Iterator[None]:
         mock.patch.object(stored_steps, "CommitThread", lambda: CommitThread(world)),
         mock.patch.object(stored_steps, "CommitOverlap", lambda: overlap),
         mock.patch.object(stored_steps, "WatchThread", functools.partial(WatchThread, world)),
-        mock.patch.multiple(inference_job, _ID_PREFIX="job-", _numbers=itertools.count(1)),
+        mock.patch.multiple(call, _ID_PREFIX="job-", _numbers=itertools.count(1)),
     ):
         yield

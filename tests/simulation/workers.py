@@ -13,7 +13,8 @@ from tests.simulation.model import simulated_words
 from tests.simulation.world import Process, World
 
 from torchserve_py.dispatch.dispatcher import Dispatcher
-from torchserve_py.jobs.inference_job import InferenceJob, encode_batch
+from torchserve_py.jobs.batch_encoding import encode_batch
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.parts import part_of
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.running_time import running_time
@@ -262,15 +263,13 @@ class WorkerEnd:
         return end
 
     @property
-    def in_flight(self) -> Mapping[str, InferenceJob]:
+    def in_flight(self) -> Mapping[str, Call]:
         return self._dispatcher.jobs_of(self)  # type: ignore[arg-type]
 
-    def send(self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> None:
+    def send(self, jobs: Sequence[Call], moment_of: Callable[[float], float] | None) -> None:
         self._ranks.send_request(encode_batch(jobs, moment_of))
 
-    def send_ahead(
-        self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None, *, joins: bool
-    ) -> None:
+    def send_ahead(self, jobs: Sequence[Call], moment_of: Callable[[float], float] | None, *, joins: bool) -> None:
         pipe = self.tokens.pipe_of(joins=joins)
         self.tokens.add(pipe)
         self._ranks.send_request(encode_batch(jobs, moment_of, (pipe, joins)))
@@ -278,7 +277,7 @@ class WorkerEnd:
     def take_back(self) -> int:
         return self.tokens.take_back()
 
-    def begin(self, jobs: Sequence[InferenceJob], now: float) -> None:
+    def begin(self, jobs: Sequence[Call], now: float) -> None:
         self.sent_at = now
         for job in jobs:
             job.heard_at = now

@@ -1,8 +1,8 @@
 """The asyncio shell around one scheduler: it performs the scheduler's effects and tells it what happened.
 
-Nothing is decided here. Doors submit requests and read their `Parts`; workers deliver results; the scheduler says which
-worker gets which jobs at what time; one timer wakes it at its next deadline. A job in flight is known in one place, the
-scheduler's table of `InferenceJob`, and ends in one place, `Dispatcher._end`.
+Nothing is decided here. Doors submit a `Call` and read its parts; workers deliver results; the scheduler says which
+worker gets which calls at what time; one timer wakes it at its next deadline. A call in flight is known in one place,
+the scheduler's table, and ends in one place, `Dispatcher._end`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from typing import Any, Final, cast
 from torchserve_py.dispatch.alarm import Alarm
 from torchserve_py.dispatch.lost_requests import LostRequests
 from torchserve_py.dispatch.refused_steps import cause_of, close_reason, pause_of
-from torchserve_py.jobs.inference_job import InferenceJob, new_job_id
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.job_observer import OnEnd, OnPart
-from torchserve_py.jobs.parts import Input, Inputs, Part, Parts, ReaderEvents
+from torchserve_py.jobs.call import Call, CallOwner
+from torchserve_py.jobs.parts import Input, Inputs, Part
 from torchserve_py.metrics.model_metrics import BatchRecord, JobRecord, ModelMetrics
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import (
@@ -53,7 +51,7 @@ _ENDED_AT_ONCE = 500
 _GIVE_UP_FACTOR: Final = 8
 
 
-class Dispatcher(ReaderEvents):
+class Dispatcher(CallOwner):
     """All jobs of one model version, from admission to their outcome."""
 
     def __init__(
@@ -83,20 +81,22 @@ class Dispatcher(ReaderEvents):
         self.model_metrics = record_model_metrics
         self._over = over
         #: Every job in flight by id. The scheduler keeps the table, and only `submit` adds to it.
-        self._jobs = cast("Mapping[str, InferenceJob]", self.scheduler.jobs)
+        self._jobs = cast("Mapping[str, Call]", self.scheduler.jobs)
         self._workers: dict[str, Worker] = {}
         #: The bytes that may wait for a reader before its worker is paused.
         self._stream_buffer_size = stream_buffer_size
         #: The versions that are to have sequences which still run here.
         self._moving: dict[str, Dispatcher] = {}
+        #: What other versions are to run whose sequences the results in hand were found to belong to.
+        self._handed_over: list[tuple[Dispatcher, Call]] = []
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
         self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
         #: Whether its only worker rests, see `rest`.
         self.rests = False
-        #: Is asked while no worker is up, or the only one rests: gets how long a new job may wait (seconds), and its
-        #: response, which it may let say when to try again; returns why it is refused.
-        self.refuses: Callable[[float | None, Parts], Cause | None] = lambda limit, parts: None
+        #: Is asked while no worker is up, or the only one rests: gets how long a new call may wait (seconds), and the
+        #: call, which it may let say when to try again; returns why it is refused.
+        self.refuses: Callable[[float | None, Call], Cause | None] = lambda limit, call: None
         #: Called when a job was submitted while no worker is up.
         self.on_waiting: Callable[[], None] = lambda: None
         #: Returns the dispatcher of another version of the model on this server, None if there is none.
@@ -106,48 +106,34 @@ class Dispatcher(ReaderEvents):
 
     # What doors see, through the model.
 
-    def submit(
-        self,
-        request: InferenceRequest,
-        on_end: OnEnd | None = None,
-        refusal: Cause | None = None,
-        on_part: OnPart | None = None,
-    ) -> Parts:
-        """Admit one inference request, or refuse it for this cause; a refusal is raised by the first `Parts.next`."""
-        now, limit = self.now(), request.expires_in
-        for other in (self._client_timeout, request.answer_in):
+    def submit(self, call: Call, refusal: Cause | None = None) -> None:
+        """Admit a call, or refuse it for this cause; a refusal is raised by the first `Call.next`."""
+        now, limit, answer_in = self.now(), call.expires_in, call.answer_in
+        for other in (self._client_timeout, answer_in):
             if other is not None and (limit is None or other < limit):
                 limit = other
-        job = InferenceJob(
-            new_job_id(),
-            unbatched=request.unbatched,
-            priority=request.priority,
-            client=(request.account or request).client,
-            weight=1.0 if request.account is None else request.account.weight,
-            expires_at=None if limit is None else now + limit,
-            answer_by=None if request.answer_in is None or request.more_input else now + request.answer_in,
-            open_ended=request.more_input,
-            request=request,
-            on_end=on_end,
-            on_part=on_part,
-        )
-        if (named := request.sequence) is not None and self._keeps_sequences:
-            job.sequence_id, job.starts_sequence, job.ends_sequence = named.id, named.starts, named.ends
-            job.step, job.token = named.step, named.token
-        parts = job.parts = Parts(job.id, job.sequence_id, self)
-        if request.more_input:
-            parts.inputs = Inputs(lambda given: self._pass_on(job, given))
+        if limit is not None:
+            call.expires_at = now + limit
+        if answer_in is not None and not call.open_ended:
+            call.answer_by = now + answer_in
+        if (account := call.account) is not None:
+            call.client, call.weight = account.client, account.weight
+        if (named := call.sequence) is not None and self._keeps_sequences:
+            call.sequence_id, call.starts_sequence, call.ends_sequence = named.id, named.starts, named.ends
+            call.step, call.token = named.step, named.token
+        call.belongs_to(self)
+        if call.open_ended:
+            call.inputs = Inputs(lambda given: self._pass_on(call, given))
         metrics = self.metrics
-        (metrics.by_default if request.by_default else metrics.by_version).requests_total.value += 1
+        (metrics.by_default if call.by_default else metrics.by_version).requests_total.value += 1
         if refusal is None and (self.rests or not self._workers):
-            refusal = self.refuses(limit, parts)
+            refusal = self.refuses(limit, call)
         if refusal is not None:
-            self._perform((Finish(job, refusal),), now)
-            return parts
-        self._perform(self.scheduler.submit(job, now), now)
+            self._perform((Finish(call, refusal),), now)
+            return
+        self._perform(self.scheduler.submit(call, now), now)
         if not self._workers:
             self.on_waiting()
-        return parts
 
     def close_sequence(self, sequence_id: str, *, keep_stored: bool) -> None:
         """Close a sequence once none of its jobs runs; with ``keep_stored`` a stored one may continue later."""
@@ -156,7 +142,7 @@ class Dispatcher(ReaderEvents):
 
     # What workers tell.
 
-    def jobs_of(self, worker: Worker) -> Mapping[str, InferenceJob]:
+    def jobs_of(self, worker: Worker) -> Mapping[str, Call]:
         """Return the jobs that the worker has, by id; none before it is up, and once it is lost or released."""
         if self._workers.get(worker.id) is not worker:
             return {}
@@ -199,10 +185,12 @@ class Dispatcher(ReaderEvents):
             if self._moving:
                 self._move(arrived, now)
             self._perform(self.scheduler.parts(arrived, now), now)
+            if self._handed_over:
+                handed_over, self._handed_over = self._handed_over, []
+                for other, job in handed_over:
+                    other.take_over(job, by=self)
 
-    def _result(
-        self, job: InferenceJob, worker: Worker, part: Part, arrived: list[tuple[str, bool]], now: float
-    ) -> None:
+    def _result(self, job: Call, worker: Worker, part: Part, arrived: list[tuple[str, bool]], now: float) -> None:
         """Deliver one part, and first add to ``arrived`` what the scheduler has to know, whatever fails later."""
         more, news = part.more, part.news if self._keeps_sequences else None
         if news is not None and news.cause == HELD_ELSEWHERE and self._durable and self._postpone(job, now):
@@ -219,14 +207,14 @@ class Dispatcher(ReaderEvents):
                 self.scheduler.repeated(job.id)
             refusal = cause_of(news, durable=self._durable)
             job.token = job.token or news.token or None
-            if refusal is not None and job.parts is not None and news.version:
+            if refusal is not None and not job.ended and news.version:
                 refusal = self._hand_over(job, news.version, refusal, now)
                 if refusal is None:
                     return
             if refusal is None and part.error is None:
                 self._close_ended(job, news, now, more=more)
-        if (parts := job.parts) is None:
-            return  # the job has its outcome; its worker is dropping it
+        if job.ended:
+            return  # its worker is dropping it
         if part.error is not None:
             self._end(job, part._replace(more=False) if refusal is None else refusal, now)
             if (reason := close_reason(refusal, durable=self._durable)) is not None and job.sequence_id is not None:
@@ -240,20 +228,20 @@ class Dispatcher(ReaderEvents):
             job.part_at = now
             if job.on_part is not None:
                 job.on_part(part)
-            parts.deliver(part)
-            if parts.buffered_bytes > self._stream_buffer_size:
-                self._fell_behind(job, parts, worker)
+            job.deliver(part)
+            if job.buffered_bytes > self._stream_buffer_size:
+                self._fell_behind(job, worker)
 
-    def _give_up(self, job: InferenceJob, now: float, *, more: bool) -> None:
+    def _give_up(self, job: Call, now: float, *, more: bool) -> None:
         """End a job whose result the server could not handle, unless it has its outcome."""
-        if job.parts is None:
+        if job.ended:
             return
         failure = Part(job.id, False, 500, "", [], b"", "The server failed to pass the result on; its log says why.")
         self._end(job, Cause.outcome_unknown if self._durable else failure, now)
         if more:
             self._perform(self.scheduler.cancel(job.id, now, None), now)
 
-    def _hand_over(self, job: InferenceJob, version: str, refusal: Cause, now: float) -> Cause | None:
+    def _hand_over(self, job: Call, version: str, refusal: Cause, now: float) -> Cause | None:
         """Let the version run a job that its sequence belongs to, and those that wait behind it.
 
         Return why not: that version is not here, the client has named this one, or a worker took some of its inputs.
@@ -264,21 +252,21 @@ class Dispatcher(ReaderEvents):
         queue = () if (sequence := self.scheduler.sequence(job.sequence_id)) is None else sequence.queue
         waiting = self.scheduler.take_waiting(filter(attrgetter("may_be_handed_over"), queue), now)
         self._perform(self.scheduler.close_sequence(job.sequence_id, CloseReason.suspended, now), now)
-        for each in (job, *cast("Sequence[InferenceJob]", waiting)):
-            other.take_over(each, by=self)
+        # Once this scheduler has seen that the worker has answered the job.
+        self._handed_over += ((other, each) for each in (job, *cast("Sequence[Call]", waiting)))
+        job.sends -= 1  # this worker has not run it
         return None
 
-    def take_over(self, job: InferenceJob, *, by: Dispatcher | None) -> None:
-        """Run a job of another version's dispatcher, which forgets it, since its sequence is one of this version.
+    def take_over(self, job: Call, *, by: Dispatcher | None) -> None:
+        """Run a job that another version's dispatcher has forgotten, since its sequence is one of this version.
 
         ``by`` is that dispatcher, if its version cannot run the sequence.
         """
-        parts, job.parts = job.parts, None
-        if parts is None:
+        if job.ended:
             return  # its reader has left
-        parts.read_by(self)
+        job.belongs_to(self)
         now = self.now()
-        self._perform(self.scheduler.submit(job.handed_over(parts, by), now), now)
+        self._perform(self.scheduler.submit(job.begin_again(by), now), now)
         if not self._workers:
             self.on_waiting()
 
@@ -287,7 +275,7 @@ class Dispatcher(ReaderEvents):
 
         Those of sequences go if no worker has these; if a sequence is one of this version, its job comes back.
         """
-        may_go: list[InferenceJob] = []
+        may_go: list[Call] = []
         for job in self._jobs.values():
             sequence = self.scheduler.sequence(job.sequence_id or "")
             is_free = sequence is None or (sequence.state is PENDING and sequence.handed_over_by is not to)
@@ -295,7 +283,7 @@ class Dispatcher(ReaderEvents):
                 may_go.append(job)
         taken = self.scheduler.take_waiting(may_go, self.now())
         self._pass(self.scheduler.tick)
-        for each in cast("Sequence[InferenceJob]", taken):
+        for each in cast("Sequence[Call]", taken):
             to.take_over(each, by=None)
 
     def move(self, sequence_id: str, to: Dispatcher) -> bool:
@@ -319,7 +307,7 @@ class Dispatcher(ReaderEvents):
             sequence = self.scheduler.sequence(job.sequence_id or "")
             if sequence is None or sequence.id not in self._moving or sequence.in_flight != (job,):
                 continue
-            waiting = cast("Sequence[InferenceJob]", sequence.queue)
+            waiting = cast("Sequence[Call]", sequence.queue)
             is_over = bool(sequence.ending or job.ends_sequence)
             if not is_over and all(each.may_be_handed_over and not each.sends for each in waiting):
                 to = self._moving[sequence.id]
@@ -328,9 +316,9 @@ class Dispatcher(ReaderEvents):
                 for each in waiting:
                     to.take_over(each, by=None)
 
-    def _postpone(self, job: InferenceJob, now: float) -> bool:
+    def _postpone(self, job: Call, now: float) -> bool:
         """Have a job sent again whose sequence another server holds; return False if that took too long."""
-        if job.parts is None:
+        if job.ended:
             return False
         if job.held_since is None:
             job.held_since = now
@@ -352,7 +340,7 @@ class Dispatcher(ReaderEvents):
         for sequence_id in sequence_ids:
             self._pass(partial(self.scheduler.let_go, sequence_id))
 
-    def _close_ended(self, job: InferenceJob, news: SequenceNews, now: float, *, more: bool) -> None:
+    def _close_ended(self, job: Call, news: SequenceNews, now: float, *, more: bool) -> None:
         """End what the handler ends; the sequence of the job ends with its last part."""
         for sequence_id in news.ended:
             if more and job.sequence_id == sequence_id:
@@ -362,8 +350,8 @@ class Dispatcher(ReaderEvents):
 
     def taken(self, worker: Worker, job_id: str, count: int) -> None:
         """Note that the model has taken further inputs of a job."""
-        if (job := self.jobs_of(worker).get(job_id)) is not None and job.parts is not None and job.parts.inputs:
-            job.parts.inputs.taken(count)
+        if (job := self.jobs_of(worker).get(job_id)) is not None and not job.ended and job.inputs:
+            job.inputs.taken(count)
 
     def cancel(self, job: Job, cause: Cause) -> None:
         """End a job for this cause and have its worker drop it; does nothing when the job has its outcome already."""
@@ -387,8 +375,8 @@ class Dispatcher(ReaderEvents):
         jobs = [*self.jobs_of(worker).values()]
         lost = LostRequests(worker.id, jobs)
         for job in jobs:
-            if job.parts is not None:
-                job.parts.lost_with(worker.ended)
+            if not job.ended:
+                job.lost_with(worker.ended)
         effects = self.scheduler.worker_lost(worker.id, worker.loss_cause, now)
         lost.log()
         del self._workers[worker.id]
@@ -472,7 +460,7 @@ class Dispatcher(ReaderEvents):
     def _send(self, effect: Send | SendAhead) -> None:
         """Send a batch. If that fails, its jobs get an error as their answer."""
         worker = self._workers[effect.worker_id]
-        jobs: Sequence[InferenceJob] = effect.jobs
+        jobs: Sequence[Call] = effect.jobs
         try:
             if isinstance(effect, Send):
                 worker.send(jobs, self._moment_of)
@@ -487,7 +475,7 @@ class Dispatcher(ReaderEvents):
     def _begin(self, effect: Send | Begin, now: float) -> None:
         """A worker begins a batch."""
         worker = self._workers.get(effect.worker_id)
-        jobs: Sequence[InferenceJob] = effect.jobs
+        jobs: Sequence[Call] = effect.jobs
         if worker is None:  # it was lost after it had begun what it was sent ahead
             return
         worker.begin(jobs, self._clock.now())
@@ -495,16 +483,16 @@ class Dispatcher(ReaderEvents):
         for job in jobs:
             if job.refusal is not None:  # not at once: the scheduler's effects are still being performed
                 asyncio.get_running_loop().call_soon(self._refuse, job, job.refusal, worker)
-            if job.parts is not None and job.parts.inputs is not None:
-                for given in job.parts.inputs.take_held():
+            if job.inputs is not None and not job.ended:
+                for given in job.inputs.take_held():
                     worker.send_input(job.id, given)
 
-    def _refuse(self, job: InferenceJob, refusal: Part, worker: Worker) -> None:
+    def _refuse(self, job: Call, refusal: Part, worker: Worker) -> None:
         """Answer a job in place of its worker, unless that was lost meanwhile."""
         if job.id in self.jobs_of(worker):
             self.results(worker, (refusal,), 0.0, self._clock.now())
 
-    def _pass_on(self, job: InferenceJob, given: Input) -> bool:
+    def _pass_on(self, job: Call, given: Input) -> bool:
         """Send a further input of a job to its worker, if it has one yet."""
         worker = self._workers.get(job.worker_id)
         if worker is None or job.id not in self.jobs_of(worker):
@@ -512,36 +500,36 @@ class Dispatcher(ReaderEvents):
         worker.send_input(job.id, given)
         return True
 
-    def _end(self, job: InferenceJob, outcome: Part | Cause, now: float) -> None:
+    def _end(self, job: Call, outcome: Part | Cause, now: float) -> None:
         """End a job: deliver its outcome, and count and trace it. What was delivered before stays readable.
 
         The scheduler has ended the job as well, or is told in the same turn of the event loop. Raises RuntimeError: the
         job has an outcome already, which is a defect of the caller.
         """
-        parts, job.parts = job.parts, None
-        if parts is None:
+        if job.ended:
             raise RuntimeError(f"job {job.id} has an outcome already; this would be another: {outcome!r}")
         try:
-            self._record(job, outcome, parts.trace_id or "", now)
+            self._record(job, outcome, now)
         finally:
-            if parts.inputs is not None:
-                parts.inputs.end()
+            job.on_end = job.on_part = None  # they may hold the job
+            if job.inputs is not None:
+                job.inputs.end()
                 job.heard_at = self._clock.now()  # from now on the watchdog times the worker until its last part
             if isinstance(outcome, Part):
-                parts.deliver(outcome)
+                job.deliver(outcome)
             else:
-                job.drop_body()
-                parts.fail(outcome)
+                job.body = None  # its worker may be busy with it for long
+                job.fail(outcome)
             self._caught_up(job)
 
-    def _record(self, job: InferenceJob, outcome: Part | Cause, trace_id: str, now: float) -> None:
+    def _record(self, job: Call, outcome: Part | Cause, now: float) -> None:
         """Count and trace a job that ends."""
         told = outcome.status if isinstance(outcome, Part) else outcome
         failed = not isinstance(outcome, Part) or outcome.error is not None
         size = outcome.news.state_size if isinstance(outcome, Part) and outcome.news is not None else 0
         record = JobRecord(
-            *(time.time(), job.submitted_at, job.sent_at, now, job.request.by_default, job.request.via, told, failed),
-            *(job.id, job.request.headers, trace_id, job.sequence_id or "", job.worker_id, size),
+            *(time.time(), job.submitted_at, job.sent_at, now, job.by_default, job.via, told, failed),
+            *(job.id, job.headers, job.trace_id or "", job.sequence_id or "", job.worker_id, size),
             job.opens,
         )
         self.metrics.ended(record)
@@ -573,22 +561,21 @@ class Dispatcher(ReaderEvents):
 
     # What the readers of responses tell: a worker is slowed down to their pace.
 
-    def gave_up(self, parts: Parts) -> None:
+    def gave_up(self, call: Call) -> None:
         """Cancel a job whose reader is gone."""
-        if (job := self._jobs.get(parts.job_id)) is not None:
-            self.cancel(job, Cause.cancelled)
+        self.cancel(call, Cause.cancelled)
 
-    def was_read(self, parts: Parts) -> None:
+    def was_read(self, call: Call) -> None:
         """A reader that was behind has taken a part."""
-        if parts.buffered_bytes < self._stream_buffer_size and (job := self._jobs.get(parts.job_id)) is not None:
-            self._caught_up(job)
+        if call.buffered_bytes < self._stream_buffer_size and call.id in self._jobs:
+            self._caught_up(call)
 
-    def _fell_behind(self, job: InferenceJob, parts: Parts, worker: Worker) -> None:
+    def _fell_behind(self, job: Call, worker: Worker) -> None:
         """Slow the worker down to the pace of its readers, or give one reader up if others need the worker."""
-        limit, others = self._stream_buffer_size, (other.parts for other in self.jobs_of(worker).values())
-        if all(other is None or other.buffered_bytes > limit for other in others):
+        limit, others = self._stream_buffer_size, self.jobs_of(worker).values()
+        if all(other.ended or other.buffered_bytes > limit for other in others):
             worker.pause()
-        elif parts.buffered_bytes > limit * _GIVE_UP_FACTOR:
+        elif job.buffered_bytes > limit * _GIVE_UP_FACTOR:
             logger.warning("Request %s is given up: its client reads too slowly", job.id)
             self.cancel(job, Cause.cancelled)
 

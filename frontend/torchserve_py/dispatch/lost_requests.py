@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-from torchserve_py.jobs.inference_job import InferenceJob
+from torchserve_py.jobs.call import Call
 from torchserve_py.scheduling.job import CANCELLED, DONE
 from torchserve_py.scheduling.lost_jobs import MOST_RUNS
 
@@ -18,7 +18,7 @@ _DIGEST: Final = 16
 class LostRequests:
     """The jobs of one worker; made before the scheduler decides what becomes of them."""
 
-    def __init__(self, worker_id: str, jobs: Sequence[InferenceJob]) -> None:
+    def __init__(self, worker_id: str, jobs: Sequence[Call]) -> None:
         self._worker_id = worker_id
         self._jobs = [job for job in jobs if job.state is not CANCELLED and not job.asks_after]
 
@@ -34,9 +34,9 @@ class LostRequests:
             logger.warning("Worker %s is gone; requests that it had and that run once more: %d", self._worker_id, again)
 
 
-def _described(job: InferenceJob) -> str:
+def _described(job: Call) -> str:
     """Return what names a request in other logs: its sequence and step, and the digest of its body."""
-    pieces = _pieces(job.request.body)
+    pieces = _pieces(job.body)
     digest = sha256()
     for piece in pieces:
         digest.update(piece)

@@ -18,7 +18,7 @@ from typing import Final
 from torchserve_py.doors.binding import bind, http_addresses
 from torchserve_py.doors.description_door import DescriptionDoor
 from torchserve_py.doors.failures import DoorError, too_many_connections
-from torchserve_py.doors.http_call import Application
+from torchserve_py.doors.http_request import Application
 from torchserve_py.doors.predictions import InferenceDoor
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import ANY_PATH, DoorContext, PathValues, Reply, Route

@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from torchserve_py.doors.exchange import HttpExchange, TorchServeDialect
+from torchserve_py.doors.client_call import HttpCall, TorchServeDialect
 from torchserve_py.doors.openapi import BINARY, Operation, document
 from torchserve_py.doors.requests import content_type_of, priority_of, seconds_left
 from torchserve_py.doors.responses import json_answer
 from torchserve_py.doors.routing import Door, DoorContext, PathValues, PredictPath, Reply, Route
 from torchserve_py.doors.sequences import SequenceHeaders
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.call import SequenceRequest
 from torchserve_py.serving.serving import Serving
 from torchserve_py.transport.http1.request import Request
 
@@ -108,12 +108,12 @@ class InferenceDoor(Door):
         content_type = content_type_of(request)
         priority = priority_of(request)
 
-        def submit(body: bytes) -> HttpExchange:
+        def submit(body: bytes) -> HttpCall:
             row: Any = body
             if parameters:
                 row = [*((key, None, value) for key, value in parameters), (None, content_type, body)]
             headers = request.raw_headers + server_headers
-            inference = InferenceRequest(
+            call = HttpCall(
                 headers if sequence is None else headers + sequence.headers,
                 row,
                 None if parameters else content_type,
@@ -122,7 +122,7 @@ class InferenceDoor(Door):
                 priority=priority,
                 answer_in=seconds_left(request),
             )
-            return self.context.submit(request, dialect, model, inference, version)
+            return self.context.submit(request, call, dialect, model, version)
 
         return submit if body is None else submit(body)
 

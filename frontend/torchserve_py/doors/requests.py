@@ -5,8 +5,8 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from torchserve_py.bounded_json import MAX_PARSED, UnreadableJson, read_member
+from torchserve_py.doors.client_call import HttpCall
 from torchserve_py.doors.failures import DoorError, bad_request, unsupported_encoding
-from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.transport import admission, decompression
 from torchserve_py.transport.http1.errors import BodyTooLarge
 from torchserve_py.transport.http1.request import Request
@@ -118,14 +118,14 @@ def seconds_left(request: Request) -> float | None:
     return None
 
 
-def inference_of(
+def call_of(
     request: Request, body: bytes, headers: tuple[tuple[str, str], ...] = (), protocol: str | None = None
-) -> InferenceRequest:
-    """Return what a request asks of the default version of a model; ``headers`` are told the model's code as well.
+) -> HttpCall:
+    """Return a request as a call of the default version of a model; ``headers`` are told the model's code as well.
 
     Raises DoorError: the header for the priority or for the time limit is invalid.
     """
-    return InferenceRequest(
+    return HttpCall(
         request.raw_headers + headers,
         body,
         request.headers.get("Content-Type"),

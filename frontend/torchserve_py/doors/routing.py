@@ -14,16 +14,15 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
+from torchserve_py.doors.client_call import TORCHSERVE_DIALECT, HttpCall, HttpDialect
 from torchserve_py.doors.connection_counts import ConnectionCounts
 from torchserve_py.doors.credentials import Credential
-from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpDialect, HttpExchange
 from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.openapi import Operation
 from torchserve_py.doors.path_templates import PathTemplate, read_template
 from torchserve_py.doors.requests import client_of, split_path
 from torchserve_py.doors.responses import AlreadySent, Answer, Responses
 from torchserve_py.doors.token_authorization import Authorization, TokenType
-from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.jobs.job_observer import Account
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.serving.serving import ServedModel, Serving
@@ -50,7 +49,7 @@ PathValues = Mapping[str, str]
 AfterBody: TypeAlias = "Callable[[bytes], Reply | None]"
 
 #: An answer to be sent, one that was sent, a job, what needs the body, or a coroutine (run in a task) with a reply.
-Reply: TypeAlias = "Answer | AlreadySent | HttpExchange | AfterBody | Coroutine[Any, Any, Reply | None]"
+Reply: TypeAlias = "Answer | AlreadySent | HttpCall | AfterBody | Coroutine[Any, Any, Reply | None]"
 
 #: Gets the request, whose body may still arrive, and the parameters of its path. Where a handler, or what follows it,
 #: returns None, it passes the request on to the next route of the path.
@@ -170,14 +169,14 @@ class DoorContext:
     def submit(
         self,
         request: Request,
+        call: HttpCall,
         dialect: HttpDialect,
         model: ServedModel,
-        inference: InferenceRequest,
         version: str | None = None,
         *,
         events: bool = False,
-    ) -> HttpExchange:
-        """Make a job of a request to a model.
+    ) -> HttpCall:
+        """Submit the call of a model that a request is; return the call.
 
         Args:
             version: The version that the client named.
@@ -185,14 +184,14 @@ class DoorContext:
 
         Raises DoorError: the request's key is not for this model.
         """
-        inference.account = self.account(request, model.name)
-        inference.client = client_of(request)
-        inference.request_line = request.method, request.target, request.route
-        parts = self.serving.submit(model, inference)
-        exchange = HttpExchange(dialect, model, model.name, inference.sequence, parts, version, request, self.responses)
-        if events:
-            exchange.comment_interval = self.settings.event_comment_interval
-        return exchange
+        if self.tokens is not None:
+            call.account = self.account(request, model.name)
+        call.client = client_of(request)
+        call.request_line = request.method, request.target, request.route
+        comments = self.settings.event_comment_interval if events else 0
+        call.received(request, self.responses, dialect, model, model.name, version, comments)
+        self.serving.submit(model, call)
+        return call
 
     def account(self, request: Request, model: str) -> Account | None:
         """Return the account to which a request to a model, or a workflow, is charged, if it is to one.

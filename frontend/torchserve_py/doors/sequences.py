@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.doors.failures import DoorError, Failure, bad_request
-from torchserve_py.jobs.inference_request import SequenceRequest
+from torchserve_py.jobs.call import SequenceRequest
 from torchserve_py.settings.table import Settings
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR, SEQUENCE_TOKEN, STEP_NUMBER
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 
 
 class ModelCall(NamedTuple):
@@ -27,12 +26,13 @@ class CallOutcome(NamedTuple):
     error: str | None = None
 
 
-@dataclass(slots=True)
-class CalledRequest(InferenceRequest):
-    """The request that a call becomes; ``depth`` counts the calls from a client's request to it."""
+class NestedCall(Call):
+    """What becomes of it; ``depth`` counts the calls from a client's request to it."""
 
-    depth: int = 1
+    __slots__ = ("depth",)
+
+    depth: int
 
 
 #: Runs a call for the request in which a model makes it; cancelling that gives it up. Raises nothing.
-CallModel: TypeAlias = Callable[[InferenceRequest, ModelCall], Awaitable[CallOutcome]]
+CallModel: TypeAlias = Callable[[Call, ModelCall], Awaitable[CallOutcome]]

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.parts import Exceeded, Part
 from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
@@ -48,8 +48,8 @@ class JobObserver(Protocol):
         """
         ...
 
-    def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob | None:
-        """Note that a request becomes a job of this version of a model; return None not to follow the job."""
+    def begin(self, call: Call, model: str, version: str) -> ObservedJob | None:
+        """Note that a call is submitted to this version of a model; return None not to follow it."""
         ...
 
 
@@ -64,5 +64,5 @@ class Account(Protocol):
     def weight(self) -> float:
         """How many turns it has while one with 1 has one, where requests of several clients wait."""
 
-    def begin(self, request: InferenceRequest, model: str, is_open: Callable[[str], bool]) -> Exceeded | ObservedJob:
-        """Follow a request to a model, or return why it may not run; ``is_open`` tells whether a sequence is open."""
+    def begin(self, call: Call, model: str, is_open: Callable[[str], bool]) -> Exceeded | ObservedJob:
+        """Follow a call of a model, or return why it may not run; ``is_open`` tells whether a sequence is open."""

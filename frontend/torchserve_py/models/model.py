@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from torchserve_py.archive.contracts import known_contracts
 from torchserve_py.dispatch.dispatcher import Dispatcher
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.job_observer import Account, JobObserver, ObservedJob
-from torchserve_py.jobs.parts import Exceeded, Part, Parts
+from torchserve_py.jobs.parts import Exceeded, Part
 from torchserve_py.metrics.instruments import Histogram
 from torchserve_py.metrics.model_metrics import JobRecord, ModelMetrics
 from torchserve_py.plans.plan import Plan
@@ -97,36 +96,37 @@ class Model:
         self._room = room
         if room is not None:
             room.add(self)
-        #: Admits one inference request; a refusal is raised by the first `Parts.next` of the response.
-        self.submit: Callable[[InferenceRequest], Parts] = dispatcher.submit
+        #: Admits one call; a refusal is raised by the first `Call.next`.
+        self.submit: Callable[[Call], None] = dispatcher.submit
         self._observers = observers
         if observers:
             self.submit = self._submit_observed
 
-    def submit_for(self, account: Account, request: InferenceRequest) -> Parts:
-        """Admit a request of a client with an account, unless that does not allow it."""
-        begun = account.begin(request, self.name, self._has_open)
+    def submit_for(self, account: Account, call: Call) -> None:
+        """Admit a call of a client with an account, unless that does not allow it."""
+        begun = account.begin(call, self.name, self._has_open)
         if isinstance(begun, Exceeded):
-            parts = self._submit_observed(request, refusal=begun.cause)
-            parts.exceeded = begun
-            return parts
-        return self._submit_observed(request, begun)
+            call.exceeded = begun
+            self._submit_observed(call, refusal=begun.cause)
+        else:
+            self._submit_observed(call, begun)
 
     def _has_open(self, sequence_id: str) -> bool:
         return self.dispatcher.scheduler.sequence(sequence_id) is not None
 
-    def _submit_observed(
-        self, request: InferenceRequest, by_account: ObservedJob | None = None, refusal: Cause | None = None
-    ) -> Parts:
-        """Admit a request, or refuse it, and tell observers of its begin and end."""
+    def _submit_observed(self, call: Call, by_account: ObservedJob | None = None, refusal: Cause | None = None) -> None:
+        """Admit a call, or refuse it, and tell observers of its begin and end."""
         observed = [] if by_account is None else [by_account]
         for observer in self._observers:
-            if (begun := observer.begin(request, self.name, self.version)) is not None:
+            if (begun := observer.begin(call, self.name, self.version)) is not None:
                 observed.append(begun)
-                request = replace(request, headers=begun.headers)
-        if not observed:
-            return self.dispatcher.submit(request, None, refusal)
+                call.headers = begun.headers
+                call.trace_id = call.trace_id or begun.trace_id
+        if observed:
+            self._let_follow(call, observed)
+        self.dispatcher.submit(call, refusal)
 
+    def _let_follow(self, call: Call, observed: Sequence[ObservedJob]) -> None:
         def end(record: JobRecord, last: Part | None) -> None:
             for each in observed:
                 each.end(record, last)
@@ -135,10 +135,9 @@ class Model:
             for tell in tell_part:
                 tell(arrived)
 
-        tell_part = [each.part for each in observed if each.part is not None]
-        parts = self.dispatcher.submit(request, end, refusal, part if tell_part else None)
-        parts.trace_id = next((each.trace_id for each in observed if each.trace_id is not None), None)
-        return parts
+        call.on_end = end
+        if tell_part := [each.part for each in observed if each.part is not None]:
+            call.on_part = part
 
     def continues(self, other: Model) -> bool:
         """Whether this version continues another one's stored sequences: it migrates them, or see `stateVersion`."""

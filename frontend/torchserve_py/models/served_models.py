@@ -11,9 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from torchserve_py.jobs.inference_job import refused
-from torchserve_py.jobs.inference_request import VERSION_HEADER, InferenceRequest
-from torchserve_py.jobs.parts import Parts
+from torchserve_py.jobs.call import VERSION_HEADER, Call
 from torchserve_py.models.model import Model
 from torchserve_py.models.traffic import Traffic
 from torchserve_py.scheduling.effects import Cause
@@ -95,21 +93,21 @@ class Versions:
                 return model
         return None
 
-    def choose_for(self, request: InferenceRequest, sequence_id: str, model: Model) -> Model | None:
-        """Return the version that runs a request of a sequence, which was meant for ``model``.
+    def choose_for(self, call: Call, sequence_id: str, model: Model) -> Model | None:
+        """Return the version that runs a call of a sequence, which was meant for ``model``.
 
         A sequence stays with the version that has it open, unless the other one continues its stored sequences. None:
-        the request names another version.
+        the client names another version.
         """
         owner = self.running(sequence_id)
         if owner is None:
-            return self.default if request.by_default and model in self.leaving else model
+            return self.default if call.by_default and model in self.leaving else model
         if owner is model:
             return model
         may_move = model not in self.leaving and model.continues(owner)
         if may_move and owner.dispatcher.move(sequence_id, model.dispatcher):
             return model
-        return owner if request.by_default else None
+        return owner if call.by_default else None
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:
@@ -220,27 +218,31 @@ class ServedModels:
             raise ModelNotFound(name)
         return [model.served for model in self._names[name].models.values()]
 
-    def submit(self, model: ServedModel, request: InferenceRequest) -> Parts:
+    def submit(self, model: ServedModel, call: Call) -> None:
         live = self._live.get(model.id)
         if live is None:
-            return refused(Cause.unregistered)
-        if request.by_default:
-            if named := header_among(request.headers, VERSION_HEADER):
-                live, request.by_default = self.find(model.name, named), False
+            call.fail(Cause.unregistered)
+            return
+        if call.by_default:
+            if named := header_among(call.headers, VERSION_HEADER):
+                live, call.by_default = self.find(model.name, named), False
                 if live.served.kind != model.kind:
                     raise BadParameter(f"Version {named} of {model.name} takes other requests: name it in the path.")
             elif self._traffic and (traffic := self._traffic.get(model.name)) is not None:
-                live = self.find(model.name, traffic.version_for(request, self.sticky_by))
-        if request.sequence is not None and (versions := self._names.get(model.name)) and len(versions.models) > 1:
-            live = versions.choose_for(request, request.sequence.id, live)
+                live = self.find(model.name, traffic.version_for(call, self.sticky_by))
+        if call.sequence is not None and (versions := self._names.get(model.name)) and len(versions.models) > 1:
+            live = versions.choose_for(call, call.sequence.id, live)
             if live is None:
-                return refused(Cause.sequence_moved)
-        parts = live.submit(request) if request.account is None else live.submit_for(request.account, request)
+                call.fail(Cause.sequence_moved)
+                return
         if live.served is not model:
-            parts.version = live.version
+            call.other_version = live.version
+        if call.account is None:
+            live.submit(call)
+        else:
+            live.submit_for(call.account, call)
         if self._watchers and (watcher := self._watchers.get(model.name)) is not None:
-            watcher(live.served, request, parts)
-        return parts
+            watcher(live.served, call)
 
     def watch(self, name: str, watcher: Watcher | None) -> None:
         if watcher is None:

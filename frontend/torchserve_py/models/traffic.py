@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import accumulate
 
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.serving.serving import StickyBy
 
 
@@ -18,9 +18,9 @@ class Traffic:
         self._versions = list(weights)
         self._ends = list(accumulate(weights.values()))
 
-    def version_for(self, request: InferenceRequest, sticky_by: StickyBy) -> str:
-        """Return the version that the weights choose for a request."""
-        sticky = sticky_by(request) if request.sequence is None else request.sequence.id
+    def version_for(self, call: Call, sticky_by: StickyBy) -> str:
+        """Return the version that the weights choose for a call."""
+        sticky = sticky_by(call) if call.sequence is None else call.sequence.id
         place = random.random() if sticky is None else self._place_of(sticky)  # noqa: S311 - it is no secret
         return self._versions[bisect(self._ends, place * self._ends[-1])]
 

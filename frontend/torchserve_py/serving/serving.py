@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from torchserve_py.archive.contract import Contract
 from torchserve_py.archive.file_function import FileFunction
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import Parts
+from torchserve_py.jobs.call import Call
 from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage
 from torchserve_py.serving.usage import Usage
 from torchserve_py.settings.model_spec import ModelSpec
@@ -222,10 +221,10 @@ class Awaited(NamedTuple):
 #: Is told of a version before a change of it counts; if it raises, the change is undone.
 Tell: TypeAlias = Callable[[SavedModel], Awaitable[None]]
 
-#: Gets a request that was submitted, the version that has it, and its response, which it must not read.
-Watcher: TypeAlias = Callable[[ServedModel, InferenceRequest, Parts], None]
+#: Gets the version that has a call, and the call, whose answer it must not read.
+Watcher: TypeAlias = Callable[[ServedModel, Call], None]
 
-StickyBy: TypeAlias = Callable[[InferenceRequest], str | None]
+StickyBy: TypeAlias = Callable[[Call], str | None]
 
 
 class Serving(Protocol):
@@ -255,8 +254,8 @@ class Serving(Protocol):
 
     # One model.
 
-    def submit(self, model: ServedModel, request: InferenceRequest) -> Parts:
-        """Admit one inference request, and return its response; a refusal is raised by the first `Parts.next`.
+    def submit(self, model: ServedModel, call: Call) -> None:
+        """Admit a call; a refusal is raised by the first `Call.next`.
 
         A request that names no version, but has the header ``x-model-version``, counts as one that names that version.
         A request of a sequence that belongs to another version of the model here goes to that one, if it names none.

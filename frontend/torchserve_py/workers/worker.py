@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from torchserve_py.background_tasks import in_background
+from torchserve_py.jobs.batch_encoding import encode_batch
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.function_call import CallModel
-from torchserve_py.jobs.inference_job import InferenceJob, encode_batch
 from torchserve_py.jobs.parts import Input, Part, part_of
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.running_time import running_time
@@ -64,10 +65,10 @@ class WorkerEvents(Protocol):
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Take metrics that the handler has emitted."""
 
-    def jobs_of(self, worker: Worker) -> Mapping[str, InferenceJob]:
+    def jobs_of(self, worker: Worker) -> Mapping[str, Call]:
         """Return the jobs that the worker has, by id."""
 
-    def cancel(self, job: InferenceJob, cause: Cause) -> None:
+    def cancel(self, job: Call, cause: Cause) -> None:
         """End a job for this cause, and tell its worker to drop it."""
 
     def set_workers(self, count: int) -> None:
@@ -146,7 +147,7 @@ class Worker:
         self._watcher: asyncio.Task[None] | None = None
 
     @property
-    def in_flight(self) -> Mapping[str, InferenceJob]:
+    def in_flight(self) -> Mapping[str, Call]:
         """The jobs that it has: those that were sent to it and that it has not answered to the end."""
         return self._events.jobs_of(self)
 
@@ -219,13 +220,11 @@ class Worker:
 
     # Work, called by the dispatcher.
 
-    def send(self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> None:
+    def send(self, jobs: Sequence[Call], moment_of: Callable[[float], float] | None) -> None:
         """Send a batch as `encode_batch` encodes it."""
         self._ranks.send_request(encode_batch(jobs, moment_of))
 
-    def send_ahead(
-        self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None, *, joins: bool
-    ) -> None:
+    def send_ahead(self, jobs: Sequence[Call], moment_of: Callable[[float], float] | None, *, joins: bool) -> None:
         """Send a batch as `send` does, to a worker that runs another; until it begins the batch, it can be taken back.
 
         ``joins`` tells whether the jobs belong to the batch that was sent ahead last.
@@ -240,11 +239,11 @@ class Worker:
         """Return how many frames of the batch that was sent ahead last the worker has not begun, and now never will."""
         return 0 if self._tokens is None else self._tokens.take_back()
 
-    def begin(self, jobs: Sequence[InferenceJob], now: float) -> None:
+    def begin(self, jobs: Sequence[Call], now: float) -> None:
         """Time the jobs from now on, by the time in which this process runs."""
         self.sent_at = now
         for job in jobs:
-            if not job.request.more_input:  # it lasts as long as its client likes
+            if not job.open_ended:  # it lasts as long as its client likes
                 job.heard_at = now
         if self.paused:  # what slow readers hold back must not hold back the new jobs
             self.resume()

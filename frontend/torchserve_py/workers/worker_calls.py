@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.function_call import CallModel, CallOutcome, ModelCall
-from torchserve_py.jobs.inference_job import InferenceJob
 from torchserve_py.jobs.parts import Part
 from torchserve_py.metrics.model_metrics import JobRecord
 from ts.protocol import messages
@@ -40,7 +40,7 @@ class WorkerCalls:
         #: The numbers of the open calls of each job that has made one.
         self._of_job: dict[str, set[int]] = {}
 
-    def received(self, message: list[Any], jobs: Mapping[str, InferenceJob]) -> None:
+    def received(self, message: list[Any], jobs: Mapping[str, Call]) -> None:
         """Take a message of the worker, which has these jobs. Raises ValueError: it is malformed."""
         match message:
             case [messages.CALL, str() as job_id, int() as number, *fields] if _are_of_a_call(fields):
@@ -55,10 +55,10 @@ class WorkerCalls:
         for number in list(self._open):
             self._drop(number)
 
-    def _begin(self, job: InferenceJob | None, number: int, call: ModelCall) -> None:
+    def _begin(self, job: Call | None, number: int, call: ModelCall) -> None:
         if number in self._open or len(self._open) >= MAX_OPEN_CALLS:
             raise ValueError(f"call {number} is open already, or one of more than {MAX_OPEN_CALLS}")
-        if job is None or job.parts is None:  # its client has left meanwhile
+        if job is None or job.ended:  # its client has left meanwhile
             self._answer(number, _OVER)
             return
         if job.id not in self._of_job:
@@ -66,7 +66,7 @@ class WorkerCalls:
         self._of_job[job.id].add(number)
         self._open[number] = _OpenCall(job.id, asyncio.create_task(self._run(job, number, call)))
 
-    def _follow(self, job: InferenceJob) -> None:
+    def _follow(self, job: Call) -> None:
         """Let the calls of a job end with it."""
         self._of_job[job.id] = set()
         then = job.on_end
@@ -82,9 +82,9 @@ class WorkerCalls:
 
         job.on_end = end
 
-    async def _run(self, job: InferenceJob, number: int, call: ModelCall) -> None:
+    async def _run(self, job: Call, number: int, call: ModelCall) -> None:
         try:
-            outcome = await self._call(job.request, call)
+            outcome = await self._call(job, call)
         except Exception:
             logger.exception("A call of %s by request %s could not be made", call.function[:80], job.id)
             outcome = _DEFECT

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 from tests.features.grpc.models import registry_of
-from tests.unit.doors.fake_serving import Call, FakeModel
+from tests.unit.doors.fake_serving import FakeModel, Submitted
 
 from torchserve_py.features.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
 from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
@@ -33,20 +33,20 @@ def request(id_: str = "", *, model: str = "noop", raw: bool = False, **paramete
     return message
 
 
-def response(call: Call, text: str = "") -> bytes:
+def response(call: Submitted, text: str = "") -> bytes:
     """What a worker makes of a request: it echoes the id, and says `text` in the version."""
     sent = ModelInferRequest.FromString(call.body)
     return ModelInferResponse(model_name=sent.model_name, id=sent.id, model_version=text).SerializeToString()
 
 
-def respond(call: Call) -> None:
+def respond(call: Submitted) -> None:
     call.part(response(call))
 
 
 def respond_with(*texts: str, end: str | None = None):
     """A model that streams; `end` is what its last part says, None for a last part without a response."""
 
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         for text in texts:
             call.part(response(call, text), more=True)
         call.part(b"" if end is None else response(call, end))

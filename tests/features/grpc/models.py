@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
 from torchserve_py.scheduling.effects import Cause
@@ -15,22 +15,22 @@ def request(
     return PredictionsRequest(model_name=model, model_version=version, input=entries, sequence_id=sequence_id)
 
 
-def data(call: Call) -> bytes:
+def data(call: Submitted) -> bytes:
     """The entry ``data`` of a row."""
     (value,) = (value for name, _, value in call.body if name == "data")
     return bytes(value)
 
 
-def echo(call: Call) -> None:
+def echo(call: Submitted) -> None:
     call.part(data(call))
 
 
-def later(call: Call) -> None:
+def later(call: Submitted) -> None:
     """Answer when the test says so."""
 
 
 def refuse(cause: Cause) -> Any:
-    return lambda call: call.parts.fail(cause)
+    return lambda call: call.fail(cause)
 
 
 def stateful_model(*, queue_size: int = 1, continuous: bool = False, **more: Any) -> FakeModel:

@@ -72,7 +72,7 @@ class Slow(FakeModel):
             await asyncio.sleep(0)
         self.waiting[call.sequence_id] -= 1
         if fails:
-            call.parts.fail(Cause.worker_died)
+            call.fail(Cause.worker_died)
             return
         for _ in range(parts):
             call.part(data(call), more=True)

@@ -5,9 +5,9 @@ import pytest
 from grpc import aio
 from tests.features.grpc.http2.conftest import start
 
-from torchserve_py.features.grpc.http2.call import Limits, Method
 from torchserve_py.features.grpc.http2.grpc_messages import MessageLimit
 from torchserve_py.features.grpc.http2.grpc_server import GrpcServer
+from torchserve_py.features.grpc.http2.rpc import Limits, Method
 from torchserve_py.transport.admission import Admission, ConnectionBudget
 
 CHECK = "/grpc.health.v1.Health/Check"

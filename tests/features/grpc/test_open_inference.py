@@ -8,7 +8,7 @@ import pytest
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.features.grpc.models import refuse, registry_of
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.features.grpc.protos import open_inference_pb2 as messages
 from torchserve_py.features.grpc.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
@@ -25,7 +25,7 @@ def infer_request(model: str = "noop", **more) -> ModelInferRequest:
     return ModelInferRequest(model_name=model, **more)
 
 
-def answer(call: Call) -> None:
+def answer(call: Submitted) -> None:
     """What a worker does: it reads the request, and answers in the same form."""
     request = ModelInferRequest.FromString(call.body)
     response = ModelInferResponse(model_name=request.model_name, id=request.id)
@@ -76,7 +76,7 @@ async def test_a_version_is_found_by_its_name(start):
 
 
 async def test_headers_of_a_last_part_without_a_response_become_trailing_metadata(start):
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         call.part(ModelInferResponse(model_name="noop").SerializeToString(), more=True, headers=[("x-early", "1")])
         call.part(headers=[("x-early", "1"), ("x-late", "2")])
 
@@ -88,7 +88,7 @@ async def test_headers_of_a_last_part_without_a_response_become_trailing_metadat
 
 
 async def test_headers_become_trailing_metadata(start):
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         headers = [("X-Answer", "42"), ("content-type", "application/json"), ("Bad Name", "x"), ("x-bad", "é\n")]
         call.part(ModelInferResponse(model_name="noop").SerializeToString(), headers=headers)
 
@@ -191,7 +191,7 @@ async def test_a_priority_is_how_urgent_a_request_is(start):
 
 @pytest.mark.parametrize("bodies", [[b""], [b"a", b"b"], [b"a", b"b", b""]])
 async def test_other_than_one_response_is_refused(serving, bodies):
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         for number, body in enumerate(bodies, 1):
             call.part(body, more=number < len(bodies))
 
@@ -202,7 +202,7 @@ async def test_other_than_one_response_is_refused(serving, bodies):
 
 
 async def test_one_response_of_a_model_that_streams(serving):
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         call.part(ModelInferResponse(model_name="noop", id="only").SerializeToString(), more=True)
         call.part()
 

@@ -22,7 +22,7 @@ from tests.features.grpc.infer_streams import (
     until,
 )
 from tests.features.grpc.models import later, registry_of, stateful_model
-from tests.unit.doors.fake_serving import Call, FakeModel
+from tests.unit.doors.fake_serving import FakeModel, Submitted
 from tests.unit.doors.fakes import make_settings
 
 from torchserve_py.features.grpc.open_inference_requests import OpenInferenceJobs
@@ -51,7 +51,7 @@ async def test_a_failure_is_told_and_the_call_goes_on(start):
     good, bad, gone = serving.registry.registered
     good.behave = respond
     bad.behave = lambda call: call.part(status=400, error="as it was told")
-    gone.behave = lambda call: call.parts.fail(Cause.worker_died)
+    gone.behave = lambda call: call.fail(Cause.worker_died)
     call = stream(serving, TRITON)
     for id_, model in enumerate(("bad", "other", "gone", "good")):
         await call.write(request(str(id_), model=model))
@@ -201,7 +201,7 @@ async def test_a_client_may_want_an_empty_last_message(start, behave, finals):
 
 
 async def test_responses_before_a_failure_are_sent(start):
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         call.part(response(call, "1"), more=True)
         call.part(status=500, error="as it was told")
 

@@ -293,7 +293,7 @@ async def test_cancelling_the_call_cancels_all_its_jobs(start):
     await until(lambda: len(model.calls) == 4)
     call.cancel()
     await until(lambda: len(gave_up) >= 3)
-    assert set(gave_up) == {each.parts for each in model.calls[1:]}
+    assert set(gave_up) == {each.call for each in model.calls[1:]}
 
 
 async def test_closing_the_doors_ends_a_call_that_waits_for_its_client(start):

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from grpc import StatusCode
 from tests.features.grpc.models import echo, later, refuse, registry_of, request, stateful_model
-from tests.unit.doors.fake_serving import Call, FakeModel
+from tests.unit.doors.fake_serving import FakeModel, Submitted
 
 from torchserve_py.features.grpc.protos import inference_pb2
 from torchserve_py.scheduling.effects import Cause
@@ -61,7 +61,7 @@ async def test_what_a_handler_says_to_http_clients_is_ignored(serving):
 
 
 async def test_parts_are_joined_in_a_unary_answer(serving):
-    def stream(call: Call) -> None:
+    def stream(call: Submitted) -> None:
         for body in (b"one ", b"", b"two "):
             call.part(body, more=True)
         call.part(b"end")
@@ -236,7 +236,7 @@ async def test_requests_of_no_model(serving, method, model, version, description
 
 
 async def test_what_nobody_foresaw_is_an_internal_error(serving, caplog):
-    def break_down(call: Call) -> None:
+    def break_down(call: Submitted) -> None:
         raise ZeroDivisionError("by zero")
 
     serving.registry.model.behave = break_down
@@ -286,7 +286,7 @@ async def test_a_handler_that_does_not_stream_gives_a_stream_of_one(serving):
 
 
 async def test_an_error_inside_a_stream_ends_it(serving):
-    def stream(call: Call) -> None:
+    def stream(call: Submitted) -> None:
         call.part(b"one", more=True)
         call.part(status=503, error="Prediction failed")
 

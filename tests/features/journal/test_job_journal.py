@@ -11,7 +11,7 @@ from torchserve_py.features.journal import journal_thread as thread
 from torchserve_py.features.journal.job_journal import JobJournal
 from torchserve_py.features.journal.journal_files import JournalFiles
 from torchserve_py.features.journal.journal_keys import JournalConfig
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.call import Call, SequenceRequest
 from torchserve_py.jobs.parts import Part
 from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.scheduling.effects import Cause
@@ -32,7 +32,7 @@ class Written:
     ) -> None:
         """Have a job journalled that begins and ends."""
         named = None if sequence is None else SequenceRequest(sequence, True, False, (("id", sequence),))
-        request = InferenceRequest(((b"Authorization", b"Bearer x"), (b"Accept", b"*/*")), body, sequence=named, **more)
+        request = Call(((b"Authorization", b"Bearer x"), (b"Accept", b"*/*")), body, sequence=named, **more)
         observed = self.follower.begin(request, "m", "1.0")
         if observed is None:
             return
@@ -98,7 +98,7 @@ def test_what_the_server_itself_asks_a_model_is_not_written(tmp_path: Path) -> N
 
 def test_what_the_server_tells_a_handler_of_a_step_is_written(tmp_path: Path) -> None:
     told = {"realtime_event": "append", "realtime_rate": "24000", "url_path": "v1/chat/completions"}
-    request = InferenceRequest((*told.items(), ("x-other", "1")), b"")
+    request = Call((*told.items(), ("x-other", "1")), b"")
     journal = Written(tmp_path)
     observed = journal.follower.begin(request, "m", "1.0")
     assert observed is not None

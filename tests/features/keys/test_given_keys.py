@@ -18,7 +18,7 @@ from torchserve_py.features.keys.given_keys import GivenKeys
 from torchserve_py.features.keys.keys_file import KeysFileError, read_keys
 from torchserve_py.features.keys.keys_settings import KeysSettings
 from torchserve_py.features.keys.server_keys import problem_of
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.parts import Exceeded
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.server_settings import server_settings
@@ -140,7 +140,7 @@ def test_what_runs_goes_on_to_count_when_the_file_is_read_again(tmp_path: Path) 
     def begin() -> Cause | None:
         account = keys.admit(INFERENCE, SentKey("a", given=True)).account("m")
         assert account is not None
-        begun = account.begin(InferenceRequest((), b""), "m", lambda sequence_id: True)
+        begun = account.begin(Call((), b""), "m", lambda sequence_id: True)
         return begun.cause if isinstance(begun, Exceeded) else None
 
     file = write(tmp_path / "keys", {"key": "a", "limits": {"requests_at_once": 1}}, {"key": "b"})

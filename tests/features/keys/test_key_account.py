@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from torchserve_py.features.keys.key_account import KeyAccount, KeyUsage, tokens_in
 from torchserve_py.features.keys.keys_file import LimitsEntry
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.call import Call, SequenceRequest
 from torchserve_py.jobs.job_observer import ObservedJob
 from torchserve_py.jobs.parts import Exceeded, Part
 from torchserve_py.metrics.model_metrics import JobRecord
@@ -36,7 +36,7 @@ class Key(KeyAccount):
     def ask(self, sequence: str | None = None, still_open: Collection[str] = ()) -> Cause | None:
         """Begin a request; return why it may not run."""
         named = None if sequence is None else SequenceRequest(sequence, False, False, ())
-        begun = self.begin(InferenceRequest((), b"", sequence=named), "m", still_open.__contains__)
+        begun = self.begin(Call((), b"", sequence=named), "m", still_open.__contains__)
         if isinstance(begun, Exceeded):
             self.told = begun
             return begun.cause
@@ -58,7 +58,7 @@ def test_a_call_that_a_function_makes_is_counted_and_never_refused() -> None:
     key = Key(requests_at_once=1, requests_per_second=2)
     assert key.ask() is None
     for _ in range(3):
-        call = key.begin(InferenceRequest((), b"", via="call"), "m", bool)
+        call = key.begin(Call((), b"", via="call"), "m", bool)
         assert isinstance(call, ObservedJob)
         key.running.append(call)
     assert key.ask() is Cause.too_many_at_once

@@ -25,7 +25,7 @@ from tests.unit.doors.fake_serving import CONFIG, FakeModel, FakeServing
 from tests.unit.doors.fakes import FakeMetrics, make_settings
 
 from torchserve_py.doors import http_listeners
-from torchserve_py.doors.http_call import Application
+from torchserve_py.doors.http_request import Application
 from torchserve_py.doors.routing import ANY_PATH, DoorContext, Route
 from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.grpc import grpc_listeners

@@ -71,7 +71,7 @@ async def test_parts_of_streams_errors_and_answers_come_in_the_order_of_steps(li
         await session.send(body=text)
     await until(lambda: len(model.calls) == 3, "three steps are on their way")
     model.calls[2].part(b"third")
-    model.calls[1].parts.fail(Cause.worker_died)
+    model.calls[1].fail(Cause.worker_died)
     model.calls[0].part(b"one", more=True, headers=[["Content-Type", "text/plain"]])
     model.calls[0].part(b"two")
     got = [await session.receive() for _ in range(4)]
@@ -222,7 +222,7 @@ async def test_steps_behind_a_first_one_that_has_failed_are_gaps_and_the_session
     await until(lambda: len(model.calls) == 3, "three steps are on their way")
     model.calls[0].part(error="no", status=503)
     for call in model.calls[1:]:
-        call.parts.fail(Cause.sequence_unknown)  # nothing has begun that they could continue
+        call.fail(Cause.sequence_unknown)  # nothing has begun that they could continue
     told = [(await session.receive())["error"]["cause"] for _ in range(3)]
     assert told == ["handler_error", "step_gap", "step_gap"]
     model.behave = lambda call: call.part(b"again")
@@ -240,7 +240,7 @@ async def test_the_number_of_a_failed_step_is_used_again(live: Open) -> None:
         await session.send(body=body)
     await until(lambda: len(model.calls) == 3, "two steps are on their way")
     model.calls[1].part(error="no", status=503)
-    model.calls[2].parts.fail(Cause.step_gap)
+    model.calls[2].fail(Cause.step_gap)
     assert [(await session.receive())["error"]["cause"] for _ in range(2)] == ["handler_error", "step_gap"]
     model.behave = lambda call: call.part(b"again")
     await session.send(body="b")
@@ -260,7 +260,7 @@ async def test_the_numbers_of_steps_have_an_end(form: str, live: Open) -> None:
 
 async def test_a_step_of_a_sequence_that_has_ended_is_told_so(live: Open) -> None:
     model = stateful()
-    model.behave = lambda call: call.parts.fail(Cause.sequence_ended)
+    model.behave = lambda call: call.fail(Cause.sequence_ended)
     session = await live(model)
     await session.send(body="a")
     assert (await session.receive())["error"]["cause"] == "sequence_ended"
@@ -270,7 +270,7 @@ async def test_a_step_of_a_sequence_that_has_ended_is_told_so(live: Open) -> Non
 @pytest.mark.parametrize("cause", [Cause.sequence_lost, Cause.sequence_expired])
 async def test_a_sequence_that_is_over_closes_the_session(cause: Cause, live: Open) -> None:
     model = stateful()
-    model.behave = lambda call: call.parts.fail(cause)
+    model.behave = lambda call: call.fail(cause)
     session = await live(model)
     await session.send(body="a")
     answer = await session.receive()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.features.live.conftest import Open, stateful
-from tests.unit.doors.fake_serving import Call
+from tests.unit.doors.fake_serving import Submitted
 from tests.unit.doors.socket_client import until
 
 from torchserve_py.scheduling.effects import Cause
@@ -23,14 +23,14 @@ async def test_stored_steps_go_on_when_their_client_leaves(live: Open) -> None:
     model.calls[0].part(b"two")
     await asyncio.sleep(0.1)
     assert not model.released
-    model.calls[1].parts.fail(Cause.worker_died)
+    model.calls[1].fail(Cause.worker_died)
     await until(lambda: model.released, "the sequence is released once its steps are over")
     assert not model.cancelled.is_set()
 
 
 async def test_a_session_whose_store_does_not_answer_is_to_be_resumed_later(live: Open) -> None:
     model = stateful(is_durable=True)
-    model.behave = lambda call: call.parts.fail(Cause.sequence_moved)
+    model.behave = lambda call: call.fail(Cause.sequence_moved)
     session = await live(model)
     await session.send(resume=session.greeting["resume"], after=2, unanswered=[3, 4])
     answer = await session.receive()
@@ -44,7 +44,7 @@ async def test_a_resumed_client_gets_what_is_kept_of_the_steps_that_may_lack_an_
     model = stateful(is_durable=True)
     session = await live(model)
 
-    def kept(call: Call) -> None:
+    def kept(call: Submitted) -> None:
         number = call.header_dict["ts_request_step"]
         if number == "44":
             call.part(error="too large to be kept", status=500)
@@ -53,7 +53,7 @@ async def test_a_resumed_client_gets_what_is_kept_of_the_steps_that_may_lack_an_
         elif number == "40":
             call.part(number.encode())
         else:
-            call.parts.fail(Cause.not_applied)
+            call.fail(Cause.not_applied)
 
     model.behave = kept
     await session.send(resume="a token", after=40, unanswered=[42, 44, 46, 47])
@@ -72,11 +72,11 @@ async def test_a_client_that_knows_no_answer_is_told_the_last_step(live: Open, u
     model = stateful(is_durable=True)
     session = await live(model)
 
-    def kept(call: Call) -> None:
+    def kept(call: Submitted) -> None:
         if call.header_dict["ts_request_step"] == "1":
             call.part(b"one", last=3)
         else:
-            call.parts.fail(Cause.not_applied)
+            call.fail(Cause.not_applied)
 
     model.behave = kept
     await session.send(resume="a token", after=0, unanswered=unanswered)
@@ -153,7 +153,7 @@ async def test_the_answer_that_a_replaced_session_waited_for_is_read_and_dropped
     second = await live(model)
     await second.send(resume="a token", after=0, unanswered=[1])
     assert (await first.closed())[0] == 4409
-    parts = model.calls[0].parts
+    parts = model.calls[0].call
     model.calls[0].part(b"a part", more=True)
     await until(lambda: not parts.buffered_bytes, "nobody waits for the answer, so it is dropped")
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from tests.features.live.conftest import Open, stateful
-from tests.unit.doors.fake_serving import Call
+from tests.unit.doors.fake_serving import Submitted
 from tests.unit.doors.socket_client import until
 
 from torchserve_py.features.live import socket_session
@@ -32,7 +32,7 @@ async def test_a_client_that_reads_slowly_is_not_given_up(live: Open, monkeypatc
     monkeypatch.setattr(socket_session, "_GIVE_UP_AFTER", 0.3)
     model = stateful()
 
-    def stream(call: Call) -> None:
+    def stream(call: Submitted) -> None:
         for _ in range(40):
             call.part(b"x", more=True)
         call.part(b"y")

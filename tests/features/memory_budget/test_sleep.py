@@ -9,7 +9,7 @@ from tests.features.memory_budget.shared_budget import MB, BudgetOf, RoomWorker,
 from tests.unit.dispatch.shell import stateful
 
 from torchserve_py.features.memory_budget import memory_room as module
-from torchserve_py.jobs.parts import Parts
+from torchserve_py.jobs.call import Call
 
 Make = Callable[..., BudgetOf]
 
@@ -232,7 +232,7 @@ async def test_to_sleep_is_no_use_of_a_model(make: Make) -> None:
     loading.cancel()
 
 
-async def works(model: Sharing) -> tuple[Parts, Parts]:
+async def works(model: Sharing) -> tuple[Call, Call]:
     """Let a model run one request while another one waits; return their answers."""
     assert model.up is not None
     running, queued = model.shell.submit("running"), model.shell.submit("queued")

@@ -1,6 +1,6 @@
 """What models in these tests declare, and how they answer."""
 
-from tests.unit.doors.fake_serving import Call
+from tests.unit.doors.fake_serving import Submitted
 
 from torchserve_py.scheduling.effects import Cause
 
@@ -9,11 +9,11 @@ INPUTS = [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
 
 
 def fails_with(cause: Cause):
-    return lambda call: call.parts.fail(cause)
+    return lambda call: call.fail(cause)
 
 
 def stream_of(*bodies: bytes, error: str | None = None):
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         for body in bodies:
             call.part(body, more=True)
         call.part(error=error, status=200 if error is None else 500)

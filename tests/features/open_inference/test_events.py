@@ -1,7 +1,7 @@
 """Streams of responses are server-sent events."""
 
 from tests.features.open_inference.behaviours import stream_of
-from tests.unit.doors.fake_serving import Call
+from tests.unit.doors.fake_serving import Submitted
 
 from torchserve_py.scheduling.effects import Cause
 
@@ -30,9 +30,9 @@ async def test_an_error_within_a_stream_is_its_last_event(serving):
 
 
 async def test_a_worker_that_dies_within_a_stream_is_its_last_event(serving):
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         call.part(b'{"a":1}', more=True)
-        call.parts.fail(Cause.worker_died)
+        call.fail(Cause.worker_died)
 
     serving.registry.model.behave = behave
     answer = await serving.request("POST", "/v2/models/noop/infer_stream", data=b"x")

@@ -9,7 +9,7 @@ from tests.unit.doors.fakes import make_settings
 from torchserve_py.doors.failures import DoorError
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.features.open_inference.sequence_parameters import sequence_of
-from torchserve_py.jobs.inference_request import SequenceRequest
+from torchserve_py.jobs.call import SequenceRequest
 
 ID = "ts_request_sequence_id"
 START = "ts_request_sequence_start"

@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 from tests.unit.doors.conftest import OpenDoors, Start
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.features.openai.openai_keys import OpenAIKeys
 from torchserve_py.scheduling.effects import Cause
@@ -25,7 +25,7 @@ def model_of(name: str = "llm", *names: str, stateful: bool = False) -> FakeMode
     return model
 
 
-def answer(call: Call) -> None:
+def answer(call: Submitted) -> None:
     """Say which path was asked, and what."""
     asked = json.loads(call.body)
     if asked.get("stream"):
@@ -83,7 +83,7 @@ async def test_a_failure_within_a_stream_is_raised(serving: OpenDoors, client: A
     serving.registry.model.behave = lambda call: call.part(event("Hal"), more=True)
     stream = await client.chat.completions.create(model="llm", messages=[], stream=True)
     assert (await anext(stream)).choices[0].delta.content == "Hal"
-    serving.registry.model.calls[0].parts.fail(Cause.worker_died)
+    serving.registry.model.calls[0].fail(Cause.worker_died)
     with pytest.raises(openai.APIError, match="The worker that ran the request"):
         await anext(stream)
 
@@ -127,7 +127,7 @@ async def test_what_is_refused_looks_as_it_does_at_openai(start: Start) -> None:
         with pytest.raises(openai.NotFoundError, match=r"'ghost' does not exist\. .*: one, two") as unknown:
             await client.completions.create(model="ghost", prompt="")
         assert unknown.value.code == "model_not_found"
-        serving.registry.registered[1].behave = lambda call: call.parts.fail(Cause.queue_full)
+        serving.registry.registered[1].behave = lambda call: call.fail(Cause.queue_full)
         with pytest.raises(openai.InternalServerError) as full:
             await client.completions.create(model="two", prompt="")
         assert (full.value.status_code, full.value.response.headers["retry-after"]) == (503, "1")
@@ -163,7 +163,7 @@ async def test_a_request_to_a_model_with_sequences_belongs_to_one(start: Start) 
 async def test_who_finds_no_room_for_a_sequence_is_told_the_limit(start: Start) -> None:
     model = model_of(stateful=True)
     model.known_sequences = {"ada"}
-    model.behave = lambda call: call.parts.fail(Cause.sequence_capacity)
+    model.behave = lambda call: call.fail(Cause.sequence_capacity)
     async with client_of(await start(FakeServing([model]))) as client:
         with pytest.raises(openai.InternalServerError) as refused:
             await client.completions.create(model="llm", prompt="")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.doors.conftest import OpenDoors, Start
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted
 from tests.unit.doors.socket_client import SocketClient
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -28,11 +28,11 @@ def transcriber(name: str = "ears", window: int = 8, **more: Any) -> FakeModel:
     return model
 
 
-def say(call: Call) -> None:
+def say(call: Submitted) -> None:
     call.part(call.body if kind_of(call) == "append" else b"")
 
 
-def kind_of(call: Call) -> str:
+def kind_of(call: Submitted) -> str:
     return call.header_dict["realtime_event"]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.features.realtime.conftest import TRANSCRIPTION, Open, kind_of, transcriber
-from tests.unit.doors.fake_serving import Call
+from tests.unit.doors.fake_serving import Submitted
 from tests.unit.doors.socket_client import until
 
 from torchserve_py.scheduling.effects import Cause
@@ -52,7 +52,7 @@ async def test_pieces_are_steps_and_answers_are_the_transcript(listen: Open) -> 
 
 
 async def test_what_the_handler_says_to_a_commit_belongs_to_the_transcript(listen: Open) -> None:
-    def conclude(call: Call) -> None:
+    def conclude(call: Submitted) -> None:
         if kind_of(call) == "append":
             call.part(b"wreck ")
         else:
@@ -70,7 +70,7 @@ async def test_what_the_handler_says_to_a_commit_belongs_to_the_transcript(liste
 
 
 async def test_a_handler_may_replace_what_it_has_said(listen: Open) -> None:
-    def revise(call: Call) -> None:
+    def revise(call: Submitted) -> None:
         if kind_of(call) == "append":
             call.part(b"wreck a nice beach")
         else:
@@ -133,13 +133,13 @@ def failing(cause: Cause | None, kind: str) -> Any:
     """Behave so that the second piece, or the first commit, fails."""
     seen: list[str] = []
 
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         seen.append(kind_of(call))
         if seen.count(kind) == (2 if kind == "append" else 1) and seen[-1] == kind:
             if cause is None:
                 call.part(status=500, error="Prediction failed")
             else:
-                call.parts.fail(cause)
+                call.fail(cause)
         else:
             call.part(call.body)
 
@@ -201,7 +201,7 @@ async def test_an_error_status_of_the_handler_is_no_transcript(listen: Open) -> 
 
 
 async def test_a_handler_that_ends_its_sequence_gets_a_new_one(listen: Open) -> None:
-    def end(call: Call) -> None:
+    def end(call: Submitted) -> None:
         ended = [("ts_request_sequence_end", str(call.sequence_id))] if kind_of(call) == "commit" else []
         call.part(b"", headers=ended)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.features.live.conftest import stateful
 from tests.unit.doors.conftest import OpenDoors, Start
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted
 from tests.unit.doors.socket_client import LIMIT, SocketClient, until
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
@@ -28,7 +28,7 @@ async def stream(doors: OpenDoors, query: str = "", **more: Any) -> ClientConnec
 
 
 async def test_parts_come_back_in_the_form_of_their_step(start: Start) -> None:
-    def answer(call: Call) -> None:
+    def answer(call: Submitted) -> None:
         call.part(call.body, more=True)
         call.part(b"\xff")
 
@@ -55,7 +55,7 @@ async def test_each_stream_is_a_sequence_of_its_own(start: Start) -> None:
 
 
 async def test_a_failure_is_a_message_and_the_stream_goes_on(start: Start) -> None:
-    def fail_once(call: Call) -> None:
+    def fail_once(call: Submitted) -> None:
         if len(model.calls) == 1:
             call.part(status=500, error="Prediction failed")
         else:
@@ -79,7 +79,7 @@ async def test_a_failure_is_a_message_and_the_stream_goes_on(start: Start) -> No
 )
 async def test_the_stream_ends_with_its_sequence(start: Start, cause: Cause, code: int) -> None:
     model = at_startup(stateful())
-    model.behave = lambda call: call.parts.fail(cause)
+    model.behave = lambda call: call.fail(cause)
     async with await stream(await start(FakeServing([model]))) as socket:
         await socket.send("1")
         assert (await SocketClient(socket).closed())[0] == code

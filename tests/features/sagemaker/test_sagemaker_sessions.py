@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.unit.doors.conftest import OpenDoors, Start
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.scheduling.effects import Cause
 
@@ -39,10 +39,10 @@ async def test_a_session_that_is_not_used_expires(start: Start) -> None:
 
 
 async def test_a_session_whose_first_request_was_refused_is_still_there(start: Start) -> None:
-    def refuse_once(call: Call) -> None:
+    def refuse_once(call: Submitted) -> None:
         if len(model.calls) == 1:
             model.known_sequences.clear()
-            call.parts.fail(Cause.sequence_capacity)
+            call.fail(Cause.sequence_capacity)
         else:
             call.part(b"ok")
 
@@ -57,7 +57,7 @@ async def test_a_session_whose_first_request_was_refused_is_still_there(start: S
 
 async def test_a_refusal_tells_of_no_new_session(start: Start) -> None:
     model = stateful()
-    model.behave = lambda call: call.parts.fail(Cause.sequence_capacity)
+    model.behave = lambda call: call.fail(Cause.sequence_capacity)
     doors = await start(FakeServing([model]))
     answer = await doors.request("POST", PATH, data=b"x", headers={SESSION: "NEW_SESSION"})
     assert (answer.status, NEW in answer.headers) == (503, False)
@@ -77,7 +77,7 @@ async def test_a_stored_session_whose_last_step_fails_tells_why_and_stays_open(s
     model = stateful()
     model.is_durable = True
     model.known_sequences.add("mine")
-    model.behave = lambda call: call.parts.fail(Cause.sequence_store)
+    model.behave = lambda call: call.fail(Cause.sequence_store)
     doors = await start(FakeServing([model]))
     answer = await doors.request("POST", PATH, data=b'{"requestType": "CLOSE"}', headers={SESSION: "mine"})
     assert (answer.status, answer.headers["ts-error-cause"]) == (503, "sequence_store")

@@ -13,9 +13,9 @@ from tests.features.sequence_steps.stepping import step
 from tests.unit.ts.frontend_stub import Worker
 
 from torchserve_py.dispatch.dispatcher import Dispatcher
-from torchserve_py.jobs.inference_job import InferenceJob, encode_batch
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.jobs.parts import JobFailed, Parts, part_of
+from torchserve_py.jobs.batch_encoding import encode_batch
+from torchserve_py.jobs.call import Call, SequenceRequest
+from torchserve_py.jobs.parts import JobFailed, part_of
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
@@ -38,7 +38,7 @@ class _Process:
         self.ended.set_result("was killed by SIGKILL")
         self._ended: list[EndedSequence] = []
 
-    def send(self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> None:
+    def send(self, jobs: Sequence[Call], moment_of: Callable[[float], float] | None) -> None:
         buffer = FrameBuffer()
         frame = b"".join(encode_batch(jobs, moment_of))
         view = memoryview(frame)
@@ -52,7 +52,7 @@ class _Process:
         for message in buffer.messages():
             self.worker.runtime.admit(decode_infer(*message[1:]))
 
-    def begin(self, jobs: Sequence[InferenceJob], now: float) -> None:
+    def begin(self, jobs: Sequence[Call], now: float) -> None:
         """The watchdog is not part of this."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
@@ -137,18 +137,19 @@ class Served:
         number: int = 0,
         token: str = "",
         **claims: Any,
-    ) -> Parts:
+    ) -> Call:
         """Send a step, and do not wait for its answer."""
         row = step("", sequence_id, body, start=start, end=end, number=number, token=token, **claims)
         return self.submit_row(row, sequence_id, start=start, end=end, number=number, token=token)
 
     def submit_row(
         self, row: Any, sequence_id: str, *, start: bool = False, end: bool = False, number: int = 0, token: str = ""
-    ) -> Parts:
+    ) -> Call:
         """Send a step with the body and the headers of this row."""
         named = SequenceRequest(sequence_id, start, end, (), number or None, token or None)
-        request = InferenceRequest(row.headers, row.body, row.content_type, sequence=named)
-        return self._run(lambda: self.dispatcher.submit(request))
+        call = Call(row.headers, row.body, row.content_type, sequence=named)
+        self._run(lambda: self.dispatcher.submit(call))
+        return call
 
     def step(self) -> None:
         """Let the worker run one step."""
@@ -160,7 +161,7 @@ class Served:
         self.step()
         return self.told(parts)
 
-    def told(self, parts: Parts) -> Any:
+    def told(self, parts: Call) -> Any:
         """Return the whole body of an answer that is there, the cause of a refusal, or the status of another error."""
 
         async def read() -> Any:
@@ -188,7 +189,7 @@ class Served:
 
         return self.loop.run_until_complete(read())
 
-    def part(self, parts: Parts) -> str:
+    def part(self, parts: Call) -> str:
         """Return the next part of an answer."""
 
         async def read() -> str:

@@ -11,9 +11,8 @@ from tests.unit.doors.fake_serving import FakeModel, FakeServing
 
 from torchserve_py.archive.file_function import FileFunction
 from torchserve_py.features.served_functions.function_calls import calls_of
-from torchserve_py.jobs.function_call import CalledRequest, CallOutcome, ModelCall
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.function_call import CallOutcome, ModelCall, NestedCall
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.serving import ServedModel
 
@@ -26,28 +25,28 @@ class Function(FakeModel):
     def __init__(self, name: str, file: str = FILE, *, stateful: bool = False) -> None:
         super().__init__(name, stateful=stateful)
         self.function = FileFunction(file, name)
-        self.requests: list[InferenceRequest] = []
+        self.requests: list[Call] = []
 
     @property
     def served(self) -> ServedModel:
         return replace(super().served, function=self.function)
 
-    def submit(self, request: InferenceRequest) -> Parts:
-        self.requests.append(request)
-        return super().submit(request)
+    def submit(self, call: Call) -> None:
+        self.requests.append(call)
+        super().submit(call)
 
 
 async def called(models: list[FakeModel], name: str = "embed", **request: Any) -> CallOutcome:
     call = ModelCall(name, "text/plain", "*/*", b"hello")
     make = calls_of(FakeServing(models), 10)(FileFunction(FILE, "search"))
-    caller: InferenceRequest = request.pop("caller", InferenceRequest((), b""))
+    caller: Call = request.pop("caller", Call((), b""))
     return await make(caller, call._replace(**request))
 
 
 async def test_a_call_is_a_request_of_the_callers_client() -> None:
     embed = Function("embed")
     headers = [(b"X-Request-ID", b"r1"), (b"Authorization", b"Bearer k"), ("traceparent", "00-1-2-01")]
-    outcome = await called([embed], caller=InferenceRequest(headers, b"", client="key 7", priority=2))
+    outcome = await called([embed], caller=Call(headers, b"", client="key 7", priority=2))
     assert outcome == CallOutcome(200, "", b"hello")
     (request,) = embed.requests
     passed_on = [(b"X-Request-ID", b"r1"), ("traceparent", "00-1-2-01")]
@@ -74,11 +73,11 @@ async def test_only_a_function_of_the_same_file_is_called(models: list[FakeModel
 
 async def test_calls_within_calls_end() -> None:
     embed = Function("embed")
-    request: InferenceRequest = InferenceRequest((), b"")
+    request: Call = Call((), b"")
     for depth in range(1, 17):
         assert (await called([embed], caller=request)).error is None
         request = embed.requests[-1]
-        assert isinstance(request, CalledRequest)
+        assert isinstance(request, NestedCall)
         assert request.depth == depth
     outcome = await called([embed], caller=request)
     assert (outcome.status, len(embed.requests)) == (508, 16)
@@ -98,7 +97,7 @@ async def test_what_a_call_fails_with_is_told() -> None:
     embed.behave = lambda call: call.part(b"no", more=True)
     streamed = await called([embed])
     assert (streamed.status, embed.cancelled.is_set()) == (400, True)
-    embed.behave = lambda call: call.parts.fail(Cause.response_timeout)
+    embed.behave = lambda call: call.fail(Cause.response_timeout)
     late = await called([embed])
     assert (late.status, late.error) == (504, "The model gave no response within 120 s (responseTimeout).")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.unit.doors.conftest import Answer, OpenDoors, Start
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.doors.routing import ANY_METHOD, Route
 from torchserve_py.features.served_functions.own_path import TAKEN, own_path
@@ -107,7 +107,7 @@ async def test_a_missing_key_is_a_problem(start: Start) -> None:
 async def test_a_function_that_fails_is_a_problem(
     start: Start, status: int, message: str, kind: str, told: tuple[int, str, str]
 ) -> None:
-    def fail(call: Call) -> None:
+    def fail(call: Submitted) -> None:
         call.part(status=status, error=message, reason=kind)
 
     model = function()
@@ -127,7 +127,7 @@ async def test_a_model_that_cannot_be_loaded_is_told_with_the_reason_where_only_
         monkeypatch.setenv("TS_DEVELOPMENT", "1")
     model = function()
     model.load_failure = "RuntimeError: weights.pt not found"
-    model.behave = lambda call: call.parts.fail(Cause.no_worker)
+    model.behave = lambda call: call.fail(Cause.no_worker)
     serving = await start(FakeServing([model]))
     answer = await serving.request("POST", "/shout", data=b"hello")
     assert (answer.status, answer.headers["ts-error-cause"]) == (503, "no_worker")
@@ -149,7 +149,7 @@ async def test_a_model_that_cannot_be_loaded_is_told_with_the_reason_where_only_
 
 async def test_who_finds_no_room_for_a_sequence_is_told_the_limit(start: Start) -> None:
     model = FakeModel("count", stateful=True)
-    model.behave = lambda call: call.parts.fail(Cause.sequence_capacity)
+    model.behave = lambda call: call.fail(Cause.sequence_capacity)
     serving = await start(FakeServing([model]))
     answer = await serving.request("POST", "/count", data=b"1")
     assert (answer.status, answer.headers["ts-error-cause"]) == (503, "sequence_capacity")
@@ -162,7 +162,7 @@ async def test_who_finds_no_room_for_a_sequence_is_told_the_limit(start: Start) 
 async def test_what_does_not_fit_the_signature_is_listed_at_the_servers_own_path_only(start: Start) -> None:
     errors = [{"type": "missing", "loc": ["number"], "msg": "Field required"}]
 
-    def refuse(call: Call) -> None:
+    def refuse(call: Submitted) -> None:
         details = json.dumps(errors).encode()
         call.part(details, status=400, error="number: Field required", reason="BadRequestException")
 

@@ -7,7 +7,7 @@ import pytest
 
 from torchserve_py.features.traffic.stickiness import STICKY_BY
 from torchserve_py.features.traffic.traffic_settings import ModelWeights, read_weights
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.job_observer import Account
 from torchserve_py.models.traffic import Traffic
 from torchserve_py.settings.flags import parse_flags
@@ -23,10 +23,10 @@ class Key:
     begin: None = None
 
 
-def request(user: str = "", key: str = "", address: str = "") -> InferenceRequest:
+def request(user: str = "", key: str = "", address: str = "") -> Call:
     headers = [(b"X-User-Id", user.encode())] if user else []
     account: Account | None = Key(key) if key else None  # type: ignore[assignment]
-    return InferenceRequest(headers, b"", by_default=True, client=address, account=account)
+    return Call(headers, b"", by_default=True, client=address, account=account)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def request(user: str = "", key: str = "", address: str = "") -> InferenceReques
         ("client", [request("ada", "", "a"), request("bob", "", "a")], request("ada")),
     ],
 )
-def test_what_requests_have_in_common(kind: str, same: list[InferenceRequest], other: InferenceRequest) -> None:
+def test_what_requests_have_in_common(kind: str, same: list[Call], other: Call) -> None:
     traffic, by = Traffic("m", {"1": 50, "2": 50}), STICKY_BY[kind]
     assert len({traffic.version_for(each, by) for each in same for _ in range(20)}) == 1
     assert {traffic.version_for(other, by) for _ in range(200)} == {"1", "2"}

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from tests.unit.doors.conftest import Answer, OpenDoors, Start
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing, worker_status
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted, worker_status
 
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
@@ -321,7 +321,7 @@ async def test_metrics_that_cannot_be_collected(mine: OpenDoors) -> None:
     ],
 )
 async def test_a_job_without_an_answer(cause: Cause, status: int, code: str, mine: OpenDoors) -> None:
-    mine.registry.model.behave = lambda call: call.parts.fail(cause)
+    mine.registry.model.behave = lambda call: call.fail(cause)
     answer = await mine.request("POST", PREDICT)
     is_error(answer, status, code)
     assert answer.headers["ts-error-cause"] == cause.value
@@ -329,7 +329,7 @@ async def test_a_job_without_an_answer(cause: Cause, status: int, code: str, min
 
 
 async def test_a_full_queue_names_its_limit(mine: OpenDoors) -> None:
-    mine.registry.model.behave = lambda call: call.parts.fail(Cause.queue_full)
+    mine.registry.model.behave = lambda call: call.fail(Cause.queue_full)
     assert "100 requests waiting already (jobQueueSize)" in (await mine.request("POST", PREDICT)).json()["error"]
 
 
@@ -352,7 +352,7 @@ async def test_a_header_that_http_forbids(mine: OpenDoors) -> None:
 
 
 def stream(chunks: Sequence[bytes], *, error: str | None = None) -> Any:
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         call.part(b"", more=True, headers=[["content-type", "application/octet-stream"]])
         for chunk in chunks:
             call.part(chunk, more=True)

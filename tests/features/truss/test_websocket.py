@@ -104,7 +104,7 @@ async def test_an_error_of_the_worker_closes_it(connect: Connect) -> None:
 @pytest.mark.parametrize(("cause", "code"), [(Cause.worker_died, 1011), (Cause.draining, 1012)])
 async def test_the_end_of_the_job_closes_it(cause: Cause, code: int, connect: Connect) -> None:
     talk = await connect()
-    talk.call.parts.fail(cause)
+    talk.call.fail(cause)
     assert (await talk.receive()).data == code
 
 
@@ -185,7 +185,7 @@ async def test_a_refusal_by_the_worker_refuses_the_handshake(serving: OpenDoors,
 async def test_without_room_the_handshake_is_refused(refuse: str, serving: OpenDoors, connect: Connect) -> None:
     model = serving.registry.model
     model.workers = [worker_status(ready=refuse != "loading")]
-    model.behave = lambda call: call.parts.fail(Cause.queue_full)
+    model.behave = lambda call: call.fail(Cause.queue_full)
     with pytest.raises(WSServerHandshakeError) as caught:
         await connect()
     assert caught.value.status == 503
@@ -204,5 +204,5 @@ async def test_a_slow_model_slows_its_client_down(connect: Connect) -> None:
     await talk.inputs(16)
     await talk.client.ping(b"seen")  # behind the frames: it is read once they were
     assert len(talk.model.inputs) == 16
-    talk.call.parts.inputs.taken(16)
+    talk.call.call.inputs.taken(16)
     assert len(await talk.inputs(32)) == 32

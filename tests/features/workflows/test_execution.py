@@ -11,55 +11,55 @@ import pytest
 from torchserve_py.features.workflows.errors import NodeFailed
 from torchserve_py.features.workflows.execution import RunnableNode, execute
 from torchserve_py.features.workflows.spec import Dag, Node, NodeSettings
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import Part, Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import ModelNotFound
 
-REQUEST = InferenceRequest(((b"x-colour", b"red"),), b"in", "text/plain")
+REQUEST = Call(((b"x-colour", b"red"),), b"in", "text/plain")
 
 
 @dataclass
-class Call:
+class Try:
     """One try of a node."""
 
     headers: Sequence[tuple[Any, Any]]
     body: Any
     content_type: str | None
-    parts: Parts
+    call: Call
 
     def answer(self, body: bytes, *, more: bool = False, status: int = 200, error: str | None = None) -> None:
-        self.parts.deliver(Part(self.parts.job_id, more, status, "", [], body, error))
+        self.call.deliver(Part(self.call.id, more, status, "", [], body, error))
 
 
 @dataclass
 class FakeModel:
     """Hands every try to `behave`."""
 
-    behave: Callable[[Call], None]
-    calls: list[Call] = field(default_factory=list)
-    cancelled: list[Parts] = field(default_factory=list)
+    behave: Callable[[Try], None]
+    calls: list[Try] = field(default_factory=list)
+    cancelled: list[Call] = field(default_factory=list)
     submitted: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def submit(self, request: InferenceRequest) -> Parts:
-        call = Call(tuple(request.headers), request.body, request.content_type, Parts("job", None, self))
-        self.calls.append(call)
+    def submit(self, call: Call) -> None:
+        call.belongs_to(self)
+        given = Try(tuple(call.headers), call.body, call.content_type, call)
+        self.calls.append(given)
         self.submitted.set()
-        self.behave(call)
-        return call.parts
+        self.behave(given)
 
-    def was_read(self, parts: Parts) -> None:
+    def was_read(self, parts: Call) -> None:
         pass
 
-    def gave_up(self, parts: Parts) -> None:
+    def gave_up(self, parts: Call) -> None:
         self.cancelled.append(parts)
 
 
 class FakeModels(dict[str, FakeModel]):
     """Looks models up, and submits to them."""
 
-    def submit(self, model: FakeModel, request: InferenceRequest) -> Parts:
-        return model.submit(request)
+    def submit(self, model: FakeModel, call: Call) -> None:
+        model.submit(call)
 
     def get(self, name: str, version: str | None = None) -> FakeModel:  # type: ignore[override]
         if name not in self:
@@ -68,11 +68,11 @@ class FakeModels(dict[str, FakeModel]):
         return self[name]
 
 
-def answering(text: str) -> Callable[[Call], None]:
+def answering(text: str) -> Callable[[Try], None]:
     return lambda call: call.answer(text.encode())
 
 
-def never(call: Call) -> None:
+def never(call: Try) -> None:
     pass
 
 
@@ -142,18 +142,18 @@ async def test_a_node_that_takes_too_long_is_cancelled_and_named() -> None:
     models = FakeModels({"m": FakeModel(never)})
     with pytest.raises(NodeFailed, match=r"^Error executing m: no answer within 10 ms$"):
         await run({"m": []}, models, attempts=2, timeout_ms=10)
-    assert models["m"].cancelled == [call.parts for call in models["m"].calls]
+    assert models["m"].cancelled == [call.call for call in models["m"].calls]
     assert len(models["m"].calls) == 2
 
 
 async def test_the_first_failure_ends_the_rest() -> None:
     models = FakeModels({name: FakeModel(answering("")) for name in ("pre", "after")})
     models["slow"] = FakeModel(never)
-    models["bad"] = FakeModel(lambda call: call.parts.fail(Cause.queue_full))
+    models["bad"] = FakeModel(lambda call: call.call.fail(Cause.queue_full))
     with pytest.raises(NodeFailed) as error:
         await run({"pre": ["slow", "bad"], "slow": ["after"], "bad": ["after"]}, models)
     assert (error.value.node, error.value.cause) == ("bad", Cause.queue_full)
-    assert models["slow"].cancelled == [call.parts for call in models["slow"].calls]
+    assert models["slow"].cancelled == [call.call for call in models["slow"].calls]
     assert models["after"].calls == []
 
 
@@ -177,4 +177,4 @@ async def test_a_client_that_hangs_up_cancels_what_runs() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert models["m"].cancelled == [models["m"].calls[0].parts]
+    assert models["m"].cancelled == [models["m"].calls[0].call]

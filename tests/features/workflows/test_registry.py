@@ -9,10 +9,10 @@ import pytest
 
 from torchserve_py.features.workflows import registry as registry_module
 from torchserve_py.features.workflows.errors import RegistrationFailed, WorkflowConflict, WorkflowNotFound
+from torchserve_py.features.workflows.execution import WorkflowCall
 from torchserve_py.features.workflows.registry import WorkflowRegistry
 from torchserve_py.features.workflows.torch_workflow_archiver import PackOptions, pack
 from torchserve_py.features.workflows.workflow_settings import WorkflowSettings
-from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.serving.errors import ModelNotFound, ShuttingDown
 from torchserve_py.serving.serving import RegisterRequest, RegisterResult
 from torchserve_py.settings.flags import parse_flags
@@ -182,4 +182,4 @@ async def test_nothing_new_is_accepted_while_the_server_drains(registry: Workflo
     await registry.register(RegisterRequest(url="w.war"))
     assert await registry.drain(30)
     with pytest.raises(ShuttingDown):
-        registry.submit(registry.get("w"), InferenceRequest((), b""))
+        registry.submit(registry.get("w"), WorkflowCall((), b""))

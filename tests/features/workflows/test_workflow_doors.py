@@ -55,7 +55,7 @@ async def test_a_client_that_leaves_cancels_the_node_that_runs(serving: OpenDoor
 
 async def test_what_fails_is_told_with_the_cause_of_the_node(serving: OpenDoors) -> None:
     model = serving.registry.model
-    model.behave = lambda call: call.parts.fail(Cause.queue_full)
+    model.behave = lambda call: call.fail(Cause.queue_full)
     answer = await serving.request("POST", "/wfpredict/w", data=b"x")
     assert (answer.status, answer.headers["ts-error-cause"], answer.headers["retry-after"]) == (500, "queue_full", "1")
     assert answer.json()["message"].startswith('Error executing first: Model "noop"')

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from torchserve_py.dispatch.dispatcher import Dispatcher
-from torchserve_py.jobs.inference_job import InferenceJob, encode_batch
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.jobs.parts import Input, JobFailed, Parts, part_of
+from torchserve_py.jobs.batch_encoding import encode_batch
+from torchserve_py.jobs.call import Call, SequenceRequest
+from torchserve_py.jobs.parts import Input, JobFailed, part_of
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import Cause
@@ -42,12 +42,10 @@ class FakeWorker:
         """The jobs that the worker has, as the dispatcher knows them."""
         return set(self.dispatcher.jobs_of(cast("Worker", self)))
 
-    def send(self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None) -> None:
+    def send(self, jobs: Sequence[Call], moment_of: Callable[[float], float] | None) -> None:
         self.batches.append(_sent(jobs))
 
-    def send_ahead(
-        self, jobs: Sequence[InferenceJob], moment_of: Callable[[float], float] | None, *, joins: bool
-    ) -> None:
+    def send_ahead(self, jobs: Sequence[Call], moment_of: Callable[[float], float] | None, *, joins: bool) -> None:
         self.ahead.append(_sent(jobs))
 
     def take_back(self) -> int:
@@ -55,7 +53,7 @@ class FakeWorker:
         self.ahead.clear()
         return not_begun
 
-    def begin(self, jobs: Sequence[InferenceJob], now: float) -> None:
+    def begin(self, jobs: Sequence[Call], now: float) -> None:
         if self.ahead:
             self.batches.append([body for bodies in self.ahead for body in bodies])
             self.ahead.clear()
@@ -76,10 +74,10 @@ class FakeWorker:
         self.paused = False
 
 
-def _sent(jobs: Sequence[InferenceJob]) -> list[str]:
+def _sent(jobs: Sequence[Call]) -> list[str]:
     """Return the bodies that a worker is sent."""
     encode_batch(jobs, None)
-    return [job.request.body for job in jobs if job.refusal is None]
+    return [job.body for job in jobs if job.refusal is None]
 
 
 class Shell:
@@ -106,15 +104,19 @@ class Shell:
 
     def submit(
         self, body: str, sequence_id: str | None = None, *, ends_sequence: bool = False, expires_in: float | None = None
-    ) -> Parts:
+    ) -> Call:
         sequence = None if sequence_id is None else SequenceRequest(sequence_id, False, ends_sequence, ())
-        request = InferenceRequest((), body, "text/plain", sequence=sequence, expires_in=expires_in)
-        return self.dispatcher.submit(request)
+        return self.run(Call((), body, "text/plain", sequence=sequence, expires_in=expires_in))
+
+    def run(self, call: Call) -> Call:
+        """Submit a call, and return it."""
+        self.dispatcher.submit(call)
+        return call
 
     def answer(
-        self, worker: FakeWorker, parts: Parts, body: bytes = b"ok", *, more: bool = False, news: Any = None
+        self, worker: FakeWorker, parts: Call, body: bytes = b"ok", *, more: bool = False, news: Any = None
     ) -> None:
-        self.result(worker, parts.job_id, more, 200, "", [], body, None, news=news)
+        self.result(worker, parts.id, more, 200, "", [], body, None, news=news)
 
     def result(self, worker: FakeWorker, *fields: Any, news: Any = None) -> None:
         """The worker sends one row of these fields."""
@@ -157,7 +159,7 @@ def durable() -> Policy:
     return Policy(batch_size=1, sequences=SequencePolicy(600.0, queue_size=5, max_sequences=10, durable=True))
 
 
-async def cause_of(parts: Parts) -> Cause:
+async def cause_of(parts: Call) -> Cause:
     with pytest.raises(JobFailed) as failed:
         await parts.next()
     return failed.value.cause

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.dispatch.shell import Shell, cause_of, durable, stateful, stateless, told
 from tests.unit.metrics.exposition import exposed
 
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy
 
@@ -19,13 +19,13 @@ async def test_a_job_goes_to_a_worker_and_its_answer_to_its_reader() -> None:
     assert worker.batches == [["hello"]]
     shell.answer(worker, parts, b"hello back")
     part = await parts.next()
-    assert (part.body, part.more, part.job_id) == (b"hello back", False, parts.job_id)
+    assert (part.body, part.more, part.job_id) == (b"hello back", False, parts.id)
     assert not worker.in_flight
 
 
 async def test_job_ids_are_version_4_uuids() -> None:
     shell = Shell(stateless())
-    ids = {shell.submit("x").job_id for _ in range(50)}
+    ids = {shell.submit("x").id for _ in range(50)}
     assert len(ids) == 50
     assert all(len(job_id) == 36 and job_id[14] == "4" and job_id[19] in "89ab" for job_id in ids)
 
@@ -49,10 +49,10 @@ async def test_without_workers_a_job_is_refused() -> None:
 async def test_a_request_that_is_refused_from_the_start_is_counted_and_starts_no_worker() -> None:
     shell, started, ended = Shell(stateless(), workers=0), list[str](), list[object]()
     shell.dispatcher.on_waiting = lambda: started.append("a worker")
-    parts = shell.dispatcher.submit(
-        InferenceRequest((), b""), lambda record, last: ended.append(record.told), Cause.rate_limited
-    )
-    assert await cause_of(parts) is Cause.rate_limited
+    call = Call((), b"")
+    call.on_end = lambda record, last: ended.append(record.told)
+    shell.dispatcher.submit(call, Cause.rate_limited)
+    assert await cause_of(call) is Cause.rate_limited
     assert (started, ended) == ([], [Cause.rate_limited])
 
 
@@ -91,7 +91,7 @@ async def test_jobs_that_have_ended_are_told_with_their_ids() -> None:
     shell.answer(worker, parts)
     shell.metrics.fold()
     shell.metrics.fold()
-    assert told == [("m", "1.0", parts.job_id, "", "", worker.id)]
+    assert told == [("m", "1.0", parts.id, "", "", worker.id)]
 
 
 # Workers that come and go
@@ -128,7 +128,7 @@ async def test_a_result_of_a_job_that_the_worker_does_not_have_is_refused_and_ha
     running, other, waiting = shell.submit("1"), shell.submit("2"), shell.submit("3")
     for absurd in (other, waiting):
         for more in (True, False):
-            with pytest.raises(ValueError, match=f"{absurd.job_id}, which it does not have"):
+            with pytest.raises(ValueError, match=f"{absurd.id}, which it does not have"):
                 shell.answer(one, absurd, b"absurd", more=more)
     shell.lose(one)
     shell.answer(two, other, b"2")
@@ -182,11 +182,11 @@ async def test_a_job_is_timed_once_its_worker_begins() -> None:
     (worker,) = shell.workers
     first, second = shell.submit("a"), shell.submit("b")
     assert worker.ahead == [["b"]]
-    assert worker.in_flight == {first.job_id}
+    assert worker.in_flight == {first.id}
     assert shell.dispatcher.scheduler.queued == 1
     shell.answer(worker, first)
     assert worker.batches == [["a"], ["b"]]
-    assert worker.in_flight == {second.job_id}
+    assert worker.in_flight == {second.id}
     shell.answer(worker, second)
     assert (await second.next()).body == b"ok"
 
@@ -288,7 +288,7 @@ async def test_a_job_whose_client_gives_up_before_it_is_sent_never_is() -> None:
     shell = Shell(stateless())
     (worker,) = shell.workers
     running = shell.submit("1")
-    given_up = shell.dispatcher.submit(InferenceRequest((), "2", answer_in=0.01, expires_in=60.0))
+    given_up = shell.run(Call((), "2", answer_in=0.01, expires_in=60.0))
     assert await cause_of(given_up) is Cause.client_timeout
     shell.answer(worker, running)
     assert worker.batches == [["1"]]
@@ -297,7 +297,7 @@ async def test_a_job_whose_client_gives_up_before_it_is_sent_never_is() -> None:
 async def test_no_answer_is_too_late_where_the_client_decides_how_long_a_job_runs() -> None:
     shell = Shell(stateless())
     for more_input in (False, True):
-        shell.dispatcher.submit(InferenceRequest((), "x", answer_in=60.0, more_input=more_input))
+        shell.dispatcher.submit(Call((), "x", answer_in=60.0, open_ended=more_input))
     first, open_ended = shell.dispatcher.scheduler.jobs.values()
     assert first.answer_by is not None
     assert open_ended.answer_by is None
@@ -348,10 +348,10 @@ async def test_a_job_of_which_nothing_was_heard_is_ended_and_its_mates_go_on() -
     jobs = dict(shell.dispatcher._jobs)
     shell.answer(worker, answered)
     for parts in (silent, answered):
-        shell.dispatcher.cancel(jobs[parts.job_id], Cause.response_timeout)
+        shell.dispatcher.cancel(jobs[parts.id], Cause.response_timeout)
     assert (await answered.next()).body == b"ok"
     assert await cause_of(silent) is Cause.response_timeout
-    assert worker.cancelled == [silent.job_id]
+    assert worker.cancelled == [silent.id]
     shell.answer(worker, mate)
     assert (await mate.next()).body == b"ok"
     shell.answer(worker, silent)
@@ -363,7 +363,7 @@ async def test_jobs_are_counted_by_how_they_ended():
     (worker,) = shell.workers
     answered, refused, given_up = shell.submit("a"), shell.submit("b"), shell.submit("c")
     shell.answer(worker, answered)
-    shell.result(worker, refused.job_id, False, 400, "", [], b"", "no")
+    shell.result(worker, refused.id, False, 400, "", [], b"", "no")
     given_up.cancel()
     shell.dispatcher.metrics.fold()
     outcomes = shell.dispatcher.metrics.outcomes
@@ -378,14 +378,14 @@ async def test_a_sequence_whose_only_step_has_failed_takes_no_room(policy: Polic
     shell = Shell(policy)
     (worker,) = shell.workers
     refused = shell.submit("a", sequence_id="s")
-    shell.result(worker, refused.job_id, False, 400, "", [], b"", "no number")
+    shell.result(worker, refused.id, False, 400, "", [], b"", "no number")
     assert [worker.ended_sequences.get_nowait() for _ in range(worker.ended_sequences.qsize())] == [("s", reason)]
     assert shell.dispatcher.scheduler.open_sequences == 0
     again = shell.submit("b", sequence_id="s")  # it may begin all the same
     shell.answer(worker, again)
     assert (await again.next()).body == b"ok"
     failed = shell.submit("c", sequence_id="s")
-    shell.result(worker, failed.job_id, False, 400, "", [], b"", "no number")
+    shell.result(worker, failed.id, False, 400, "", [], b"", "no number")
     assert worker.ended_sequences.empty(), "an earlier step has succeeded"
     assert shell.dispatcher.scheduler.open_sequences == 1
 
@@ -406,7 +406,7 @@ async def test_a_step_that_the_worker_does_not_apply_fails_with_its_cause(
     shell = Shell(durable() if cause is Cause.sequence_moved else stateful())  # what only memory has does not move
     (worker,) = shell.workers
     parts = shell.submit("a", sequence_id="s")
-    shell.result(worker, parts.job_id, False, 409, "", [], b"", "why", news=told(cause.value))
+    shell.result(worker, parts.id, False, 409, "", [], b"", "why", news=told(cause.value))
     assert await cause_of(parts) is cause
     assert not worker.in_flight
     assert [worker.ended_sequences.get_nowait() for _ in range(worker.ended_sequences.qsize())] == ended
@@ -432,12 +432,12 @@ async def test_a_step_of_a_stored_sequence_that_fails_ends_nothing(news: list[An
     (worker,) = shell.workers
     shell.answer(worker, shell.submit("a", sequence_id="s"))
     last = shell.submit("b", sequence_id="s", ends_sequence=True)
-    shell.result(worker, last.job_id, False, 503, "", [], b"", "why", news=news)
+    shell.result(worker, last.id, False, 503, "", [], b"", "why", news=news)
     assert worker.ended_sequences.empty()
     streamed = shell.submit("c", sequence_id="s")
     shell.answer(worker, streamed, more=True, news=END)
     assert worker.ended_sequences.empty()
-    shell.result(worker, streamed.job_id, False, 503, "", [], b"", "why")
+    shell.result(worker, streamed.id, False, 503, "", [], b"", "why")
     assert worker.ended_sequences.empty()
     streamed = shell.submit("d", sequence_id="s")
     shell.answer(worker, streamed, more=True, news=END)
@@ -456,7 +456,7 @@ async def test_a_stored_sequence_that_ends_in_a_cancelled_stream_ends_if_its_ste
     streamed.cancel()
     shell.answer(worker, streamed, more=True, news=END)
     assert worker.ended_sequences.empty()
-    shell.result(worker, streamed.job_id, False, 200 if error is None else 499, "", [], b"", error)
+    shell.result(worker, streamed.id, False, 200 if error is None else 499, "", [], b"", error)
     assert [worker.ended_sequences.get_nowait() for _ in range(worker.ended_sequences.qsize())] == ended
     following = shell.submit("b", sequence_id="s")
     shell.answer(worker, following)

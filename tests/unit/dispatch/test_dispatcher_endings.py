@@ -6,7 +6,7 @@ import pytest
 from tests.unit.dispatch.shell import Shell, cause_of, stateful, stateless, told
 
 from torchserve_py.dispatch import dispatcher
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.call import Call, SequenceRequest
 from torchserve_py.scheduling.closed import ClosedTokens, Over
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
@@ -170,23 +170,25 @@ async def test_a_token_that_the_worker_made_up_is_known_after_the_end() -> None:
     first = shell.submit("1", "s")
     shell.answer(worker, first, news=told(token="t"))
     shell.dispatcher.close_sequence("s", keep_stored=False)
-    late = InferenceRequest((), "1", "text/plain", sequence=SequenceRequest("s", True, False, (), 1, "t"))
-    assert await cause_of(shell.dispatcher.submit(late)) is Cause.step_applied
+    late = Call((), "1", "text/plain", sequence=SequenceRequest("s", True, False, (), 1, "t"))
+    assert await cause_of(shell.run(late)) is Cause.step_applied
     assert worker.batches == [["1"]]
 
 
 async def test_what_fails_in_the_server_for_one_job_costs_neither_the_worker_nor_other_jobs() -> None:
-    def fail(job_id: str, failed: bool) -> None:
+    def fail(*of_job: object) -> None:
         raise RuntimeError("the span cannot be ended")
 
     shell = Shell(Policy(batch_size=2))
     (worker,) = shell.workers
     occupying = shell.submit("occupying")
-    doomed = shell.dispatcher.submit(InferenceRequest((), "doomed", "text/plain"), fail)
+    doomed = Call((), "doomed", "text/plain")
+    doomed.on_end = fail
+    shell.run(doomed)
     other = shell.submit("other")
     shell.answer(worker, occupying)
     ok = (False, 200, "", [], b"ok", None, None)
-    shell.results(worker, [[parts.job_id, *ok] for parts in (doomed, other)])  # raises nothing
+    shell.results(worker, [[parts.id, *ok] for parts in (doomed, other)])  # raises nothing
     assert [(await parts.next()).body for parts in (doomed, other)] == [b"ok", b"ok"]
     assert not worker.in_flight
 
@@ -202,7 +204,7 @@ async def test_an_effect_that_fails_loses_no_other(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(one, "cancel", fail)
     await shell.dispatcher.close(Cause.unregistered)
-    assert two.cancelled == [running[1].job_id]
+    assert two.cancelled == [running[1].id]
     assert [await cause_of(parts) for parts in (*running, *waiting)] == [Cause.unregistered] * 4
 
 

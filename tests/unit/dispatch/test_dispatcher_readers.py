@@ -22,7 +22,7 @@ async def test_a_running_job_whose_reader_leaves_is_cancelled_and_keeps_its_plac
     left, _next = shell.submit("1"), shell.submit("2")
     left.cancel()
     left.cancel()
-    assert worker.cancelled == [left.job_id]
+    assert worker.cancelled == [left.id]
     assert worker.batches == [["1"]]
     shell.answer(worker, left)
     assert worker.batches == [["1"], ["2"]]
@@ -60,7 +60,7 @@ async def test_a_slow_reader_is_given_up_when_others_need_its_worker() -> None:
         sent += STREAM_BUFFER
         assert not worker.paused
         assert sent <= 10 * STREAM_BUFFER
-    assert worker.cancelled == [slow.job_id]
+    assert worker.cancelled == [slow.id]
     shell.answer(worker, quick)
     assert (await quick.next()).body == b"ok"
     while slow.buffered_bytes:

@@ -5,16 +5,15 @@ from typing import cast
 import pytest
 from tests.unit.dispatch.shell import Shell, cause_of, durable, told
 
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.jobs.parts import Parts
+from torchserve_py.jobs.call import Call, SequenceRequest
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy
 from torchserve_py.workers.worker import Worker
 
 
-def by_default(body: str, sequence: str | None = None, *, named: bool = False) -> InferenceRequest:
+def by_default(body: str, sequence: str | None = None, *, named: bool = False) -> Call:
     about = None if sequence is None else SequenceRequest(sequence, False, False, ())
-    return InferenceRequest((), body, "text/plain", sequence=about, by_default=not named)
+    return Call((), body, "text/plain", sequence=about, by_default=not named)
 
 
 class Versions:
@@ -25,16 +24,14 @@ class Versions:
         self.two.dispatcher.of_version = {"1": self.one.dispatcher}.get
         (self.old,), (self.new,) = self.one.workers, self.two.workers
 
-    def submit(self, body: str, *, by_default: bool = True, more_input: bool = False) -> Parts:
+    def submit(self, body: str, *, by_default: bool = True, more_input: bool = False) -> Call:
         sequence = SequenceRequest("s", False, False, ())
-        request = InferenceRequest(
-            (), body, "text/plain", sequence=sequence, by_default=by_default, more_input=more_input
-        )
-        return self.two.dispatcher.submit(request)
+        call = Call((), body, "text/plain", sequence=sequence, by_default=by_default, open_ended=more_input)
+        return self.two.run(call)
 
-    def refuse(self, parts: Parts, version: str = "1", cause: str = "sequence_moved") -> None:
+    def refuse(self, parts: Call, version: str = "1", cause: str = "sequence_moved") -> None:
         news = told(cause, version=version)
-        self.two.result(self.new, parts.job_id, False, 409, "", [], b"", "why", news=news)
+        self.two.result(self.new, parts.id, False, 409, "", [], b"", "why", news=news)
 
 
 @pytest.fixture
@@ -59,7 +56,7 @@ async def test_a_reader_that_leaves_cancels_the_step_where_it_runs(versions: Ver
     parts = versions.submit("a")
     versions.refuse(parts)
     parts.cancel()
-    assert versions.old.cancelled == [parts.job_id]
+    assert versions.old.cancelled == [parts.id]
     assert versions.new.cancelled == []
 
 
@@ -85,7 +82,7 @@ async def test_a_step_is_handed_over_only_once(versions: Versions) -> None:
     parts = versions.submit("a")
     versions.refuse(parts)
     news = told("sequence_moved", version="2")
-    versions.one.result(versions.old, parts.job_id, False, 409, "", [], b"", "why", news=news)
+    versions.one.result(versions.old, parts.id, False, 409, "", [], b"", "why", news=news)
     assert await cause_of(parts) is Cause.sequence_moved
     assert versions.new.batches == [["a"]]
 
@@ -115,7 +112,7 @@ async def test_its_worker_is_told_that_it_may_have_run(versions: Versions) -> No
     versions.two.lose(versions.new)
     versions.new = versions.two.add_worker("w2")
     versions.refuse(parts)
-    job = versions.one.dispatcher.jobs_of(cast("Worker", versions.old))[parts.job_id]
+    job = versions.one.dispatcher.jobs_of(cast("Worker", versions.old))[parts.id]
     assert job.was_sent_before
 
 
@@ -126,18 +123,16 @@ async def test_what_a_step_is_sent_for_is_not_forgotten(versions: Versions) -> N
     versions.two.lose(versions.new)
     versions.new = versions.two.add_worker("w2")
     versions.refuse(parts)
-    job = versions.one.dispatcher.jobs_of(cast("Worker", versions.old))[parts.job_id]
+    job = versions.one.dispatcher.jobs_of(cast("Worker", versions.old))[parts.id]
     assert job.asks_after == Cause.response_timeout.value
 
 
 class Moving(Versions):
     """The sequence is version 1's, and version 2 continues it."""
 
-    def step(self, body: str, *, by_default: bool = True, ends: bool = False) -> Parts:
-        request = InferenceRequest(
-            (), body, "text/plain", sequence=SequenceRequest("s", False, ends, ()), by_default=by_default
-        )
-        return self.one.dispatcher.submit(request)
+    def step(self, body: str, *, by_default: bool = True, ends: bool = False) -> Call:
+        sequence = SequenceRequest("s", False, ends, ())
+        return self.one.run(Call((), body, "text/plain", sequence=sequence, by_default=by_default))
 
     def move(self) -> bool:
         return self.one.dispatcher.move("s", self.two.dispatcher)
@@ -214,7 +209,7 @@ async def test_what_came_of_migrations_is_counted(moving: Moving) -> None:
     moving.two.answer(moving.new, moving.submit("a"), news=told(migration="migrated"))
     news = told("migration_failed", version="0.9", migration="failed")
     parts = moving.submit("b")
-    moving.two.result(moving.new, parts.job_id, False, 500, "", [], b"", "why", news=news)
+    moving.two.result(moving.new, parts.id, False, 500, "", [], b"", "why", news=news)
     counted = moving.two.dispatcher.metrics.migrations
     assert {each: counter.value for each, counter in counted.items()} == {"migrated": 1, "failed": 1}
 
@@ -222,8 +217,8 @@ async def test_what_came_of_migrations_is_counted(moving: Moving) -> None:
 async def test_what_waits_without_a_worker_goes_to_another_version_unless_it_names_this_one() -> None:
     one, two = Shell(Policy(queue_size=10), workers=0), Shell(Policy(queue_size=10))
     one.dispatcher.set_workers(1)
-    waiting = one.dispatcher.submit(by_default("a"))
-    named = one.dispatcher.submit(by_default("b", named=True))
+    waiting = one.run(by_default("a"))
+    named = one.run(by_default("b", named=True))
     one.dispatcher.hand_over(two.dispatcher)
     (worker,) = two.workers
     assert worker.batches == [["a"]]
@@ -236,12 +231,12 @@ async def test_what_waits_without_a_worker_goes_to_another_version_unless_it_nam
 
 async def test_steps_that_wait_for_a_worker_go_with_their_sequence_in_order(versions: Versions) -> None:
     old, new = versions.one.dispatcher, versions.two.dispatcher
-    running = old.submit(by_default("a", "s"))
-    behind = old.submit(by_default("b", "s"))
+    running = versions.one.run(by_default("a", "s"))
+    behind = versions.one.run(by_default("b", "s"))
     old.hand_over(new)  # the sequence has a worker: its steps stay
     assert versions.new.batches == []
     old.take_out(cast("Worker", versions.old))
-    last = old.submit(by_default("c", "s"))
+    last = versions.one.run(by_default("c", "s"))
     versions.one.answer(versions.old, running)
     assert (await running.next()).body == b"ok"
     old.hand_over(new)

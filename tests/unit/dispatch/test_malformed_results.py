@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from tests.unit.dispatch.shell import FakeWorker, Shell, cause_of, stateful, stateless
 
-from torchserve_py.jobs.parts import JobFailed, Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
 
@@ -29,12 +30,12 @@ async def test_a_malformed_part_of_a_stream_ends_it_and_its_place_is_free_once_t
     (worker,) = shell.workers
     streaming, waiting = shell.submit("1"), shell.submit("2")
     shell.answer(worker, streaming, b"first", more=True)
-    shell.result(worker, streaming.job_id, True, 200, "", [], "a text", None)
+    shell.result(worker, streaming.id, True, 200, "", [], "a text", None)
     assert (await streaming.next()).body == b"first"
     last = await streaming.next()
     assert (last.more, last.status, last.body) == (False, 500, b"")
     assert "the body is of type str" in str(last.error)
-    assert (worker.cancelled, worker.batches) == ([streaming.job_id], [["1"]])
+    assert (worker.cancelled, worker.batches) == ([streaming.id], [["1"]])
     shell.answer(worker, streaming)
     assert worker.batches == [["1"], ["2"]]
     assert not waiting.ended
@@ -45,12 +46,12 @@ async def test_nobody_is_told_that_a_step_does_not_count_whose_result_is_malform
         shell = Shell(make_policy())
         (worker,) = shell.workers
         parts = shell.submit("1", sequence_id="s")
-        shell.result(worker, parts.job_id, more, 200.5, "", [], b"ok", None)
+        shell.result(worker, parts.id, more, 200.5, "", [], b"ok", None)
         if make_policy is durable:
             assert await cause_of(parts) is Cause.outcome_unknown
         else:
             assert "200.5" in str((await parts.next()).error)
-        assert worker.cancelled == ([parts.job_id] if more else [])
+        assert worker.cancelled == ([parts.id] if more else [])
         following = shell.submit("2", sequence_id="s")
         if more:
             shell.answer(worker, parts)
@@ -62,7 +63,7 @@ async def test_what_came_before_a_result_that_is_refused_counts() -> None:
     shell = Shell(Policy(batch_size=2, max_batch_delay=60.0), workers=2)
     one, two = shell.workers
     first, second, others = shell.submit("1"), shell.submit("2"), [shell.submit("3"), shell.submit("4")]
-    rows = [[parts.job_id, False, 200, "", [], b"ok", None, None] for parts in (first, others[0], second)]
+    rows = [[parts.id, False, 200, "", [], b"ok", None, None] for parts in (first, others[0], second)]
     with pytest.raises(ValueError, match="which it does not have"):
         shell.results(one, rows)
     assert (await first.next()).body == b"ok"
@@ -82,7 +83,7 @@ def test_whatever_is_malformed_every_job_has_its_outcome_and_the_workers_serve_o
 
 async def _play(policy: Policy, plan: list[tuple[int, bool, dict[int, Any]]]) -> None:
     shell = Shell(policy, workers=2)
-    jobs: list[Parts] = []
+    jobs: list[Call] = []
     stateful_model = shell.is_stateful
     for pick, more, damage in plan:
         jobs.append(shell.submit("x", f"s{pick % 3}" if stateful_model else None))
@@ -115,7 +116,7 @@ def _answer_each(shell: Shell, worker: FakeWorker) -> None:
         shell.result(worker, job_id, False, 200, "", [], b"ok", None)
 
 
-async def _read(parts: Parts) -> None:
+async def _read(parts: Call) -> None:
     """Read an ended response to its end."""
     try:
         while (await parts.next()).more:

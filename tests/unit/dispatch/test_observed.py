@@ -66,7 +66,7 @@ async def test_failures_are_counted_by_cause() -> None:
     (worker,) = shell.workers
     running, _waiting = shell.submit("running"), shell.submit("waiting")
     assert await cause_of(shell.submit("refused")) is Cause.queue_full
-    shell.result(worker, running.job_id, False, 503, "", [], b"", "ValueError")
+    shell.result(worker, running.id, False, 503, "", [], b"", "ValueError")
     activity = activity_of(shell.dispatcher.metrics, running=1, workers=1, workers_wanted=1, memory=0)
     assert activity.failures == {"queue_full": 1, "handler_error": 1}
     assert (activity.failed, activity.succeeded, activity.batched) == (2, 0, 2)
@@ -79,11 +79,11 @@ async def test_failures_and_parts_of_streams_are_no_executions() -> None:
     answered, failed, streamed = (shell.submit(name) for name in "abc")
     shell.result(worker, next(iter(worker.in_flight)), False, 200, "", [], b"", None)
     rows: list[list[Any]] = [
-        [answered.job_id, False, 200, "", [], b"", None, None],
-        [failed.job_id, False, 400, "", [], b"", "it failed", None],
-        [streamed.job_id, True, 200, "", [], b"", None, None],
+        [answered.id, False, 200, "", [], b"", None, None],
+        [failed.id, False, 400, "", [], b"", "it failed", None],
+        [streamed.id, True, 200, "", [], b"", None, None],
     ]
     shell.results(worker, rows)
-    shell.result(worker, streamed.job_id, True, 200, "", [], b"", None)
+    shell.result(worker, streamed.id, True, 200, "", [], b"", None)
     activity = activity_of(shell.dispatcher.metrics, running=1, workers=1, workers_wanted=1, memory=0)
     assert {size: count for size, (count, _) in activity.executions.items()} == {1: 2}

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.dispatch.shell import FakeWorker, Shell, told
 from tests.unit.scheduling.invariants import validate
 
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
-from torchserve_py.jobs.parts import JobFailed, Part, Parts
+from torchserve_py.jobs.call import Call, SequenceRequest
+from torchserve_py.jobs.parts import JobFailed, Part
 from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import CANCELLED, RUNNING, STREAMING
@@ -55,7 +55,7 @@ class ShellMachine(RuleBasedStateMachine):
         self.policy = replace(self.policy, batch_size=batch_size, max_batch_delay=delay, queue_size=4)
         self.spans = Spans()
         self.now = 0.0
-        self.jobs: list[Parts] = []
+        self.jobs: list[Call] = []
         self.retiring: list[asyncio.Task[None]] = []
         self.worker_number = workers
         self.closed = False
@@ -90,20 +90,21 @@ class ShellMachine(RuleBasedStateMachine):
         body=st.sampled_from(["x", "x", "x", "\udcff"]),
         expires_in=st.sampled_from([None, None, 0.0, 2.0]),
         unbatched=st.sampled_from([False] * 6 + [True]),
-        more_input=st.sampled_from([False, False, True]),
+        open_ended=st.sampled_from([False, False, True]),
     )
-    def submit(self, pick, starts, ends, body, expires_in, unbatched, more_input):
+    def submit(self, pick, starts, ends, body, expires_in, unbatched, open_ended):
         sequence = SequenceRequest(f"s{pick % 4}", starts, ends, ()) if self.policy.sequences else None
-        request = InferenceRequest(
+        call = Call(
             (),
             body,
             "text/plain",
             sequence=None if unbatched else sequence,
             unbatched=unbatched,
-            more_input=more_input,
+            open_ended=open_ended,
             expires_in=expires_in,
         )
-        self.jobs.append(self.do(lambda: self.dispatcher.submit(request, self.spans.ended)))
+        call.on_end = self.spans.ended
+        self.jobs.append(self.do(lambda: self.shell.run(call)))
 
     @precondition(lambda self: self.jobs)
     @rule(pick=picks, leaves=st.booleans())
@@ -153,8 +154,8 @@ class ShellMachine(RuleBasedStateMachine):
         """A row of a job that the worker may not have, or that is over."""
         worker, in_flight = self.of_worker(pick)
         parts = self.jobs[job % len(self.jobs)]
-        row = [parts.job_id, more, 200, "", [], b"absurd", None, None]
-        if parts.job_id in self.dispatcher._jobs and parts.job_id not in in_flight:
+        row = [parts.id, more, 200, "", [], b"absurd", None, None]
+        if parts.id in self.dispatcher._jobs and parts.id not in in_flight:
             with pytest.raises(ValueError, match="which it does not have"):
                 self.do(lambda: self.shell.results(worker, [row]))
         else:
@@ -244,12 +245,12 @@ class ShellMachine(RuleBasedStateMachine):
         validate(self.dispatcher.scheduler, self.now)
         records = self.dispatcher._jobs
         for parts in self.jobs:
-            job = records.get(parts.job_id)
-            assert self.spans.ends[parts.job_id] == (1 if parts.ended else 0)
+            job = records.get(parts.id)
+            assert self.spans.ends[parts.id] == (1 if parts.ended else 0)
             if parts.ended:
-                assert job is None or (job.parts is None and job.state is CANCELLED), f"{job} is over but was kept"
+                assert job is None or job.state is CANCELLED, f"{job} is over but was kept"
             else:
-                assert job is not None and job.parts is parts
+                assert job is parts
         assert not self.closed or not records
         for worker in self.workers:
             held = [
@@ -278,13 +279,13 @@ class ShellMachine(RuleBasedStateMachine):
             self.loop.run_until_complete(task)
         self.loop.close()
 
-    async def read(self, parts: Parts) -> None:
+    async def read(self, parts: Call) -> None:
         """Read what has arrived: it ends in one way, and nothing comes after."""
         while parts._buffer:
             if not (await parts.next()).more:
                 assert not parts._buffer
                 return
-        if parts.job_id in self.spans.failed and parts._failure is not None:
+        if parts.id in self.spans.failed and parts._failure is not None:
             with pytest.raises(JobFailed):
                 await parts.next()
 

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from torchserve_py.archive.contracts import known_contracts
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import Input, Inputs, Part, Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.parts import Input, Inputs, Part
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.model import activity_of
+from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import (
     DefaultVersionInUse,
     DefaultVersionNotFound,
@@ -83,7 +84,7 @@ def worker_status(**changes: Any) -> WorkerStatus:
 
 
 @dataclass
-class Call:
+class Submitted:
     """One submitted request and its response."""
 
     headers: Sequence[tuple[Any, Any]]
@@ -93,7 +94,7 @@ class Call:
     starts_sequence: bool
     ends_sequence: bool
     by_default: bool
-    parts: Parts
+    call: Call
     protocol: str | None = None
     more_input: bool = False
     expires_in: float | None = None
@@ -122,7 +123,11 @@ class Call:
         if last:
             news = (news or SequenceNews())._replace(last=last)
         sent = [list(pair) for pair in headers]
-        self.parts.deliver(Part(self.parts.job_id, more, status, reason, sent, body, error, news))
+        self.call.deliver(Part(self.call.id, more, status, reason, sent, body, error, news))
+
+    def fail(self, cause: Cause) -> None:
+        """End it without an answer."""
+        self.call.fail(cause)
 
     @property
     def header_dict(self) -> dict[str, str]:
@@ -134,7 +139,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def echo(call: Call) -> None:
+def echo(call: Submitted) -> None:
     call.part(call.body)
 
 
@@ -165,8 +170,8 @@ class FakeModel:
         self.contract = "torchserve"
         self.workers = [worker_status()]
         self.max_workers = 1
-        self.behave: Callable[[Call], None] = echo
-        self.calls: list[Call] = []
+        self.behave: Callable[[Submitted], None] = echo
+        self.calls: list[Submitted] = []
         self.submitted = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.metadata: Any = None
@@ -200,45 +205,44 @@ class FakeModel:
             self._served = value
         return self._served
 
-    def submit(self, request: InferenceRequest) -> Parts:
-        if request.unbatched:
-            described = Parts("job-describe", None, self)
-            described.deliver(Part("job-describe", False, 200, "", [], json.dumps(self.metadata).encode(), None))
-            return described
-        sequence = request.sequence if self.is_stateful else None
-        sequence_id = None if sequence is None else sequence.id
-        parts = Parts(f"job-{len(self.calls)}", sequence_id, self)
-        if request.more_input:
-            parts.inputs = Inputs(lambda given: self.inputs.append(given) is None)
-        call = Call(
-            tuple(request.headers),
-            request.body,
-            request.content_type,
-            sequence_id,
+    def submit(self, call: Call) -> None:
+        call.belongs_to(self)
+        if call.unbatched:
+            call.deliver(Part(call.id, False, 200, "", [], json.dumps(self.metadata).encode(), None))
+            return
+        call.id = f"job-{len(self.calls)}"
+        sequence = call.sequence if self.is_stateful else None
+        if sequence is not None:
+            call.sequence_id = sequence.id
+            self.known_sequences.add(sequence.id)
+        if call.open_ended:
+            call.inputs = Inputs(lambda given: self.inputs.append(given) is None)
+        submitted = Submitted(
+            tuple(call.headers),
+            call.body,
+            call.content_type,
+            call.sequence_id,
             sequence is not None and sequence.starts,
             sequence is not None and sequence.ends,
-            request.by_default,
-            parts,
-            request.protocol,
-            request.more_input,
-            request.expires_in,
-            request.answer_in,
-            request.priority,
-            request.only_ask,
+            call.by_default,
+            call,
+            call.protocol,
+            call.open_ended,
+            call.expires_in,
+            call.answer_in,
+            call.priority,
+            call.only_ask,
             None if sequence is None else sequence.step,
             None if sequence is None else sequence.token,
         )
-        self.calls.append(call)
-        if sequence_id is not None:
-            self.known_sequences.add(sequence_id)
+        self.calls.append(submitted)
         self.submitted.set()
-        self.behave(call)
-        return parts
+        self.behave(submitted)
 
-    def was_read(self, parts: Parts) -> None:
+    def was_read(self, call: Call) -> None:
         """Nothing to do: there is no worker to resume."""
 
-    def gave_up(self, parts: Parts) -> None:
+    def gave_up(self, call: Call) -> None:
         self.cancelled.set()
 
 
@@ -297,8 +301,8 @@ class FakeServing:
     def models(self) -> list[ServedModel]:
         return [self.get(name) for name in sorted({model.name for model in self.registered})]
 
-    def submit(self, model: ServedModel, request: InferenceRequest) -> Parts:
-        return self.of(model).submit(request)
+    def submit(self, model: ServedModel, call: Call) -> None:
+        self.of(model).submit(call)
 
     def knows_sequence(self, model: ServedModel, sequence_id: str) -> bool:
         return sequence_id in self.of(model).known_sequences

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.unit.doors.conftest import OpenDoors
-from tests.unit.doors.fake_serving import Call, FakeModel
+from tests.unit.doors.fake_serving import FakeModel, Submitted
 from tests.unit.doors.fakes import RawConnection
 
 from torchserve_py.transport.http1.http_connection import HttpConnection
@@ -86,7 +86,7 @@ async def opened(serving: OpenDoors) -> RawConnection:
 def hold(model: FakeModel, held: int = 1) -> None:
     """Let the first requests wait; the others are answered with what they brought."""
 
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         if len(model.calls) > held:
             call.part(call.body)
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 import pytest
 from tests.unit.doors.conftest import OpenDoors, Start
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted
 from tests.unit.doors.raw_requests import (
     CHUNKED,
     CLOSING,
@@ -20,17 +20,17 @@ from tests.unit.doors.raw_requests import (
     taken,
 )
 
-from torchserve_py.doors.http_call import HttpCall
+from torchserve_py.doors.http_request import HttpRequest
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
 
 
-def show(call: Call) -> None:
+def show(call: Submitted) -> None:
     """Answer with what the model was given, or as the body says."""
     said = call.body.decode("latin-1")
     actions: dict[str, Callable[[], None]] = {
-        "fail": lambda: call.parts.fail(Cause.queue_full),
-        "die": lambda: call.parts.fail(Cause.worker_died),
+        "fail": lambda: call.fail(Cause.queue_full),
+        "die": lambda: call.fail(Cause.worker_died),
         "error": lambda: call.part(status=507, error="Too large for me"),
         "header": lambda: call.part(b"x", headers=[("X-Evil", "a\r\nb: c")]),
         "status": lambda: call.part(b"x", status=99),
@@ -44,7 +44,7 @@ def show(call: Call) -> None:
         call.part(b"three")
     elif said == "broken stream":
         call.part(b"one", more=True)
-        call.parts.fail(Cause.worker_died)
+        call.fail(Cause.worker_died)
     elif said == "bad stream":
         call.part(b"one", more=True, headers=[("X Y", "a")])
     elif said == "raise":
@@ -174,7 +174,7 @@ async def test_no_task_is_needed(start: Start, monkeypatch: pytest.MonkeyPatch, 
     serving = await start(max_request_size=1000)
     serving.registry.model.behave = show
     tasks: list[object] = []
-    monkeypatch.setattr(HttpCall, "_run", lambda self, coroutine: tasks.append(coroutine))
+    monkeypatch.setattr(HttpRequest, "_run", lambda self, coroutine: tasks.append(coroutine))
     connection = await opened(serving)
     data = REQUESTS[name]
     for cut in (len(data), len(data) - 1, 30):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.doors.conftest import OpenDoors, Start
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.features.openai.openai_keys import OpenAIKeys
 from torchserve_py.scheduling.effects import Cause
@@ -28,7 +28,7 @@ async def serving(start: Start) -> OpenDoors:
     return await start(FakeServing([model]), event_comment_interval=1)
 
 
-async def asked(serving: OpenDoors) -> Call:
+async def asked(serving: OpenDoors) -> Submitted:
     calls = serving.registry.model.calls
     async with asyncio.timeout(60):
         while not calls:
@@ -62,7 +62,7 @@ async def test_a_whole_answer_and_a_failure_are_events_then(
     serving.registry.model.calls.clear()
     async with serving.client.post(f"{serving.address()}{path}", json=body) as response:
         assert response.status == 200
-        (await asked(serving)).parts.fail(Cause.response_timeout)
+        (await asked(serving)).fail(Cause.response_timeout)
         rest = (await response.read()).removeprefix(b":\n\n")
     assert rest.startswith(b"data: {")
     assert "error" in json.loads(rest.removeprefix(b"data: "))
@@ -73,7 +73,7 @@ async def test_other_requests_wait_for_their_status(serving: OpenDoors) -> None:
     answer = asyncio.ensure_future(serving.request("POST", CHAT[0], json=body))
     call = await asked(serving)
     await asyncio.sleep(1.5)
-    call.parts.fail(Cause.response_timeout)
+    call.fail(Cause.response_timeout)
     assert (await answer).status == 504
 
 

@@ -5,7 +5,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted
 
 from torchserve_py.scheduling.effects import Cause
 
@@ -198,7 +198,7 @@ async def test_options_is_not_a_prediction(serving):
 @pytest.mark.parametrize("cause", ["no_worker", "queue_full", "sequence_queue_full", "sequence_capacity"])
 @pytest.mark.parametrize(("path", "named"), [("", 'Model "noop"'), ("/1.0", 'Model "noop" Version 1.0"')])
 async def test_overload_is_told_at_once_with_torchserves_text(serving, cause, path, named):
-    serving.registry.model.behave = lambda call: call.parts.fail(Cause(cause))
+    serving.registry.model.behave = lambda call: call.fail(Cause(cause))
     answer = await serving.request("POST", f"/predictions/noop{path}")
     assert answer.status == 503
     assert answer.json() == {"code": 503, "type": "ServiceUnavailableException", "message": named + NO_WORKER}
@@ -210,7 +210,7 @@ async def test_overload_is_told_at_once_with_torchserves_text(serving, cause, pa
 async def test_nobody_is_asked_to_add_workers_that_the_server_adds_itself(serving):
     model = serving.registry.model
     model.config = replace(model.config, follows_load=True)
-    model.behave = lambda call: call.parts.fail(Cause.no_worker)
+    model.behave = lambda call: call.fail(Cause.no_worker)
     message = (await serving.request("POST", "/predictions/noop")).json()["message"]
     assert message.startswith(
         'Model "noop" has no worker to serve inference request. The server adds workers as the load asks for;'
@@ -221,10 +221,10 @@ async def test_nobody_is_asked_to_add_workers_that_the_server_adds_itself(servin
 async def test_memory_that_runs_out_is_told_where_it_is_the_cause(serving):
     model = serving.registry.model
     model.lacks_memory = True
-    model.behave = lambda call: call.parts.fail(Cause.no_worker)
+    model.behave = lambda call: call.fail(Cause.no_worker)
     message = (await serving.request("POST", "/predictions/noop")).json()["message"]
     assert message == f'Model "noop"{NO_WORKER}. Its workers do not start, because memory runs out.'
-    model.behave = lambda call: call.parts.fail(Cause.queue_full)
+    model.behave = lambda call: call.fail(Cause.queue_full)
     assert (await serving.request("POST", "/predictions/noop")).json()["message"] == f'Model "noop"{NO_WORKER}'
 
 
@@ -243,7 +243,7 @@ async def test_memory_that_runs_out_is_told_where_it_is_the_cause(serving):
     ],
 )
 async def test_every_cause_has_its_answer(serving, cause, status, kind, overloaded):
-    serving.registry.model.behave = lambda call: call.parts.fail(Cause(cause))
+    serving.registry.model.behave = lambda call: call.fail(Cause(cause))
     answer = await serving.request("POST", "/predictions/noop")
     assert (answer.status, answer.json()["type"]) == (status, kind)
     assert answer.headers["ts-error-cause"] == cause
@@ -274,7 +274,7 @@ async def test_errors_leave_the_connection_open(serving):
 
 
 async def test_an_unforeseen_error_is_answered_too(serving, caplog):
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         raise LookupError("surprise")
 
     serving.registry.model.behave = behave

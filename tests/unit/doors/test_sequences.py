@@ -120,7 +120,7 @@ async def test_the_id_comes_back_with_streams(stateful):
 @pytest.mark.parametrize(
     "behave",
     [
-        lambda call: call.parts.fail(Cause.sequence_capacity),
+        lambda call: call.fail(Cause.sequence_capacity),
         lambda call: call.part(status=503, error="Prediction failed"),
         lambda call: call.part(headers=[("bad name", "x")]),
     ],
@@ -134,7 +134,7 @@ async def test_the_id_comes_back_with_errors(stateful, behave):
 
 @pytest.mark.parametrize("cause", ["sequence_expired", "sequence_lost"])
 async def test_a_sequence_that_is_over_is_gone(stateful, cause):
-    stateful.registry.model.behave = lambda call: call.parts.fail(Cause(cause))
+    stateful.registry.model.behave = lambda call: call.fail(Cause(cause))
     answer = await post(stateful, {ID: "s"})
     assert answer.status == 410
     assert answer.headers["ts-error-cause"] == cause

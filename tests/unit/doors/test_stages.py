@@ -8,7 +8,7 @@ from tests.unit.doors.fake_serving import FakeServing
 from tests.unit.doors.fakes import FakeMetrics, make_settings
 from tests.unit.transport.http1.engine import LIMITS, FakeTransport
 
-from torchserve_py.doors.http_call import Application
+from torchserve_py.doors.http_request import Application
 from torchserve_py.doors.responses import Answer
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
 from torchserve_py.transport.http1.http_connection import HttpConnection

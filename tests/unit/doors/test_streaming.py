@@ -4,14 +4,14 @@ import asyncio
 
 import aiohttp
 import pytest
-from tests.unit.doors.fake_serving import Call
+from tests.unit.doors.fake_serving import Submitted
 
 from torchserve_py.scheduling.effects import Cause
 
 REQUEST = b"GET /predictions/noop HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
-def stream(call: Call) -> None:
+def stream(call: Submitted) -> None:
     call.part(b"one", more=True, status=201, headers=[("content-type", "text/event-stream")])
     call.part(b"", more=True)
     call.part(b"three", more=True)
@@ -34,7 +34,7 @@ async def test_one_chunk_for_each_part(serving):
 
 
 async def test_a_model_may_have_its_stream_collected(serving):
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         call.part(b"one", more=True, headers=[("X-Accel-Buffering", "yes")])
         call.part(b"")
 
@@ -45,7 +45,7 @@ async def test_a_model_may_have_its_stream_collected(serving):
 
 
 async def test_an_empty_last_part_ends_the_stream(serving):
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         call.part(b"", more=True)
         call.part(b"")
 
@@ -78,7 +78,7 @@ async def test_the_connection_serves_again_after_a_stream(serving):
 @pytest.mark.parametrize(
     "fail",
     [
-        lambda call: call.parts.fail(Cause.worker_died),
+        lambda call: call.fail(Cause.worker_died),
         lambda call: call.part(status=503, error="Prediction failed"),
     ],
 )
@@ -109,7 +109,7 @@ async def test_http_1_0_does_not_take_a_broken_stream_for_a_whole_one(serving):
     connection = await serving.raw(b"GET /predictions/noop HTTP/1.0\r\n\r\n")
     await connection.head()
     assert await connection.reader.readexactly(5) == b"first"
-    serving.registry.model.calls[0].parts.fail(Cause.worker_died)
+    serving.registry.model.calls[0].fail(Cause.worker_died)
     with pytest.raises(ConnectionError):
         await connection.rest()
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.unit.doors.fake_serving import Call, FakeModel, FakeServing
+from tests.unit.doors.fake_serving import FakeModel, FakeServing, Submitted
 from tests.unit.doors.fakes import ANY_PORT
 from tests.unit.doors.test_http_listeners import free_port
 
@@ -22,7 +22,7 @@ def form_part(name: str, value: str) -> str:
 def name_of(model: FakeModel):
     """Behave so that the answer tells which model and version it came from."""
 
-    def behave(call: Call) -> None:
+    def behave(call: Submitted) -> None:
         call.part(f"{model.name} {model.version}".encode())
 
     return behave

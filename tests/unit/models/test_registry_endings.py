@@ -12,8 +12,8 @@ from tests.unit.models.registries import MakeRegistry, without_workers, write_mo
 from torchserve_py.archive.cancellation import CANCELLED, check_cancelled
 from torchserve_py.archive.model_files import ModelFiles
 from torchserve_py.archive.obtain import obtain
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import JobFailed, Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import ModelNotFound, ShuttingDown, UnregisterTimeout
@@ -154,11 +154,13 @@ async def test_files_that_come_too_late_are_removed(
     assert not registry.models()
 
 
-def with_a_job(registry: ModelRegistry) -> Parts:
+def with_a_job(registry: ModelRegistry) -> Call:
     """A request that waits, since the worker that is wanted never comes."""
     model = registry.find("m")
     model.dispatcher.set_workers(1)
-    return model.submit(InferenceRequest((), b"x"))
+    call = Call((), b"x")
+    model.submit(call)
+    return call
 
 
 async def test_two_that_unregister_the_same_model(make_registry: MakeRegistry, store: Path) -> None:

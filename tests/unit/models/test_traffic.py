@@ -5,19 +5,19 @@ from collections import Counter
 import pytest
 
 from torchserve_py.features.traffic.stickiness import user_of
-from torchserve_py.jobs.inference_request import VERSION_HEADER, InferenceRequest, SequenceRequest
+from torchserve_py.jobs.call import VERSION_HEADER, Call, SequenceRequest
 from torchserve_py.models.traffic import Traffic
 from ts.protocol.request_names import header_among
 
 WEIGHTS = {"1": 80, "2": 15, "3": 5}
 
 
-def plain(*headers: tuple[object, object]) -> InferenceRequest:
-    return InferenceRequest(list(headers), b"", by_default=True)
+def plain(*headers: tuple[object, object]) -> Call:
+    return Call(list(headers), b"", by_default=True)
 
 
-def step(sequence: str) -> InferenceRequest:
-    return InferenceRequest([], b"", by_default=True, sequence=SequenceRequest(sequence, True, False, ()))
+def step(sequence: str) -> Call:
+    return Call([], b"", by_default=True, sequence=SequenceRequest(sequence, True, False, ()))
 
 
 def test_requests_are_shared_by_the_weights() -> None:

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from torchserve_py.jobs.inference_job import InferenceJob
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.lifecycle import WorkerLimits
 from torchserve_py.workers.worker import Ranks, Watchdog, Worker, WorkerEvents
@@ -22,7 +21,7 @@ class Watch:
         self.label = "W-1"
         self.ended = cast("asyncio.Future[str]", None)
         self.loss_cause = Cause.worker_died
-        self.in_flight: dict[str, InferenceJob] = {}
+        self.in_flight: dict[str, Call] = {}
         self.cancelled: list[str] = []
         self.taken_out = 0
         self.killed = ""
@@ -40,7 +39,7 @@ class Watch:
     def kill(self, reason: str) -> None:
         self.killed = self.killed or reason
 
-    def cancel(self, job: InferenceJob, cause: Cause) -> None:
+    def cancel(self, job: Call, cause: Cause) -> None:
         assert cause is Cause.response_timeout
         self.cancelled.append(job.id)
 
@@ -49,7 +48,8 @@ class Watch:
 
     def sent(self, *job_ids: str, at: float | None) -> None:
         for job_id in job_ids:
-            job = self.in_flight[job_id] = InferenceJob(job_id, request=InferenceRequest((), b""))
+            job = self.in_flight[job_id] = Call((), b"")
+            job.id = job_id
             job.heard_at = at
 
     def heard(self, *job_ids: str, at: float) -> None:

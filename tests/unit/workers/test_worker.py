@@ -10,8 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from torchserve_py.jobs.inference_job import InferenceJob
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.workers.launch_command import Launch
 from torchserve_py.workers.lifecycle import WorkerLimits, WorkerState
@@ -47,9 +46,9 @@ class Owner:
 
     def __init__(self) -> None:
         self.bodies: asyncio.Queue[bytes] = asyncio.Queue()
-        self.jobs: dict[str, InferenceJob] = {}
+        self.jobs: dict[str, Call] = {}
 
-    def jobs_of(self, worker: Worker) -> dict[str, InferenceJob]:
+    def jobs_of(self, worker: Worker) -> dict[str, Call]:
         return self.jobs
 
     def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float, heard_at: float) -> None:
@@ -63,7 +62,7 @@ class Owner:
     def model_metrics(self, entries: list[list[Any]]) -> None:
         """Of no interest here."""
 
-    def cancel(self, job: InferenceJob, cause: Cause) -> None:
+    def cancel(self, job: Call, cause: Cause) -> None:
         """Of no interest here."""
 
     def take_out(self, worker: Worker) -> None:
@@ -112,7 +111,8 @@ class Bench:
         return Worker("1", "W-1-m_1.0", LocalLauncher(), launch, load, limits, self.listener, self.owner)
 
     def send(self, worker: Worker, body: bytes) -> None:
-        job = self.owner.jobs["j"] = InferenceJob("j", request=InferenceRequest((), body, "text/plain"))
+        job = self.owner.jobs["j"] = Call((), body, "text/plain")
+        job.id = "j"
         worker.send([job], None)
         worker.begin([job], asyncio.get_running_loop().time())
 

@@ -7,21 +7,14 @@ from typing import Any
 
 import pytest
 
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.function_call import CallOutcome, ModelCall
-from torchserve_py.jobs.inference_job import InferenceJob
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import Parts
 from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.workers.worker_calls import WorkerCalls
 from ts.protocol.frames import Buffer, FrameBuffer
 from ts.protocol.messages import CALL, CALLED, DROP_CALL, MAX_OPEN_CALLS
 
 RECORD = JobRecord(0.0, 1.0, 2.0, 2.5, True, "http", 200, False, "j", (), "", "", "w", 0)
-
-
-class Reader:
-    def was_read(self, parts: Parts) -> None: ...
-    def gave_up(self, parts: Parts) -> None: ...
 
 
 class Bench:
@@ -33,11 +26,11 @@ class Bench:
         self.go = asyncio.Event()
         self.sent: list[list[Any]] = []
         self.calls = WorkerCalls(self._call, self._send)
-        self.job = InferenceJob("j", request=InferenceRequest((), b""))
-        self.job.parts = Parts("j", None, Reader())
+        self.job = Call((), b"")
+        self.job.id = "j"
 
-    async def _call(self, request: InferenceRequest, call: ModelCall) -> CallOutcome:
-        assert request is self.job.request
+    async def _call(self, by: Call, call: ModelCall) -> CallOutcome:
+        assert by is self.job
         self.made.append(call)
         try:
             await self.go.wait()
@@ -91,7 +84,7 @@ async def test_calls_end_with_their_job() -> None:
     bench.receive(DROP_CALL, 0)
     assert bench.job.on_end is not None
     bench.job.on_end(RECORD, None)
-    bench.job.parts = None
+    bench.job.ended = True
     bench.call(7)
     await turns()
     assert (bench.cancelled, ended) == (3, [RECORD])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from torchserve_py.doors.exchange import HttpExchange, TorchServeDialect
+from torchserve_py.doors.client_call import HttpCall, TorchServeDialect
 from torchserve_py.doors.failures import Failure, bad_request, not_found
 from torchserve_py.doors.page_files import TYPES, page_files
 from torchserve_py.doors.predictions import InferenceDoor
@@ -69,14 +69,14 @@ _CONFINED: Final = (("content-security-policy", "sandbox"), ("x-content-type-opt
 class _ConfinedDialect(TorchServeDialect):
     """Whatever a model answers is no page of the console's origin, where a script could use the management key."""
 
-    def answer(self, exchange: HttpExchange, part: Part) -> Answer:
-        return _confined(super().answer(exchange, part))
+    def answer(self, call: HttpCall, part: Part) -> Answer:
+        return _confined(super().answer(call, part))
 
-    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
-        return _confined(super().opening(exchange, first))
+    def opening(self, call: HttpCall, first: Part) -> Answer:
+        return _confined(super().opening(call, first))
 
-    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-        return _confined(super().failure(failure, exchange))
+    def failure(self, failure: Failure, call: HttpCall | None = None) -> Answer:
+        return _confined(super().failure(failure, call))
 
 
 def _confined(answer: Answer) -> Answer:

@@ -17,9 +17,9 @@ from torchserve_py.features.grpc.commented_reflection import CommentedReflection
 from torchserve_py.features.grpc.grpc_ports import listen_error, places, tls_context
 from torchserve_py.features.grpc.grpc_settings import GrpcSettings
 from torchserve_py.features.grpc.health import HealthService
-from torchserve_py.features.grpc.http2.call import Limits, Method
 from torchserve_py.features.grpc.http2.grpc_messages import LARGEST, MessageLimit
 from torchserve_py.features.grpc.http2.grpc_server import GrpcServer
+from torchserve_py.features.grpc.http2.rpc import Limits, Method
 from torchserve_py.features.grpc.method_table import GrpcMethod, methods_of
 from torchserve_py.features.grpc.open_inference import OpenInferenceService
 from torchserve_py.features.grpc.protos import (
@@ -81,8 +81,8 @@ class GrpcDoors:
         """Accept no more calls, give answers that are being written a few seconds, and end every call."""
         for _, state in self._servers:
             state.close()
-        for call in tuple(self._open_calls):
-            call.close()
+        for rpc in tuple(self._open_calls):
+            rpc.close()
         await asyncio.gather(*(server.stop(_STOP_SECONDS) for server, _ in self._servers))
         self._servers.clear()
 

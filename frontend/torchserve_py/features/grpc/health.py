@@ -9,8 +9,8 @@ from grpc import StatusCode
 from grpc_health.v1 import health, health_pb2
 
 from torchserve_py.doors.routing import DoorContext
-from torchserve_py.features.grpc.http2.call import Call, Method
 from torchserve_py.features.grpc.http2.grpc_messages import MessageLimit
+from torchserve_py.features.grpc.http2.rpc import Method, Rpc
 from torchserve_py.transport.turns import running_turns
 
 #: The service name that stands for the whole server.
@@ -45,19 +45,19 @@ class HealthService:
         served = {"Check": self._check, "Watch": self._watch}
         return {f"/{health.SERVICE_NAME}/{name}": Method(each, limit, read, write) for name, each in served.items()}
 
-    def _check(self, request: Any, call: Call) -> Any:
+    def _check(self, request: Any, rpc: Rpc) -> Any:
         if request.service in self._services:
             return _Status(status=self._status(request.service))
-        call.end(StatusCode.NOT_FOUND, f"Unknown service: {request.service}")
+        rpc.end(StatusCode.NOT_FOUND, f"Unknown service: {request.service}")
         return None  # the call has ended
 
-    async def _watch(self, request: Any, call: Call) -> None:
+    async def _watch(self, request: Any, rpc: Rpc) -> None:
         sent = None
         while True:
             status = self._status(request.service)
             if status != sent:
                 sent = status
-                await call.write(_Status(status=status))
+                await rpc.write(_Status(status=status))
             elif self._is_closed:
                 return
             else:

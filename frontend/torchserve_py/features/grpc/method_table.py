@@ -19,10 +19,10 @@ from torchserve_py.doors.credentials import Credential, key_in_metadata
 from torchserve_py.doors.failures import CAUSE_HEADER, EXPECTED_ERRORS, DoorError, Failure
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.token_authorization import TokenType
-from torchserve_py.features.grpc.grpc_exchange import GrpcDialect
-from torchserve_py.features.grpc.http2.call import Call, Denied, Method
+from torchserve_py.features.grpc.grpc_call import GrpcDialect
 from torchserve_py.features.grpc.http2.grpc_messages import MessageLimit
 from torchserve_py.features.grpc.http2.request_head import Metadata
+from torchserve_py.features.grpc.http2.rpc import Denied, Method, Rpc
 from torchserve_py.jobs.job_observer import Account
 from torchserve_py.logs import access_log as access
 from torchserve_py.scheduling.effects import Cause
@@ -106,35 +106,35 @@ class _Served:
         refusal = self._row.dialect.refusal(error)
         return Denied(refusal.code, refusal.description, refusal.metadata)
 
-    def opened(self, call: Call) -> None:
+    def opened(self, rpc: Rpc) -> None:
         """Give a call the id that its client has given it, and note its end, however that comes."""
-        if (name := name_among(call.metadata)) is not None:
-            call.always_sent = ((REQUEST_NAME, name),)
+        if (name := name_among(rpc.metadata)) is not None:
+            rpc.always_sent = ((REQUEST_NAME, name),)
         if self._is_logged:
-            call.on_end.append(functools.partial(self._log, time.monotonic()))
-        if self._is_stream and call.credential is not None:
-            forget = call.credential.hold(None, functools.partial(self._lose_right, call))
-            call.on_end.append(lambda _: forget())
+            rpc.on_end.append(functools.partial(self._log, time.monotonic()))
+        if self._is_stream and rpc.credential is not None:
+            forget = rpc.credential.hold(None, functools.partial(self._lose_right, rpc))
+            rpc.on_end.append(lambda _: forget())
 
-    def _lose_right(self, call: Call, failure: Failure) -> None:
+    def _lose_right(self, rpc: Rpc, failure: Failure) -> None:
         """End a call whose key is good no more; its handler is cancelled."""
         denied = self.refuse(DoorError(failure))
-        call.fail(denied.code, denied.details)
+        rpc.fail(denied.code, denied.details)
 
-    def _log(self, started: float, call: Call) -> None:
-        code = call.code or StatusCode.OK
-        cause = next((value for key, value in call.trailing_metadata if key == CAUSE_HEADER), None)
+    def _log(self, started: float, rpc: Rpc) -> None:
+        code = rpc.code or StatusCode.OK
+        cause = next((value for key, value in rpc.trailing_metadata if key == CAUSE_HEADER), None)
         if cause is None and code is StatusCode.CANCELLED:
             cause = Cause.cancelled.value
-        traceparent = next((value for key, value in call.metadata if key == _TRACEPARENT), None)
+        traceparent = next((value for key, value in rpc.metadata if key == _TRACEPARENT), None)
         fields = {
             "trace_id": trace_of(traceparent if isinstance(traceparent, str) else None),
             "cause": cause if isinstance(cause, str) else None,
-            **call.log_fields,
+            **rpc.log_fields,
         }
-        if (name := name_among(call.metadata)) is not None:
+        if (name := name_among(rpc.metadata)) is not None:
             fields["request_id"] = name
-        self._note(call.peer, code, time.monotonic() - started, fields)
+        self._note(rpc.peer, code, time.monotonic() - started, fields)
 
     def _note(self, peer: str, code: StatusCode, seconds: float, fields: Mapping[str, str | None]) -> None:
         """``/<ip>:<port> "gRPC <full.method/Name> HTTP/2.0" <grpc code> <ms>``; ``peer`` is ``ipv4:<ip>:<port>``."""
@@ -142,17 +142,17 @@ class _Served:
         access.note(client, "gRPC", self.name, "HTTP/2.0", code.value[0], seconds, fields)
 
 
-def client_of(call: Call) -> str:
+def client_of(rpc: Rpc) -> str:
     """Return whose call it is, see `admission.client_at`; empty for a client of a Unix socket."""
-    return client_at(unquote(call.peer.partition(":")[2].rpartition(":")[0]).strip("[]"))
+    return client_at(unquote(rpc.peer.partition(":")[2].rpartition(":")[0]).strip("[]"))
 
 
-def account_of(call: Call, model: str) -> Account | None:
+def account_of(rpc: Rpc, model: str) -> Account | None:
     """Return the account to which a call to a model is charged, if it is to one.
 
     Raises DoorError: the call's key is not for this model, or is good no more.
     """
-    credential: Credential | None = call.credential
+    credential: Credential | None = rpc.credential
     return None if credential is None else credential.account(model)
 
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 from torchserve_py.doors.failures import UNAVAILABLE, DoorError, Failure, unsupported
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.token_authorization import TokenType
-from torchserve_py.features.grpc.grpc_exchange import GrpcExchange
+from torchserve_py.features.grpc.grpc_call import GrpcCall
 from torchserve_py.features.grpc.grpc_settings import GrpcSettings
-from torchserve_py.features.grpc.http2.call import Call
 from torchserve_py.features.grpc.http2.grpc_messages import BadMessage
+from torchserve_py.features.grpc.http2.rpc import Rpc
 from torchserve_py.features.grpc.method_table import GrpcMethod, account_of
 from torchserve_py.features.grpc.open_inference_dialect import DIALECT
 from torchserve_py.features.grpc.open_inference_requests import OpenInferenceJobs, read_request, values_of
@@ -82,88 +82,86 @@ class OpenInferenceService:
             **{name: GrpcMethod(serve, DIALECT, inference) for name, serve in described.items()},
         }
 
-    def _model_infer(self, body: bytes, call: Call) -> GrpcExchange:
+    def _model_infer(self, body: bytes, rpc: Rpc) -> GrpcCall:
         dialect = DIALECT
         if self._memory.is_enabled and REGION.encode() in body:
-            body, outputs = with_raw_contents(self._memory, body, partial(_hold, call))
+            body, outputs = with_raw_contents(self._memory, body, partial(_hold, rpc))
             dialect = SharedMemoryMessages(self._memory, outputs) if outputs else DIALECT
         request = read_request(body)
         model = self._jobs.model(request)
-        return self._jobs.submit(call, dialect, model, request, call.metadata)
+        return self._jobs.submit(rpc, dialect, model, request, rpc.metadata)
 
-    def _model_stream_infer(self, requests: Any, call: Call) -> Awaitable[None]:
+    def _model_stream_infer(self, requests: Any, rpc: Rpc) -> Awaitable[None]:
         settings = self._context.settings
         size, envelope = settings.max_request_size, settings.of(GrpcSettings).grpc_stream_envelope
-        return InferStream(self._jobs, call, self._open_calls, size, envelope).run()
+        return InferStream(self._jobs, rpc, self._open_calls, size, envelope).run()
 
-    def _shared_memory_status(self, request: messages.SystemSharedMemoryStatusRequest, call: Call) -> _Described:
+    def _shared_memory_status(self, request: messages.SystemSharedMemoryStatusRequest, rpc: Rpc) -> _Described:
         return {"regions": {each["name"]: each for each in self._memory.status(request.name)}}
 
-    def _shared_memory_register(self, request: messages.SystemSharedMemoryRegisterRequest, call: Call) -> _Described:
+    def _shared_memory_register(self, request: messages.SystemSharedMemoryRegisterRequest, rpc: Rpc) -> _Described:
         self._memory.register(request.name, request.key, request.offset, request.byte_size)
         return {}
 
-    def _shared_memory_unregister(
-        self, request: messages.SystemSharedMemoryUnregisterRequest, call: Call
-    ) -> _Described:
+    def _shared_memory_unregister(self, request: messages.SystemSharedMemoryUnregisterRequest, rpc: Rpc) -> _Described:
         self._memory.unregister(request.name)
         return {}
 
-    def _server_live(self, request: Any, call: Call) -> _Described:
+    def _server_live(self, request: Any, rpc: Rpc) -> _Described:
         return {"live": True}
 
-    def _server_ready(self, request: Any, call: Call) -> _Described:
+    def _server_ready(self, request: Any, rpc: Rpc) -> _Described:
         return {"ready": not self._context.is_leaving and self._serving.startup_ready()}
 
-    async def _model_ready(self, request: messages.ModelReadyRequest, call: Call) -> _Described:
-        model = self._model(request, call)
+    async def _model_ready(self, request: messages.ModelReadyRequest, rpc: Rpc) -> _Described:
+        model = self._model(request, rpc)
         return {"ready": await descriptions.model_ready(self._serving, model)}
 
-    def _model(self, request: Any, call: Call) -> ServedModel:
+    def _model(self, request: Any, rpc: Rpc) -> ServedModel:
         """Return the described model. Raises DoorError: the call's key is not for it; ModelError: there is none."""
-        account_of(call, request.name)
+        account_of(rpc, request.name)
         return self._serving.get_latest(request.name, request.version or None)
 
-    def _server_metadata(self, request: Any, call: Call) -> _Described:
+    def _server_metadata(self, request: Any, rpc: Rpc) -> _Described:
         return descriptions.server_metadata(self._context.settings)
 
-    def _model_metadata(self, request: messages.ModelMetadataRequest, call: Call) -> _Described:
-        account_of(call, request.name)
+    def _model_metadata(self, request: messages.ModelMetadataRequest, rpc: Rpc) -> _Described:
+        account_of(rpc, request.name)
         described = descriptions.model_metadata(self._serving, request.name, request.version or None)
         for each in (described, *described["inputs"], *described["outputs"]):
             if values := each.get("parameters"):
                 each["parameters"] = {name: _parameter(value) for name, value in values.items() if value is not None}
         return described
 
-    def _model_config(self, request: messages.ModelConfigRequest, call: Call) -> _Described:
-        return {"config": descriptions.model_config(self._serving, self._model(request, call))}
+    def _model_config(self, request: messages.ModelConfigRequest, rpc: Rpc) -> _Described:
+        return {"config": descriptions.model_config(self._serving, self._model(request, rpc))}
 
-    def _model_statistics(self, request: messages.ModelStatisticsRequest, call: Call) -> _Described:
+    def _model_statistics(self, request: messages.ModelStatisticsRequest, rpc: Rpc) -> _Described:
         if request.name:
-            account_of(call, request.name)
+            account_of(rpc, request.name)
         return {"model_stats": descriptions.statistics(self._serving, request.name or None, request.version or None)}
 
-    async def _repository_index(self, request: messages.RepositoryIndexRequest, call: Call) -> _Described:
+    async def _repository_index(self, request: messages.RepositoryIndexRequest, rpc: Rpc) -> _Described:
         return {"models": await self._repository.index(ready_only=request.ready)}
 
-    async def _repository_model_load(self, request: messages.RepositoryModelLoadRequest, call: Call) -> _Described:
+    async def _repository_model_load(self, request: messages.RepositoryModelLoadRequest, rpc: Rpc) -> _Described:
         await self._repository.load(request.model_name, values_of(request.parameters))
         return {}
 
-    async def _repository_model_unload(self, request: messages.RepositoryModelUnloadRequest, call: Call) -> _Described:
+    async def _repository_model_unload(self, request: messages.RepositoryModelUnloadRequest, rpc: Rpc) -> _Described:
         await self._repository.unload(request.model_name)
         return {}
 
 
-def _hold(call: Call, size: int) -> None:
+def _hold(rpc: Rpc, size: int) -> None:
     """Count bytes that the server holds for a call. Raises DoorError: there is no room for them now."""
     try:
-        call.reader.hold(size)
+        rpc.reader.hold(size)
     except BadMessage as error:
         raise DoorError(Failure(429, UNAVAILABLE, str(error), overloaded=True)) from error
 
 
-def _refuse(advice: str, request: Any, call: Call) -> _Described:
+def _refuse(advice: str, request: Any, rpc: Rpc) -> _Described:
     raise unsupported(advice)
 
 

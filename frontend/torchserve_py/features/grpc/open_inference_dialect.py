@@ -12,7 +12,7 @@ from typing import Any, Final
 from grpc import StatusCode
 
 from torchserve_py.doors.failures import CAUSE_HEADER, INVALID_KEY, failure_of
-from torchserve_py.features.grpc.grpc_exchange import GrpcDialect, GrpcExchange
+from torchserve_py.features.grpc.grpc_call import GrpcCall, GrpcDialect
 from torchserve_py.features.grpc.open_inference_requests import EMPTY_FINAL_RESPONSE, OpenRequest
 from torchserve_py.features.grpc.protos.open_inference_pb2 import ModelStreamInferResponse
 from torchserve_py.features.grpc.refusals import Refusal, code_of
@@ -69,15 +69,15 @@ class OpenInferenceMessages(GrpcDialect):
             code = StatusCode.PERMISSION_DENIED
         return Refusal(code, failure.message, cause=failure.cause)
 
-    def answer(self, exchange: GrpcExchange, part: Part) -> Any:
+    def answer(self, call: GrpcCall, part: Part) -> Any:
         if part.more or not part.body:
-            return self._only(exchange, part)
-        _send_headers(exchange, part)
+            return self._only(call, part)
+        _send_headers(call, part)
         return part.body
 
-    def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterable[bytes | bytearray]:
+    def messages(self, call: GrpcCall, parts: Iterable[Part]) -> Iterable[bytes | bytearray]:
         for part in parts:
-            _send_headers(exchange, part)
+            _send_headers(call, part)
             if part.body:
                 yield part.body
 
@@ -85,9 +85,9 @@ class OpenInferenceMessages(GrpcDialect):
         """Return the messages for a failed request in a call of several; raise ``error`` to end the call."""
         raise error
 
-    async def _only(self, exchange: GrpcExchange, part: Part) -> bytes | bytearray:
-        only = await only_response(exchange, part, "ModelInfer", "ModelStreamInfer")
-        _send_headers(exchange, only)
+    async def _only(self, call: GrpcCall, part: Part) -> bytes | bytearray:
+        only = await only_response(call, part, "ModelInfer", "ModelStreamInfer")
+        _send_headers(call, only)
         return only.body
 
 
@@ -107,7 +107,7 @@ class EnvelopedMessages(OpenInferenceMessages):
         self._wants_empty_final = request is not None and request.parameters.get(EMPTY_FINAL_RESPONSE) is True
         self._held: bytes | bytearray = b""
 
-    def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterator[bytes | bytearray]:
+    def messages(self, call: GrpcCall, parts: Iterable[Part]) -> Iterator[bytes | bytearray]:
         for part in parts:
             if part.body:
                 yield from self._held_back()
@@ -116,7 +116,7 @@ class EnvelopedMessages(OpenInferenceMessages):
                 else:
                     yield _enveloped(part.body, final=not part.more)
             elif not part.more:
-                yield from self._end(exchange)
+                yield from self._end(call)
 
     def failure(self, error: Exception) -> Iterator[bytes | bytearray]:
         yield from self._held_back()
@@ -135,12 +135,12 @@ class EnvelopedMessages(OpenInferenceMessages):
             yield _enveloped(self._held, final=False)
             self._held = b""
 
-    def _end(self, exchange: GrpcExchange) -> Iterator[bytes | bytearray]:
+    def _end(self, call: GrpcCall) -> Iterator[bytes | bytearray]:
         """Return the last message for a job that ended without a further response."""
         if self._held:
             yield _enveloped(self._held, final=True)
-        elif (head := self._head) is not None and self._wants_empty_final and exchange.model is not None:
-            response = ModelInferResponse(model_name=head.model_name, model_version=exchange.model.version, id=head.id)
+        elif (head := self._head) is not None and self._wants_empty_final and call.model is not None:
+            response = ModelInferResponse(model_name=head.model_name, model_version=call.model.version, id=head.id)
             yield _enveloped(response.SerializeToString(), final=True)
 
 
@@ -150,9 +150,9 @@ def _enveloped(body: bytes | bytearray, *, final: bool) -> bytes:
     return b"".join((_INFER_RESPONSE, varint(len(body) + len(flag)), body, flag))
 
 
-def _send_headers(exchange: GrpcExchange, part: Part) -> None:
+def _send_headers(call: GrpcCall, part: Part) -> None:
     if part.headers:
-        exchange.call.trailing_metadata = metadata_of(part.headers)
+        call.rpc.trailing_metadata = metadata_of(part.headers)
 
 
 def metadata_of(headers: Iterable[Sequence[str]]) -> tuple[tuple[str, str | bytes], ...]:

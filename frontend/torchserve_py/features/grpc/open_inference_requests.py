@@ -11,14 +11,14 @@ from google.protobuf.message import DecodeError
 from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.requests import PRIORITY, priority_in_parameter
 from torchserve_py.doors.sequences import SequenceHeaders
-from torchserve_py.features.grpc.grpc_exchange import GrpcDialect, GrpcExchange
-from torchserve_py.features.grpc.http2.call import Call
+from torchserve_py.features.grpc.grpc_call import GrpcCall, GrpcDialect
+from torchserve_py.features.grpc.http2.rpc import Rpc
 from torchserve_py.features.grpc.method_table import account_of, client_of
 from torchserve_py.features.grpc.protos.open_inference_head_pb2 import RequestHead
 from torchserve_py.features.open_inference.answers import refuse_if_failing
 from torchserve_py.features.open_inference.infer_endpoints import TIMEOUT, seconds_of
 from torchserve_py.features.open_inference.sequence_parameters import ID, sequence_of
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.call import SequenceRequest
 from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.settings.table import Settings
 from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest
@@ -123,24 +123,24 @@ class OpenInferenceJobs:
 
     def submit(
         self,
-        call: Call,
+        rpc: Rpc,
         dialect: GrpcDialect,
         model: ServedModel,
         request: OpenRequest,
         metadata: Any,
         *,
         more_input: bool = False,
-    ) -> GrpcExchange:
+    ) -> GrpcCall:
         """Make a job of a request; with ``more_input`` further inputs follow.
 
         Raises DoorError: the sequence, the time limit or the priority of the request is invalid, or the sequence of a
         request to a stateful model is missing; or the workers of the model fail to start.
         """
-        account = account_of(call, model.name)
+        account = account_of(rpc, model.name)
         refuse_if_failing(self.serving, model)
         version = request.version
         sequence = self._sequence(model, request, metadata) if model.is_stateful else None
-        inference = InferenceRequest(
+        call = GrpcCall(
             metadata if sequence is None else (*metadata, *sequence.headers),
             request.body,
             protocol=OPEN_INFERENCE_GRPC,
@@ -148,14 +148,15 @@ class OpenInferenceJobs:
             by_default=version is None,
             priority=priority_in_parameter(request.parameters.get(PRIORITY)),
             expires_in=seconds_of(request.parameters.get(TIMEOUT)),
-            answer_in=call.seconds_left,
-            more_input=more_input,
+            answer_in=rpc.seconds_left,
+            open_ended=more_input,
             via="grpc",
-            client=client_of(call),
+            client=client_of(rpc),
             account=account,
         )
-        parts = self.serving.submit(model, inference)
-        return GrpcExchange(dialect, model, model.name, sequence, parts, version, call)
+        call.received(rpc, dialect, model, version)
+        self.serving.submit(model, call)
+        return call
 
     def _sequence(self, model: ServedModel, request: OpenRequest, metadata: Any) -> SequenceRequest:
         sequence_id = request.parameters.get(ID)

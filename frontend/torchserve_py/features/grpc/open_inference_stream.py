@@ -18,7 +18,7 @@ from typing import Any, Final
 from grpc.aio import EOF
 
 from torchserve_py.doors.failures import DoorError, bad_request
-from torchserve_py.features.grpc.http2.call import Call
+from torchserve_py.features.grpc.http2.rpc import Rpc
 from torchserve_py.features.grpc.open_inference_dialect import DIALECT, EnvelopedMessages
 from torchserve_py.features.grpc.open_inference_requests import (
     OpenInferenceJobs,
@@ -45,11 +45,11 @@ class InferStream(TwoWayCall):
     """One call; ``envelope`` says what clients without the metadata read: ``auto``, ``triton`` or ``mlserver``."""
 
     def __init__(
-        self, jobs: OpenInferenceJobs, call: Call, open_calls: set[TwoWayCall], max_request_size: int, envelope: str
+        self, jobs: OpenInferenceJobs, rpc: Rpc, open_calls: set[TwoWayCall], max_request_size: int, envelope: str
     ) -> None:
-        super().__init__(call, open_calls, max_request_size)
+        super().__init__(rpc, open_calls, max_request_size)
         self._jobs = jobs
-        self._metadata: Any = (*call.metadata, _STREAMED)
+        self._metadata: Any = (*rpc.metadata, _STREAMED)
         said = dict(self._metadata)
         self._envelope: str | bytes = said.get(_ENVELOPE_KEY, envelope)
         self._wants_status = said.get(_STATUS_KEY) == "true"
@@ -83,7 +83,7 @@ class InferStream(TwoWayCall):
         request.is_ordered = model is None or not self._jobs.serving.declared(model).get("decoupled")
         if message is not None and model is not None:
             request.sequence = _sequence_of(message, model)
-            request.submit = partial(self._jobs.submit, self._call, dialect, model, message, self._metadata)
+            request.submit = partial(self._jobs.submit, self._rpc, dialect, model, message, self._metadata)
         return request
 
     def _reads_envelopes(self, first: bytes) -> bool:
@@ -101,17 +101,17 @@ class InferStream(TwoWayCall):
 
     async def _run_one_job(self, model: ServedModel, first: OpenRequest) -> None:
         """Feed all requests to one job; the end of the call's requests is an input without a body."""
-        job = self._jobs.submit(self._call, DIALECT, model, first, self._metadata, more_input=True)
-        self._exchanges.add(job)
-        answering = self._tasks.create_task(job.stream())
+        call = self._jobs.submit(self._rpc, DIALECT, model, first, self._metadata, more_input=True)
+        self._calls.add(call)
+        answering = self._tasks.create_task(call.stream())
         answering.add_done_callback(lambda _: self._reader is not None and self._reader.cancel())
         try:
-            while (body := await self._call.read()) is not EOF:
-                await job.parts.send_input(body, more=True)
+            while (body := await self._rpc.read()) is not EOF:
+                await call.send_input(body, more=True)
         except asyncio.CancelledError:
             if not self._is_closed:  # the call is over, and its job with it
                 raise
-        await job.parts.send_input(b"", more=False)
+        await call.send_input(b"", more=False)
 
 
 def _sequence_of(request: OpenRequest, model: ServedModel) -> Hashable:

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from torchserve_py.bounded_json import MAX_PARSED
 from torchserve_py.doors.failures import bad_request
-from torchserve_py.features.grpc.grpc_exchange import GrpcExchange
+from torchserve_py.features.grpc.grpc_call import GrpcCall
 from torchserve_py.features.grpc.open_inference_dialect import OpenInferenceMessages
 from torchserve_py.features.grpc.open_inference_requests import values_of
 from torchserve_py.features.open_inference.shared_memory import Place, SharedMemory
@@ -64,11 +64,11 @@ class SharedMemoryMessages(OpenInferenceMessages):
         self._memory = memory
         self._outputs = outputs
 
-    def answer(self, exchange: GrpcExchange, part: Part) -> Coroutine[Any, Any, bytes]:
-        return self._without_outputs(exchange, part)
+    def answer(self, call: GrpcCall, part: Part) -> Coroutine[Any, Any, bytes]:
+        return self._without_outputs(call, part)
 
-    async def _without_outputs(self, exchange: GrpcExchange, part: Part) -> bytes:
-        message = ModelInferResponse.FromString(bytes(await self._only(exchange, part)))
+    async def _without_outputs(self, call: GrpcCall, part: Part) -> bytes:
+        message = ModelInferResponse.FromString(bytes(await self._only(call, part)))
         kept = []
         for output, data in zip(message.outputs, list(message.raw_output_contents), strict=True):
             place = self._outputs.get(output.name)

@@ -12,8 +12,8 @@ from torchserve_py.doors.failures import bad_request, failure_of
 from torchserve_py.doors.requests import PRIORITY_HEADER, priority_in_text
 from torchserve_py.doors.sequences import SequenceHeaders, StepClaim, is_marked
 from torchserve_py.doors.token_authorization import TokenType
-from torchserve_py.features.grpc.grpc_exchange import GrpcDialect, GrpcExchange
-from torchserve_py.features.grpc.http2.call import Call
+from torchserve_py.features.grpc.grpc_call import GrpcCall, GrpcDialect
+from torchserve_py.features.grpc.http2.rpc import Rpc
 from torchserve_py.features.grpc.method_table import GrpcMethod, account_of, client_of
 from torchserve_py.features.grpc.protos.inference_pb2 import (
     PredictionResponse,
@@ -22,7 +22,7 @@ from torchserve_py.features.grpc.protos.inference_pb2 import (
 )
 from torchserve_py.features.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
 from torchserve_py.features.grpc.two_way import REQUEST_ERRORS, CarriedRequest, TwoWayCall
-from torchserve_py.jobs.inference_request import USER_HEADER, VERSION_HEADER, InferenceRequest, SequenceRequest
+from torchserve_py.jobs.call import USER_HEADER, VERSION_HEADER, SequenceRequest
 from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.serving import ServedModel, Serving
@@ -70,18 +70,18 @@ class TorchServeMessages(GrpcDialect):
         is_late = cause == Cause.client_timeout
         return torchserve_refusal(failure, StatusCode.DEADLINE_EXCEEDED if is_late else code_of(failure.status))
 
-    def answer(self, exchange: GrpcExchange, part: Part) -> Any:
-        return self._joined(exchange, part) if part.more else _message(exchange, part.body)
+    def answer(self, call: GrpcCall, part: Part) -> Any:
+        return self._joined(call, part) if part.more else _message(call, part.body)
 
-    def messages(self, exchange: GrpcExchange, parts: Iterable[Part]) -> Iterable[PredictionResponse]:
-        return [_message(exchange, part.body) for part in parts]
+    def messages(self, call: GrpcCall, parts: Iterable[Part]) -> Iterable[PredictionResponse]:
+        return [_message(call, part.body) for part in parts]
 
-    async def _joined(self, exchange: GrpcExchange, part: Part) -> PredictionResponse:
+    async def _joined(self, call: GrpcCall, part: Part) -> PredictionResponse:
         bodies = [part.body]
         while part.more:
-            part = await exchange.next()
+            part = await call.next_usable()
             bodies.append(part.body)
-        return _message(exchange, b"".join(bodies))
+        return _message(call, b"".join(bodies))
 
     def failure(self, error: Exception, sequence_id: str) -> PredictionResponse:
         """Return the message for a failed request in a call that goes on."""
@@ -111,28 +111,28 @@ class InferenceService:
             "StreamPredictions2": GrpcMethod(self.stream_predictions_2, DIALECT, token, read_request),
         }
 
-    def ping(self, request: Any, call: Call) -> TorchServeHealthResponse:
+    def ping(self, request: Any, rpc: Rpc) -> TorchServeHealthResponse:
         """Tell whether every model has its minimum of workers."""
         return TorchServeHealthResponse(health=_HEALTHY if self._serving.healthy() else _UNHEALTHY)
 
-    def predictions(self, request: PredictionsRequest, call: Call) -> GrpcExchange:
+    def predictions(self, request: PredictionsRequest, rpc: Rpc) -> GrpcCall:
         """Answer one message with one; the parts of a streamed response are joined."""
-        return self._submit_alone(request, call)
+        return self._submit_alone(request, rpc)
 
-    def stream_predictions(self, request: PredictionsRequest, call: Call) -> Awaitable[None]:
+    def stream_predictions(self, request: PredictionsRequest, rpc: Rpc) -> Awaitable[None]:
         """Answer one message with one for each part of the response."""
-        return self._submit_alone(request, call).stream()
+        return self._submit_alone(request, rpc).stream()
 
-    def stream_predictions_2(self, requests: Any, call: Call) -> Awaitable[None]:
+    def stream_predictions_2(self, requests: Any, rpc: Rpc) -> Awaitable[None]:
         """Answer any number of messages, each with one for each part of its response."""
-        return _SequenceStream(self, call, self._open_calls, self._max_request_size).run()
+        return _SequenceStream(self, rpc, self._open_calls, self._max_request_size).run()
 
-    def _submit_alone(self, request: PredictionsRequest, call: Call) -> GrpcExchange:
+    def _submit_alone(self, request: PredictionsRequest, rpc: Rpc) -> GrpcCall:
         """Submit the only request of a call, which need not name its sequence."""
         model = self.model(request)
-        metadata = {name: value for name, value in call.metadata if isinstance(value, str)}
+        metadata = {name: value for name, value in rpc.metadata if isinstance(value, str)}
         sequence = self.sequence_of(request, metadata) if model.is_stateful or request.sequence_id else None
-        return self.submit(request, call, model, sequence)
+        return self.submit(request, rpc, model, sequence)
 
     def model(self, request: PredictionsRequest) -> ServedModel:
         """Return the model of a request. Raises DoorError, ModelNotFound, ModelVersionNotFound: it names none."""
@@ -156,42 +156,41 @@ class InferenceService:
         return self._headers.of_values(request.sequence_id, start, end, claim)
 
     def submit(
-        self, request: PredictionsRequest, call: Call, model: ServedModel, sequence: SequenceRequest | None
-    ) -> GrpcExchange:
+        self, request: PredictionsRequest, rpc: Rpc, model: ServedModel, sequence: SequenceRequest | None
+    ) -> GrpcCall:
         """Make a job of a request.
 
         A request of gRPC has no headers: entries of ``input`` with the names of the headers for the priority, for the
         start and the end of a sequence, and for the id of the request mean what the headers mean. Of the call's
         metadata, what decides on the version counts. Raises DoorError: the priority is invalid.
         """
-        account = account_of(call, model.name)
+        account = account_of(rpc, model.name)
         version = request.model_version or None
         row = [(name, "", value) for name, value in request.input.items()]
         urgency = _text(request, PRIORITY_HEADER)
         priority = 0 if urgency is None else priority_in_text(urgency, "Input")
-        headers = [pair for pair in call.metadata if pair[0] in _OF_TRAFFIC]
-        inference = InferenceRequest(
+        headers = [pair for pair in rpc.metadata if pair[0] in _OF_TRAFFIC]
+        call = GrpcCall(
             headers if sequence is None else (*headers, *sequence.headers),
             row,
             sequence=sequence,
             by_default=version is None,
             priority=priority,
-            answer_in=call.seconds_left,
+            answer_in=rpc.seconds_left,
             via="grpc",
-            client=client_of(call),
+            client=client_of(rpc),
             account=account,
         )
-        parts = self._serving.submit(model, inference)
-        return GrpcExchange(DIALECT, model, model.name, sequence, parts, version, call)
+        call.received(rpc, DIALECT, model, version)
+        self._serving.submit(model, call)
+        return call
 
 
 class _SequenceStream(TwoWayCall):
     """A call of `StreamPredictions2`: every request names its sequence; a failed one is answered with a status."""
 
-    def __init__(
-        self, service: InferenceService, call: Call, open_calls: set[TwoWayCall], max_request_size: int
-    ) -> None:
-        super().__init__(call, open_calls, max_request_size)
+    def __init__(self, service: InferenceService, rpc: Rpc, open_calls: set[TwoWayCall], max_request_size: int) -> None:
+        super().__init__(rpc, open_calls, max_request_size)
         self._service = service
 
     async def _read(self) -> None:
@@ -208,7 +207,7 @@ class _SequenceStream(TwoWayCall):
                 raise bad_request("Parameter sequenceId is required.")
             sequence = service.sequence_of(message)
             sequence_id = sequence.id
-            request.submit = partial(service.submit, message, self._call, model, sequence)
+            request.submit = partial(service.submit, message, self._rpc, model, sequence)
         except REQUEST_ERRORS as error:
             request.refuse(error)
         request.sequence = (message.model_name, message.model_version, sequence_id)
@@ -216,7 +215,7 @@ class _SequenceStream(TwoWayCall):
 
 
 def _failure(sequence_id: str, request: CarriedRequest, error: Exception) -> Iterable[PredictionResponse]:
-    sequence = None if request.exchange is None else request.exchange.sequence
+    sequence = None if request.call is None else request.call.sequence
     return (DIALECT.failure(error, sequence_id if sequence is None else sequence.id),)
 
 
@@ -231,9 +230,9 @@ def read_request(body: bytes) -> PredictionsRequest:
     return PredictionsRequest.FromString(body)
 
 
-def _message(exchange: GrpcExchange, body: bytes | bytearray) -> PredictionResponse:
+def _message(call: GrpcCall, body: bytes | bytearray) -> PredictionResponse:
     body = bytes(body)  # protobuf takes no other type
-    sequence = exchange.sequence
+    sequence = call.sequence
     if sequence is None:
         return PredictionResponse(prediction=body)
     return PredictionResponse(prediction=body, sequence_id=sequence.id)

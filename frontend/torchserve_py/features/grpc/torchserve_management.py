@@ -9,8 +9,8 @@ from grpc import StatusCode
 
 from torchserve_py.doors.failures import failure_of
 from torchserve_py.doors.token_authorization import TokenType
-from torchserve_py.features.grpc.grpc_exchange import GrpcDialect
-from torchserve_py.features.grpc.http2.call import Call
+from torchserve_py.features.grpc.grpc_call import GrpcDialect
+from torchserve_py.features.grpc.http2.rpc import Rpc
 from torchserve_py.features.grpc.method_table import GrpcMethod
 from torchserve_py.features.grpc.protos import management_pb2 as messages
 from torchserve_py.features.grpc.refusals import Refusal, code_of, java_name, torchserve_refusal
@@ -59,14 +59,14 @@ class ManagementService:
         }
         return {name: GrpcMethod(each, DIALECT, TokenType.management) for name, each in serve.items()}
 
-    async def _describe(self, request: messages.DescribeModelRequest, call: Call) -> _Response:
+    async def _describe(self, request: messages.DescribeModelRequest, rpc: Rpc) -> _Response:
         name, version = request.model_name, request.model_version or None
         return _json(await self._calls.describe(name, version, customized=request.customized))
 
-    def _list(self, request: messages.ListModelsRequest, call: Call) -> _Response:
+    def _list(self, request: messages.ListModelsRequest, rpc: Rpc) -> _Response:
         return _json(self._calls.page(_given(request)))
 
-    async def _register(self, request: messages.RegisterModelRequest, call: Call) -> _Response:
+    async def _register(self, request: messages.RegisterModelRequest, rpc: Rpc) -> _Response:
         """Register a model; unlike over HTTP, without waiting for its workers unless the request says so."""
         self._calls.check_model_api()
         for field, value in request.ListFields():
@@ -74,13 +74,13 @@ class ManagementService:
                 request.ClearField(field.name)
         return _done(await self._calls.register({"synchronous": False, **_given(request)}))
 
-    async def _scale(self, request: messages.ScaleWorkerRequest, call: Call) -> _Response:
+    async def _scale(self, request: messages.ScaleWorkerRequest, rpc: Rpc) -> _Response:
         return _done(await self._calls.scale(request.model_name, request.model_version or None, _given(request)))
 
-    async def _set_default(self, request: messages.SetDefaultRequest, call: Call) -> _Response:
+    async def _set_default(self, request: messages.SetDefaultRequest, rpc: Rpc) -> _Response:
         return _done(await self._calls.set_default(request.model_name, request.model_version))
 
-    async def _unregister(self, request: messages.UnregisterModelRequest, call: Call) -> _Response:
+    async def _unregister(self, request: messages.UnregisterModelRequest, rpc: Rpc) -> _Response:
         return _done(await self._calls.unregister(request.model_name, request.model_version or None))
 
 

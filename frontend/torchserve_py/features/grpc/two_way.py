@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
 from torchserve_py.doors.failures import DoorError, failure_of_job
-from torchserve_py.features.grpc.grpc_exchange import GrpcExchange, send
-from torchserve_py.features.grpc.http2.call import Call
+from torchserve_py.features.grpc.grpc_call import GrpcCall, send
+from torchserve_py.features.grpc.http2.rpc import Rpc
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import ServedModel
@@ -44,9 +44,9 @@ class CarriedRequest:
         #: The key of the request's sequence among those of the call; None if the request belongs to none.
         self.sequence: Hashable = None
         #: Makes a job of the request; may raise one of `REQUEST_ERRORS`.
-        self.submit: Callable[[], GrpcExchange] | None = None
+        self.submit: Callable[[], GrpcCall] | None = None
         #: The request as a job, once it is submitted, or why it is none: one of `REQUEST_ERRORS`.
-        self.exchange: GrpcExchange | None = None
+        self.call: GrpcCall | None = None
         self.refusal: Exception | None = None
         #: Whether the response waits for those to earlier ordered requests of the call, unless it is a stream.
         self.is_ordered = False
@@ -83,8 +83,8 @@ class TwoWayCall(ABC):
     It is in ``open_calls`` while it runs, and holds up to `MAX_LARGEST_REQUESTS` times ``max_request_size`` bytes.
     """
 
-    def __init__(self, call: Call, open_calls: set[TwoWayCall], max_request_size: int) -> None:
-        self._call = call
+    def __init__(self, rpc: Rpc, open_calls: set[TwoWayCall], max_request_size: int) -> None:
+        self._rpc = rpc
         self._open_calls = open_calls
         self._tasks = TaskGroup()
         self._reader: asyncio.Task[None] | None = None
@@ -96,7 +96,7 @@ class TwoWayCall(ABC):
         self._sequences: dict[Hashable, _OpenSequence] = {}
         #: The ordered requests whose responses are not complete, and are no streams.
         self._order: dict[CarriedRequest, None] = {}
-        self._exchanges: set[GrpcExchange] = set()
+        self._calls: set[GrpcCall] = set()
 
     async def run(self) -> None:
         """Carry the call to its end; every job of it has ended, or is cancelled, when this returns or raises.
@@ -113,8 +113,8 @@ class TwoWayCall(ABC):
             failure = errors.exceptions[0]
         finally:
             self._open_calls.discard(self)
-            for exchange in self._exchanges:
-                exchange.cancel()
+            for call in self._calls:
+                call.cancel()
             # The tasks that failed have tracebacks, whose frames hold this call and its requests.
             self._reader = None
             self._sequences.clear()
@@ -141,7 +141,7 @@ class TwoWayCall(ABC):
         while self._held >= MAX_REQUESTS or self._held_bytes >= self._max_bytes:
             self._room.clear()
             await self._room.wait()
-        return await self._call.read()
+        return await self._rpc.read()
 
     def _take(self, request: CarriedRequest) -> None:
         """Submit a request, or let it wait behind others of its sequence."""
@@ -180,9 +180,9 @@ class TwoWayCall(ABC):
     def _start(self, request: CarriedRequest, previous: asyncio.Task[None] | None) -> asyncio.Task[None]:
         if request.submit is not None:
             try:
-                request.exchange = request.submit()
-                self._exchanges.add(request.exchange)
-                self._call.log_fields = request.exchange.log_fields
+                request.call = request.submit()
+                self._calls.add(request.call)
+                self._rpc.log_fields = request.call.log_fields
             except REQUEST_ERRORS as error:
                 request.refuse(error)
             request.submit = None  # it holds the body, which is the job's now
@@ -192,10 +192,10 @@ class TwoWayCall(ABC):
         """Send the response to a request, after that to the ``previous`` one of its sequence."""
         if previous is not None:
             await asyncio.wait((previous,))
-        exchange, refusal, part = request.exchange, request.refusal, None
-        if exchange is not None:
+        call, refusal, part = request.call, request.refusal, None
+        if call is not None:
             try:
-                part = await exchange.next()
+                part = await call.next_usable()
             except DoorError as error:
                 refusal = error.with_traceback(None)
         sequence = self._sequences.get(request.sequence)
@@ -205,20 +205,20 @@ class TwoWayCall(ABC):
         if part is not None and part.more:
             self._leave_order(request)
         await request.turn.wait()
-        if exchange is not None and part is not None:
+        if call is not None and part is not None:
             try:
-                await exchange.relay(part)
+                await call.relay(part)
             except DoorError as error:
                 refusal = error.with_traceback(None)
         if refusal is not None:
-            await send(self._call, request.failure(request, refusal))
+            await send(self._rpc, request.failure(request, refusal))
         self._over(request, sequence)
 
     def _over(self, request: CarriedRequest, sequence: _OpenSequence | None) -> None:
         """Note that a request has been answered in full."""
         self._leave_order(request)
-        if request.exchange is not None:
-            self._exchanges.discard(request.exchange)
+        if request.call is not None:
+            self._calls.discard(request.call)
         self._held -= 1
         self._held_bytes -= request.size
         self._room.set()

@@ -8,7 +8,6 @@ import hashlib
 import importlib
 import random
 import time
-from dataclasses import replace
 from typing import Final, Self
 from urllib.parse import quote
 
@@ -19,12 +18,13 @@ from torchserve_py.features.journal.journal_record import (
     SECRET_HEADERS,
     KeptBody,
     KeptJob,
+    KeptRequest,
     kept_body,
 )
 from torchserve_py.features.journal.journal_settings import JournalSettings
 from torchserve_py.features.journal.journal_thread import Journal, Redact, journal_thread
 from torchserve_py.features.journal.sealed_lines import KeyUnusable, Sealer, key_in
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.job_observer import ObservedJob
 from torchserve_py.jobs.parts import Part
 from torchserve_py.metrics.model_metrics import JobRecord
@@ -76,7 +76,7 @@ class Journals:
             raise InvalidModel(f"The journal of the model cannot be written in {folder}: {error.strerror}") from error
         return JobJournal(name, version, config, files, self._redact)
 
-    def begin(self, request: InferenceRequest, model: str, version: str) -> None:
+    def begin(self, call: Call, model: str, version: str) -> None:
         """Follow no job: only `of_model` returns what does."""
 
 
@@ -110,28 +110,28 @@ class JobJournal:
         """Return this."""
         return self
 
-    def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob | None:
+    def begin(self, call: Call, model: str, version: str) -> ObservedJob | None:
         """Follow a job if it is in the sample."""
-        if request.via == "server" or request.only_ask or not self._is_sampled(request):
+        if call.via == "server" or call.only_ask or not self._is_sampled(call):
             return None
         kept = _KeptAnswer(self._limit)
-        body, at = kept_body(request.body, self._limit), time.time()
+        body, at = kept_body(call.body, self._limit), time.time()
+        request, headers = KeptRequest.of(call), call.headers
 
         def end(record: JobRecord, last: Part | None) -> None:
             if last is not None:
                 kept.add(last)
                 last = last._replace(body=b"")
-            without_body = replace(request, body=None)
-            journal_thread.put(self.journal, KeptJob(at, without_body, body, kept.parts, kept.answer, record, last))
+            journal_thread.put(self.journal, KeptJob(at, request, body, kept.parts, kept.answer, record, last))
 
-        return ObservedJob(request.headers, None, end, kept.add)
+        return ObservedJob(headers, None, end, kept.add)
 
-    def _is_sampled(self, request: InferenceRequest) -> bool:
+    def _is_sampled(self, call: Call) -> bool:
         if self._sample >= 1:
             return True
-        if request.sequence is None:
+        if call.sequence is None:
             return random.random() < self._sample  # noqa: S311 - nothing is decided by it that must not be guessed
-        digest = hashlib.blake2b(request.sequence.id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+        digest = hashlib.blake2b(call.sequence.id.encode("utf-8", "surrogateescape"), digest_size=8).digest()
         return int.from_bytes(digest, "big") < self._sample * _HASHES
 
 

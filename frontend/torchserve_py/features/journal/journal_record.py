@@ -8,9 +8,9 @@ import codecs
 import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, NotRequired, TypedDict
+from typing import Any, Final, NamedTuple, NotRequired, Self, TypedDict
 
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call, SequenceRequest
 from torchserve_py.jobs.parts import Part
 from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.scheduling.effects import Cause
@@ -50,12 +50,32 @@ class KeptBody(NamedTuple):
     cut: bool
 
 
+class KeptRequest(NamedTuple):
+    """What a record has of what the client asked, but for the body; see `jobs.call.Call`."""
+
+    headers: Sequence[tuple[Any, Any]]
+    content_type: str | None
+    protocol: str | None
+    sequence: SequenceRequest | None
+    more_input: bool
+    via: str
+    request_line: tuple[str, str, str] | None
+
+    @classmethod
+    def of(cls, call: Call) -> Self:
+        """Return that of a call, without the call."""
+        return cls(
+            *(call.headers, call.content_type, call.protocol, call.sequence),
+            *(call.open_ended, call.via, call.request_line),
+        )
+
+
 class KeptJob(NamedTuple):
     """What the event loop keeps of a job for its record.
 
     Attributes:
         at: When it was admitted, in seconds since 1970.
-        request: Without its body.
+        request: What was asked, without the body.
         parts: Of each part of the answer, seconds from the admission and bytes.
         answer: The beginning of the answer.
         record: Of the job.
@@ -63,7 +83,7 @@ class KeptJob(NamedTuple):
     """
 
     at: float
-    request: InferenceRequest
+    request: KeptRequest
     body: KeptBody
     parts: Sequence[tuple[float, int]]
     answer: KeptBody

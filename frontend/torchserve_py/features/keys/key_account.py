@@ -9,7 +9,7 @@ from typing import Final
 
 from torchserve_py.features.keys.keys_file import LimitsEntry
 from torchserve_py.features.keys.token_bucket import TokenBucket
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.job_observer import ObservedJob
 from torchserve_py.jobs.parts import Exceeded, Part
 from torchserve_py.metrics.model_metrics import JobRecord
@@ -82,12 +82,12 @@ class KeyAccount:
     def _bucket(self, rate: float | None) -> TokenBucket | None:
         return None if rate is None else TokenBucket(rate, self._now)
 
-    def begin(self, request: InferenceRequest, model: str, is_open: Callable[[str], bool]) -> Exceeded | ObservedJob:
+    def begin(self, call: Call, model: str, is_open: Callable[[str], bool]) -> Exceeded | ObservedJob:
         """See `jobs.job_observer.Account.begin`."""
         if (usage := self.usage.get(model)) is None:
             usage = self.usage[model] = KeyUsage()
-        sequence_id = None if request.sequence is None else request.sequence.id
-        places = 0 if request.via == "call" else 1  # a call is part of a request that runs: it only costs
+        sequence_id = None if call.sequence is None else call.sequence.id
+        places = 0 if call.via == "call" else 1  # a call is part of a request that runs: it only costs
         if places and (exceeded := self._exceeded(model, sequence_id)) is not None:
             usage.refused += 1
             return exceeded
@@ -97,7 +97,7 @@ class KeyAccount:
             self._sequences[model, sequence_id] = is_open
         self._running += places
         counted = _Counted(usage, places)
-        return ObservedJob(request.headers, None, partial(self._end, counted), partial(self._part, counted))
+        return ObservedJob(call.headers, None, partial(self._end, counted), partial(self._part, counted))
 
     def _exceeded(self, model: str, sequence_id: str | None) -> Exceeded | None:
         limits = self._limits

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 from torchserve_py.doors.failures import DoorError, Failure, failure_of_job
 from torchserve_py.doors.sequences import LIVE_ID_PREFIX
-from torchserve_py.features.live.live_steps import SendPart, StepExchange, StepTemplate
+from torchserve_py.features.live.live_steps import SendPart, StepCall, StepTemplate
 from torchserve_py.features.live.message_forms import LAST_STEP, Form, Resume, Step, read_message
 from torchserve_py.features.live.session_ends import ENDED, GONE, POLICY_VIOLATION, SessionOver, check_can_resume
 from torchserve_py.features.live.socket_session import StepSession
@@ -78,7 +78,7 @@ class LiveSession(StepSession):
             raise SessionOver(POLICY_VIOLATION, f"Step {self.last} was the last one; a session has no more numbers.")
         self.put_next(read._replace(number=number), partial(self._send_part, number))
 
-    def _ask(self, number: int) -> StepExchange:
+    def _ask(self, number: int) -> StepCall:
         """Ask for the answer to a step that an earlier connection has sent."""
         send = partial(self._send_part, number)
         return self.template.submit(self.sequence_id, Step(number, b""), send, token=self.token, only_ask=True)
@@ -87,7 +87,7 @@ class LiveSession(StepSession):
         for message in self._form.part(number, part):
             await self.send(message)
 
-    async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
+    async def tell_failure(self, step: StepCall, failure: Failure) -> None:
         await self.send(self._form.failure(step.number, failure))
 
     async def _resume(self, asked: Resume) -> None:
@@ -99,14 +99,14 @@ class LiveSession(StepSession):
         if not self.template.model.is_durable:
             await self._tell_lost()
         self._adopt(asked.resume)
-        applied: StepExchange | None = None
+        applied: StepCall | None = None
         last, wanted = 0, {asked.after, *asked.unanswered} - {0}
         for number in [*sorted(wanted), *({1} - wanted)]:
             if applied is not None and number not in wanted:
                 break  # else the answer to the first step, which is always kept, tells which was the last
             self.current = step = self._ask(number)
             try:
-                first = await step.next()
+                first = await step.next_usable()
                 applied, self.last = step, number
                 if number in wanted - {asked.after}:
                     await step.relay(first)
@@ -172,7 +172,7 @@ class NamedSession(LiveSession):
         self.last = max(self.last, step.number)
         self.put_step(self.template.submit(self._name, step, send, token=None, ids=self._ids))
 
-    def _ask(self, number: int) -> StepExchange:
+    def _ask(self, number: int) -> StepCall:
         send = partial(self._send_part, number)
         return self.template.submit(self._name, Step(number, b""), send, token=None, ids=self._ids, only_ask=True)
 

@@ -16,7 +16,7 @@ from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
 from torchserve_py.features.live.live_session import LiveSession, NamedSession
-from torchserve_py.features.live.live_steps import StepExchange
+from torchserve_py.features.live.live_steps import StepCall
 from torchserve_py.features.live.message_forms import FOR_PAGES, FORMS, refusal
 from torchserve_py.features.live.session_door import SUBPROTOCOL, SessionDoor, first_known, offered_by
 from torchserve_py.features.live.session_ends import REPLACED, code_of_refusal
@@ -109,12 +109,12 @@ class LiveSessionDoor(SessionDoor):
             step.cancel()
         self._release(session)
 
-    async def _finish(self, session: SocketSession, steps: Sequence[StepExchange]) -> None:
+    async def _finish(self, session: SocketSession, steps: Sequence[StepCall]) -> None:
         """Read and drop the answers to steps whose client has left, so that their worker need not wait for a reader."""
         for step in steps:
             with contextlib.suppress(JobFailed):
-                while not step.parts.ended:
-                    await step.parts.next()
+                while not step.ended:
+                    await step.next()
         self._release(session)
 
     def _release(self, session: SocketSession) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from torchserve_py.doors.exchange import Dialect, Exchange
+from torchserve_py.doors.client_call import ClientCall, Dialect
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.features.live.message_forms import Step
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.call import Call, SequenceRequest
 from torchserve_py.jobs.parts import Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import ModelNotFound
@@ -24,14 +23,14 @@ SendPart = Callable[["Part"], Awaitable[None]]
 
 
 class StepTemplate(NamedTuple):
-    """What all steps of a session share; ``request`` has their headers, content type and priority."""
+    """What all steps of a session share; ``call`` has their headers, content type and priority."""
 
     serving: Serving
     settings: Settings
     headers: SequenceHeaders
     model: ServedModel
     version: str | None
-    request: InferenceRequest
+    call: Call
 
     @property
     def window(self) -> int:
@@ -67,7 +66,7 @@ class StepTemplate(NamedTuple):
         ids: str = "",
         only_ask: bool = False,
         headers: tuple[tuple[str, str], ...] = (),
-    ) -> StepExchange:
+    ) -> StepCall:
         """Submit a step; by its number a repetition of the step is recognized.
 
         ``send`` sends a part of the answer, and waits for a client that reads slowly. ``token`` names the sequence
@@ -76,41 +75,48 @@ class StepTemplate(NamedTuple):
         that it had before. The handler gets ``headers`` as well.
         """
         sequence = self.headers.of_step(sequence_id, starts, step.ends, step.number, token, ids)
-        inference = replace(
-            self.request,
-            headers=(*self.request.headers, *headers, *sequence.headers),
-            body=step.body,
-            content_type=step.content_type or self.request.content_type,
+        common, model = self.call, self.model_now
+        call = StepCall(
+            (*common.headers, *headers, *sequence.headers),
+            step.body,
+            step.content_type or common.content_type,
+            common.protocol,
             sequence=sequence,
+            by_default=common.by_default,
+            priority=common.priority,
+            via=common.via,
+            client=common.client,
+            account=None if only_ask else common.account,
             only_ask=only_ask,
-            account=None if only_ask else self.request.account,
         )
-        model = self.model_now
-        common = (_DIALECT, model, model.name, sequence, self.serving.submit(model, inference), self.version)
-        return StepExchange(*common, step.number, len(step.body), send)
+        call.dialect, call.model, call.name, call.version = _DIALECT, model, model.name, self.version
+        call.number, call.size, call.send = step.number, len(step.body), send
+        call.ends, call.last_applied = sequence.ends, 0
+        self.serving.submit(model, call)
+        return call
 
 
 _DIALECT: Final = Dialect()
 
 
-@dataclass(slots=True, eq=False)
-class StepExchange(Exchange):
+class StepCall(ClientCall):
     """A submitted step; each part of its answer is sent as a message, with ``send``.
 
-    ``number`` is that of the step in its sequence, ``size`` the bytes of its body.
+    Attributes:
+        number: That of the step in its session.
+        size: The bytes of its body.
+        ends: Whether the sequence ends with this step, as the client or the handler says.
+        last_applied: The number of the last step that was applied, if this one was applied before; else 0.
     """
+
+    __slots__ = ("ends", "last_applied", "number", "send", "size")
 
     sequence: SequenceRequest
     number: int
     size: int
     send: SendPart
-    #: Whether the sequence ends with this step, as the client or the handler says.
-    ends: bool = field(init=False)
-    #: The number of the last step that was applied, if this one was applied before; else 0.
-    last_applied: int = 0
-
-    def __post_init__(self) -> None:
-        self.ends = self.sequence.ends
+    ends: bool
+    last_applied: int
 
     async def write(self, parts: Sequence[Part]) -> None:
         """Send parts; waits for a client that reads slowly."""
@@ -125,7 +131,7 @@ class StepExchange(Exchange):
         """
         if not isinstance(outcome, Cause):
             self._note_end(outcome)
-        return Exchange.usable(self, outcome)  # `super()` would mean the class before it had slots
+        return super().usable(outcome)
 
     def _note_end(self, part: Part) -> None:
         if part.news is not None:

@@ -13,7 +13,7 @@ from torchserve_py.features.browser_guard.browser_guard import check_origin
 from torchserve_py.features.live.live_steps import StepTemplate
 from torchserve_py.features.live.socket_session import SocketSession
 from torchserve_py.features.live.websocket import WebSocket
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.request import Request
@@ -63,7 +63,7 @@ class SessionDoor(Door):
                 f"Content type: {content_type!a} holds other characters than the printable ones of ASCII."
             )
         headers = tuple(pair for pair in request.raw_headers if not pair[0].lower().startswith(_OF_HANDSHAKE))
-        common = InferenceRequest(
+        common = Call(
             (*headers, ("url_path", ""), ("explain", "False")),
             b"",
             content_type,

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from torchserve_py.doors.failures import DoorError, Failure, failure_of_job
-from torchserve_py.features.live.live_steps import SendPart, StepExchange, StepTemplate
+from torchserve_py.features.live.live_steps import SendPart, StepCall, StepTemplate
 from torchserve_py.features.live.message_forms import Step
 from torchserve_py.features.live.session_ends import (
     BROKEN,
@@ -60,10 +60,10 @@ class SocketSession(ABC):
         self.sequence_id = ""
         self.last = 0
         #: Answers that wait for their turn. (Not `asyncio.Queue`, which would be a tenth of an idle session's memory.)
-        self._queue = deque[tuple[StepExchange | None, SendAnswer]]()
+        self._queue = deque[tuple[StepCall | None, SendAnswer]]()
         self._answer_comes: asyncio.Future[None] | None = None
         #: The step whose answer is sent, or waited for.
-        self.current: StepExchange | None = None
+        self.current: StepCall | None = None
         self._count = self._bytes = 0
         self._room_comes: asyncio.Future[None] | None = None
         self._closed_with: asyncio.Future[SessionOver | None] = asyncio.get_running_loop().create_future()
@@ -126,7 +126,7 @@ class SocketSession(ABC):
         """Close the session once all steps have their answers."""
         self.put(_going)
 
-    def take_unanswered(self) -> list[StepExchange]:
+    def take_unanswered(self) -> list[StepCall]:
         """Return the steps without an answer, and forget them; call this when the session has ended."""
         steps = [self.current, *(step for step, _ in self._queue)]
         self._queue.clear()
@@ -167,7 +167,7 @@ class SocketSession(ABC):
         step = self._queue[-1][0] if self._queue else self.current
         return step is not None and step.ends
 
-    def put(self, answer: SendAnswer, step: StepExchange | None = None) -> None:
+    def put(self, answer: SendAnswer, step: StepCall | None = None) -> None:
         """Let ``answer`` be sent once those before it are; ``step`` is the step that it answers, if it does.
 
         Raises SessionOver: the server has no room for the step, which is cancelled.
@@ -246,23 +246,23 @@ class StepSession(SocketSession):
     applied = 0
 
     @abstractmethod
-    async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
+    async def tell_failure(self, step: StepCall, failure: Failure) -> None:
         """Tell the client why a step has no answer, or not all of it."""
 
     def put_next(self, step: Step, send: SendPart) -> None:
         """Submit a step, and let its answer be sent once those before it are."""
         starts = step.number == 1
-        exchange = self.template.submit(self.sequence_id, step, send, starts=starts, token=self.token)
+        call = self.template.submit(self.sequence_id, step, send, starts=starts, token=self.token)
         self.last = max(self.last, step.number)
-        self.put_step(exchange)
+        self.put_step(call)
 
-    def put_step(self, step: StepExchange) -> None:
+    def put_step(self, step: StepCall) -> None:
         """Let the answer to a step be sent once those before it are."""
         self.put(partial(self._relay, step), step)
 
-    async def _relay(self, step: StepExchange) -> None:
+    async def _relay(self, step: StepCall) -> None:
         try:
-            await step.relay(await step.next())
+            await step.relay(await step.next_usable())
         except DoorError as error:
             failure = error.failure
             if failure.cause in _APPLIED:

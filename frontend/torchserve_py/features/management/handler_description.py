@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any, Final
 
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.serving.errors import NoDescribeWorker
 from torchserve_py.serving.serving import ServedModel, Serving
@@ -24,14 +24,15 @@ async def description_of(serving: Serving, model: ServedModel) -> Any:
         raise NoDescribeWorker(model.name)
     if not model.contract.handlers:
         return dict(serving.declared(model))
-    parts = serving.submit(model, InferenceRequest(_HEADERS, [], unbatched=True, via="server"))
+    call = Call(_HEADERS, [], unbatched=True, via="server")
+    serving.submit(model, call)
     try:
         async with asyncio.timeout(model.config.response_timeout):
-            part = await parts.next()
+            part = await call.next()
     except (TimeoutError, JobFailed) as error:
         raise NoDescribeWorker(model.name) from error
     finally:
-        parts.cancel()
+        call.cancel()
     if part.error is not None:
         raise NoDescribeWorker(model.name)
     try:

@@ -33,7 +33,8 @@ from torchserve_py.features.memory_budget.measured_file import MeasuredFile
 from torchserve_py.features.memory_budget.sizes import shown
 from torchserve_py.features.sleeping.model_sleep import SleepFailed, fall_asleep, wake
 from torchserve_py.features.system_metrics.nvml import memory_by_process
-from torchserve_py.jobs.parts import Exceeded, Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.parts import Exceeded
 from torchserve_py.metrics.server_metrics import ServerMetrics
 from torchserve_py.models.model import Model
 from torchserve_py.scheduling.effects import Cause
@@ -151,7 +152,7 @@ class MemoryRoom:
                 self._waiting.remove(waiting)
             self._changed.set()
 
-    def _refuses(self, member: BudgetedModel, limit: float | None, parts: Parts) -> Cause | None:
+    def _refuses(self, member: BudgetedModel, limit: float | None, call: Call) -> Cause | None:
         """Return why a request that may wait so long is refused while its model is not loaded, if it is.
 
         Its client is told when the model will probably be loaded.
@@ -168,7 +169,7 @@ class MemoryRoom:
         if ready_in < math.inf:
             seconds = max(1, math.ceil(ready_in))
             told = f"is not loaded; that takes about {seconds} s more, longer than the request may wait."
-            parts.exceeded = Exceeded(Cause.not_loaded, f'Model "{member.model.name}" {told}', seconds)
+            call.exceeded = Exceeded(Cause.not_loaded, f'Model "{member.model.name}" {told}', seconds)
             if not member.model.pool.counts.wanted:  # for who comes again
                 in_background(_load(member.model), f"loading model {member.label}")
         return Cause.not_loaded

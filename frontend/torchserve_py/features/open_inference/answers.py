@@ -7,7 +7,7 @@ import zlib
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from torchserve_py.doors.exchange import Exchange
+from torchserve_py.doors.client_call import ClientCall
 from torchserve_py.doors.failures import UNAVAILABLE, DoorError, Failure, unsupported
 from torchserve_py.doors.own_words import in_own_words
 from torchserve_py.doors.requests import DEFLATE, GZIP
@@ -76,7 +76,7 @@ async def compressed_for(request: Request, body: bytes | bytearray, min_size: in
     return compressed, (("content-encoding", encoding), ("vary", "accept-encoding"))
 
 
-async def only_response(exchange: Exchange, part: Part, endpoint: str, stream: str) -> Part:
+async def only_response(call: ClientCall, part: Part, endpoint: str, stream: str) -> Part:
     """Return the only response of a model that may give several, with the headers that were set last.
 
     Raises DoorError: the model has given no response, or a second one; the message names ``stream``, the endpoint for
@@ -85,12 +85,12 @@ async def only_response(exchange: Exchange, part: Part, endpoint: str, stream: s
     found = [part] if part.body else []
     headers = part.headers
     while part.more and len(found) < 2:
-        part = await exchange.next()
+        part = await call.next_usable()
         headers = part.headers or headers
         if part.body:
             found.append(part)
     if len(found) == 1:
         return found[0]._replace(headers=headers)
     count = "several responses" if found else "no response"
-    message = f"Model {exchange.name} has {count} to this request, and {endpoint} has one. Use {stream}."
+    message = f"Model {call.name} has {count} to this request, and {endpoint} has one. Use {stream}."
     raise unsupported(message)

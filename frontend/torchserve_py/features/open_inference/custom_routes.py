@@ -8,16 +8,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
-from torchserve_py.doors.exchange import HttpExchange
+from torchserve_py.doors.client_call import HttpCall
 from torchserve_py.doors.failures import bad_request, method_not_allowed
 from torchserve_py.doors.model_index import ModelIndex
 from torchserve_py.doors.path_templates import PathTemplate, read_template, shown
-from torchserve_py.doors.requests import GZIP, decompressed, inference_of, request_line
+from torchserve_py.doors.requests import GZIP, call_of, decompressed, request_line
 from torchserve_py.doors.routing import DoorContext, Reply
 from torchserve_py.features.open_inference.rest_dialect import CUSTOM_DIALECT
 from torchserve_py.serving.serving import ServedModel
@@ -121,15 +120,15 @@ class CustomRoutes:
                 f" query, as in ?{_MODEL_NAME}={model.name}."
             )
 
-        def submit(body: bytes) -> HttpExchange:
-            inference = inference_of(request, body, request_line(request, found[model]), CUSTOM)
-            inference = replace(inference, unbatched=model.is_stateful)
-            return self._context.submit(request, CUSTOM_DIALECT, model, inference)
+        def submit(body: bytes) -> HttpCall:
+            call = call_of(request, body, request_line(request, found[model]), CUSTOM)
+            call.unbatched = model.is_stateful
+            return self._context.submit(request, call, CUSTOM_DIALECT, model)
 
         if request.headers.get("Content-Encoding", "").strip().lower() != GZIP:
             return submit  # MLServer undoes no other encoding: what the model's own code undoes stays as it is
 
-        async def submit_compressed(body: bytes) -> HttpExchange:
+        async def submit_compressed(body: bytes) -> HttpCall:
             return submit(await decompressed(request, body, self._context.settings.max_request_size))
 
         return submit_compressed

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from torchserve_py.bounded_json import UnreadableJson, read_member
-from torchserve_py.doors.exchange import HttpExchange
+from torchserve_py.doors.client_call import HttpCall
 from torchserve_py.doors.failures import DoorError, bad_request
 from torchserve_py.doors.requests import PRIORITY, priority_in_parameter, priority_of, seconds_left
 from torchserve_py.doors.routing import AfterBody, DoorContext
@@ -21,7 +21,7 @@ from torchserve_py.features.open_inference.rest_dialect import EventsDialect, Sh
 from torchserve_py.features.open_inference.sequence_parameters import sequence_of
 from torchserve_py.features.open_inference.shared_memory import SharedMemory
 from torchserve_py.features.open_inference.shared_tensors import REGION_MEMBER, with_binary_tensors
-from torchserve_py.jobs.inference_request import InferenceRequest, SequenceRequest
+from torchserve_py.jobs.call import SequenceRequest
 from torchserve_py.serving.serving import ServedModel
 from torchserve_py.settings.schemas.schema import shown
 from torchserve_py.transport.http1.request import Request
@@ -64,7 +64,7 @@ class OpenInferenceCalls:
 
     def _submit(
         self, request: Request, model: ServedModel, version: str | None, endpoint: str, body: bytes
-    ) -> HttpExchange:
+    ) -> HttpCall:
         headers: tuple[Any, ...] = request.raw_headers
         if endpoint != INFER:
             headers += ((_ENDPOINT, endpoint),)
@@ -82,7 +82,7 @@ class OpenInferenceCalls:
         sequence = self._sequence(request, model, body, size) if model.is_stateful else None
         if sequence is not None:
             headers += sequence.headers
-        inference = InferenceRequest(
+        call = HttpCall(
             headers,
             body,
             protocol=OPEN_INFERENCE_REST,
@@ -93,7 +93,7 @@ class OpenInferenceCalls:
             answer_in=seconds_left(request),
         )
         events = isinstance(dialect, EventsDialect)
-        return self._context.submit(request, dialect, model, inference, version, events=events)
+        return self._context.submit(request, call, dialect, model, version, events=events)
 
     def _sequence(self, request: Request, model: ServedModel, body: bytes, size: int) -> SequenceRequest:
         try:

@@ -8,7 +8,7 @@ error is a whole answer with its status; later it is a last event ``{"error": â€
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from torchserve_py.doors.exchange import Exchange, HttpDialect, HttpExchange
+from torchserve_py.doors.client_call import ClientCall, HttpCall, HttpDialect
 from torchserve_py.doors.failures import Failure, failure_of
 from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE, AlreadySent, Answer
 from torchserve_py.features.open_inference.answers import compressed_for, encoding_for, error_body, only_response
@@ -32,7 +32,7 @@ _BODY_HEADERS: Final = frozenset(("content-type", "content-length", "content-enc
 class CustomDialect(HttpDialect):
     """The dialect of routes that models declare: errors are the protocol's, answers and streams the model's."""
 
-    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+    def failure(self, failure: Failure, call: HttpCall | None = None) -> Answer:
         message = _MESSAGES.get(failure.type, failure.message) if not failure.cause else failure.message
         return Answer(failure.status, error_body(message, failure.status, failure.details), (JSON_TYPE,))
 
@@ -44,8 +44,8 @@ class CustomDialect(HttpDialect):
             return failure._replace(message=f"Model {error.name} not found")
         return failure
 
-    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        failure = super().ended(exchange, cause)
+    def ended(self, call: ClientCall, cause: Cause) -> Failure:
+        failure = super().ended(call, cause)
         return failure._replace(status=503) if cause is Cause.worker_died else failure
 
 
@@ -61,31 +61,31 @@ class WholeDialect(CustomDialect):
         self._compress_from = compress_from
         self._is_text = endpoint.startswith("generate")
 
-    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        failure = super().ended(exchange, cause)
+    def ended(self, call: ClientCall, cause: Cause) -> Failure:
+        failure = super().ended(call, cause)
         return failure._replace(status=429) if self._is_text and cause in _OVERLOADED else failure
 
-    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
+    def stream(self, call: HttpCall, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
         return None
 
-    def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
-        if part.more or not part.body or encoding_for(exchange.request, part.body, self._compress_from) is not None:
-            return self._only(exchange, part)
+    def answer(self, call: HttpCall, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
+        if part.more or not part.body or encoding_for(call.request, part.body, self._compress_from) is not None:
+            return self._only(call, part)
         return Answer(part.status, part.body, part.headers, part.reason)
 
-    async def _only(self, exchange: HttpExchange, part: Part) -> Answer:
-        only = await only_response(exchange, part, self._endpoint, f"{self._endpoint}_stream")
-        body, added = await compressed_for(exchange.request, only.body, self._compress_from)
+    async def _only(self, call: HttpCall, part: Part) -> Answer:
+        only = await only_response(call, part, self._endpoint, f"{self._endpoint}_stream")
+        body, added = await compressed_for(call.request, only.body, self._compress_from)
         return Answer(only.status, body, (*only.headers, *added), only.reason)
 
 
 class EventsDialect(WholeDialect):
     """An endpoint that answers with events, even where there is one. Parts without a body are not sent."""
 
-    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
-        return exchange.stream(first)
+    def stream(self, call: HttpCall, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
+        return call.stream(first)
 
-    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
+    def opening(self, call: HttpCall, first: Part) -> Answer:
         kept = ((name, value) for name, value in first.headers if name.lower() not in _BODY_HEADERS)
         return Answer(200, b"", (EVENTS_TYPE, *kept))
 
@@ -104,11 +104,11 @@ class SharedMemoryDialect(WholeDialect):
         self._memory = memory
         self._outputs = outputs
 
-    def answer(self, exchange: HttpExchange, part: Part) -> Coroutine[Any, Any, Answer]:
-        return self._only(exchange, part)
+    def answer(self, call: HttpCall, part: Part) -> Coroutine[Any, Any, Answer]:
+        return self._only(call, part)
 
-    async def _only(self, exchange: HttpExchange, part: Part) -> Answer:
-        only = await only_response(exchange, part, self._endpoint, f"{self._endpoint}_stream")
+    async def _only(self, call: HttpCall, part: Part) -> Answer:
+        only = await only_response(call, part, self._endpoint, f"{self._endpoint}_stream")
         if only.status >= 300:
             return Answer(only.status, only.body, only.headers, only.reason)
         headers = {name.lower(): value for name, value in only.headers}

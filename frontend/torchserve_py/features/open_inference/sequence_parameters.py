@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.sequences import SequenceHeaders, StepClaim, is_marked
-from torchserve_py.jobs.inference_request import SequenceRequest
+from torchserve_py.jobs.call import SequenceRequest
 from torchserve_py.serving.serving import ServedModel, Serving
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_TOKEN, STEP_NUMBER
 

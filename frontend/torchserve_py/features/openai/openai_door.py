@@ -13,16 +13,16 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from torchserve_py.doors.exchange import HttpDialect, HttpExchange
+from torchserve_py.doors.client_call import HttpCall, HttpDialect
 from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.doors.model_index import ModelIndex
 from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation
-from torchserve_py.doors.requests import asks_for_stream, inference_of, model_in, split_path
+from torchserve_py.doors.requests import asks_for_stream, call_of, model_in, split_path
 from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE, Answer
 from torchserve_py.doors.routing import AfterBody, Door, DoorContext, PathValues, Route
 from torchserve_py.doors.sequences import SequenceHeaders, claim_of
 from torchserve_py.features.openai.openai_keys import ANY_NAME, names_of
-from torchserve_py.jobs.inference_request import SequenceRequest
+from torchserve_py.jobs.call import SequenceRequest
 from torchserve_py.jobs.parts import Part
 from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.request import Request
@@ -52,10 +52,10 @@ PATHS: Final = tuple(_OPERATIONS)
 class OpenAIDialect(HttpDialect):
     """Errors are ``{"error": {…}}``; within a stream, an event of that shape, which OpenAI's clients raise."""
 
-    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+    def failure(self, failure: Failure, call: HttpCall | None = None) -> Answer:
         return Answer(failure.status, _error(failure), (JSON_TYPE,))
 
-    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
+    def opening(self, call: HttpCall, first: Part) -> Answer:
         # The content type is that of events unless the handler set one.
         headers = first.headers
         if not any(name.lower() == "content-type" for name, _ in headers):
@@ -85,17 +85,16 @@ class OpenAIDoor(Door):
     def _run(self, request: Request, values: PathValues) -> AfterBody:
         return lambda body: self._submit(request, body)
 
-    def _submit(self, request: Request, body: bytes) -> HttpExchange:
+    def _submit(self, request: Request, body: bytes) -> HttpCall:
         """Run a request on the model that its body names."""
         model = self.named(model_in(body) or "")
         headers = (("url_path", "/".join(split_path(request.target))), ("explain", "False"))
-        inference = inference_of(request, body, headers)
+        call = call_of(request, body, headers)
         if model.is_stateful:
-            inference.sequence = self._sequence(request)
-            inference.headers = (*inference.headers, *inference.sequence.headers)
-        return self.context.submit(
-            request, DIALECT, model, inference, events=self.sends_comments and asks_for_stream(body)
-        )
+            call.sequence = self._sequence(request)
+            call.headers = (*call.headers, *call.sequence.headers)
+        events = self.sends_comments and asks_for_stream(body)
+        return self.context.submit(request, call, DIALECT, model, events=events)
 
     def _sequence(self, request: Request) -> SequenceRequest:
         """Return the sequence of a request. One that names none ends with its answer, which does not name it either."""

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from torchserve_py.bounded_json import UnreadableJson, read_member
-from torchserve_py.doors.exchange import HttpExchange
+from torchserve_py.doors.client_call import HttpCall
 from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation, Parameter
-from torchserve_py.doors.requests import asks_for_stream, inference_of
+from torchserve_py.doors.requests import asks_for_stream, call_of
 from torchserve_py.doors.responses import Answer
 from torchserve_py.doors.routing import AfterBody, PathValues, Route
 from torchserve_py.features.openai.openai_door import OPENAI_ERROR, OpenAIDialect, OpenAIDoor
@@ -50,10 +50,10 @@ _LISTING: Final = (
 class ResponsesDialect(OpenAIDialect):
     """As of all paths of OpenAI's, but that what is over is not found."""
 
-    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+    def failure(self, failure: Failure, call: HttpCall | None = None) -> Answer:
         if failure.cause in _GONE:
             failure = failure._replace(status=404)
-        return super().failure(failure, exchange)
+        return super().failure(failure, call)
 
 
 DIALECT: Final = ResponsesDialect()
@@ -84,7 +84,7 @@ class ResponsesDoor(OpenAIDoor):
         path: str,
         operation: str,
         description: str,
-        run: Callable[[Request, bytes], HttpExchange] | None = None,
+        run: Callable[[Request, bytes], HttpCall] | None = None,
     ) -> Route:
         streams = operation == "create_response"
         documented = Operation(
@@ -107,7 +107,7 @@ class ResponsesDoor(OpenAIDoor):
 
     # What begins or continues something
 
-    def _create_response(self, request: Request, body: bytes) -> HttpExchange:
+    def _create_response(self, request: Request, body: bytes) -> HttpCall:
         members = {name: _member(body, name) for name in ("model", "previous_response_id", "conversation")}
         previous, conversation = members["previous_response_id"], members["conversation"]
         if isinstance(conversation, dict):
@@ -129,7 +129,7 @@ class ResponsesDoor(OpenAIDoor):
             call = Call("create_response", new, item=new, is_new=True)
         return self._submit_call(request, body, model, sequence, call)
 
-    def _begin(self, request: Request, body: bytes) -> HttpExchange:
+    def _begin(self, request: Request, body: bytes) -> HttpCall:
         """Begin a conversation, with the model that the body names, which OpenAI's clients send as ``extra_body``."""
         name = _member(body, "model")
         model = self.named(name if isinstance(name, str) else "")
@@ -140,7 +140,7 @@ class ResponsesDoor(OpenAIDoor):
 
     # What is about something that is there
 
-    def _call(self, request: Request, body: bytes, operation: str, values: PathValues) -> HttpExchange:
+    def _call(self, request: Request, body: bytes, operation: str, values: PathValues) -> HttpCall:
         response_id = values.get("response_id")
         if response_id is not None:
             name, kind, what = response_id, _RESPONSE, "Response"
@@ -187,17 +187,14 @@ class ResponsesDoor(OpenAIDoor):
             message = f"The model {model.name!r} keeps no conversations. {_WHAT_KEEPS}"
             raise _wrong(message, param, "unsupported_parameter")
 
-    def _submit_call(
-        self, request: Request, body: bytes, model: ServedModel, sequence: str, call: Call
-    ) -> HttpExchange:
+    def _submit_call(self, request: Request, body: bytes, model: ServedModel, sequence: str, call: Call) -> HttpCall:
         headers = ((CALL_HEADER, call.encoded()), ("url_path", _COMPLETIONS), ("explain", "False"))
-        inference = inference_of(request, body, headers, OPENAI)
+        submitted = call_of(request, body, headers, OPENAI)
         if model.is_stateful:
-            inference.sequence = self.sequences.of_values(f"openai-{sequence}", call.is_new or None, None)
-            inference.headers = (*inference.headers, *inference.sequence.headers)
-        return self.context.submit(
-            request, DIALECT, model, inference, events=self.sends_comments and asks_for_stream(body)
-        )
+            submitted.sequence = self.sequences.of_values(f"openai-{sequence}", call.is_new or None, None)
+            submitted.headers = (*submitted.headers, *submitted.sequence.headers)
+        events = self.sends_comments and asks_for_stream(body)
+        return self.context.submit(request, submitted, DIALECT, model, events=events)
 
 
 def _digest(model: ServedModel) -> str:

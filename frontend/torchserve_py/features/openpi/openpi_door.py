@@ -11,7 +11,6 @@ and its answer the actions.
 import secrets
 import time
 from collections.abc import Coroutine, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from torchserve_py.doors.failures import INTERNAL, DoorError, Failure, bad_reque
 from torchserve_py.doors.openapi import TEXT, Operation
 from torchserve_py.doors.responses import AlreadySent, Answer
 from torchserve_py.doors.routing import READING, PathValues, Route
-from torchserve_py.features.live.live_steps import StepExchange, StepTemplate
+from torchserve_py.features.live.live_steps import StepCall, StepTemplate
 from torchserve_py.features.live.message_forms import Step
 from torchserve_py.features.live.session_door import SessionDoor
 from torchserve_py.features.live.session_ends import UNSUPPORTED_DATA, SessionOver
@@ -46,7 +45,8 @@ class OpenpiSession(StepSession):
     """An episode, from the upgrade to the close."""
 
     def __init__(self, socket: WebSocket, template: StepTemplate) -> None:
-        super().__init__(socket, template._replace(request=replace(template.request, protocol=OPENPI)), is_text=False)
+        template.call.protocol = OPENPI
+        super().__init__(socket, template, is_text=False)
         self.sequence_id, self.token = f"openpi-{secrets.token_hex(16)}", secrets.token_hex(16)
         #: How long the latest answered observation took (seconds).
         self._took: float | None = None
@@ -60,7 +60,7 @@ class OpenpiSession(StepSession):
         await self.wait_for_room()
         self.put_next(Step(self.last + 1, message.data), partial(self._send_actions, time.monotonic()))
 
-    async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
+    async def tell_failure(self, step: StepCall, failure: Failure) -> None:
         step.cancel()
         await self._socket.send(failure.message.encode(), is_text=True)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from torchserve_py.doors.failures import DoorError, Failure, handler_failure
-from torchserve_py.features.live.live_steps import SendPart, StepExchange, StepTemplate
+from torchserve_py.features.live.live_steps import SendPart, StepCall, StepTemplate
 from torchserve_py.features.live.message_forms import Step
 from torchserve_py.features.live.session_ends import check_server_stays
 from torchserve_py.features.live.socket_session import SocketSession
@@ -180,7 +180,7 @@ class RealtimeSession(SocketSession):
         else:
             self._put_events(self._events.cleared())
 
-    def _submit(self, kind: str, body: bytes, send: SendPart) -> StepExchange:
+    def _submit(self, kind: str, body: bytes, send: SendPart) -> StepCall:
         config = self._config
         headers = (
             ("realtime_event", kind),
@@ -205,14 +205,14 @@ class RealtimeSession(SocketSession):
         if text := item.heard(part):
             await self._tell(self._events.delta(item.id, text))
 
-    async def _relay_append(self, step: StepExchange, item: _Item, event_id: str | None) -> None:
+    async def _relay_append(self, step: StepCall, item: _Item, event_id: str | None) -> None:
         failure = await self._relay(step)
         if failure is not None:
             item.failure = item.failure or failure
             await self._tell(self._events.step_failed(failure, event_id))
             check_server_stays(failure)
 
-    async def _relay_commit(self, step: StepExchange, item: _Item, previous: str | None) -> None:
+    async def _relay_commit(self, step: StepCall, item: _Item, previous: str | None) -> None:
         await self._tell(*self._events.committed(item.id, previous))
         failure = await self._relay(step)
         item.failure = item.failure or failure
@@ -222,18 +222,18 @@ class RealtimeSession(SocketSession):
             await self._tell(self._events.completed(item.id, item.transcript, item.seconds))
         check_server_stays(failure)
 
-    async def _relay_clear(self, step: StepExchange, event_id: str | None) -> None:
+    async def _relay_clear(self, step: StepCall, event_id: str | None) -> None:
         failure = await self._relay(step)
         if failure is not None:
             await self._tell(self._events.step_failed(failure, event_id))
         await self._tell(self._events.cleared())
         check_server_stays(failure)
 
-    async def _relay(self, step: StepExchange) -> Failure | None:
+    async def _relay(self, step: StepCall) -> Failure | None:
         """Pass the answer to a step on; return why there is none, if so."""
         failure: Failure | None = None
         try:
-            await step.relay(await step.next())
+            await step.relay(await step.next_usable())
         except DoorError as error:
             failure = error.failure
             step.cancel()  # the handler may have answered with an error status, and go on

@@ -13,7 +13,7 @@ from torchserve_py.doors.path_templates import read_template
 from torchserve_py.doors.routing import ANY_METHOD
 from torchserve_py.features.journal.journal_record import JournalRecord
 from torchserve_py.features.truss.endpoints import DEPLOYED_PATHS, DEPLOYMENTS, PATHS, READING
-from torchserve_py.jobs.inference_request import VERSION_HEADER
+from torchserve_py.jobs.call import VERSION_HEADER
 from ts.protocol.messages import CUSTOM, OPEN_INFERENCE_REST, TRUSS
 
 #: Calls of OpenAI's Responses and Conversations, as `ts.features.openai.openai_calls` names them.

@@ -24,7 +24,7 @@ from torchserve_py.features.replay.recorded_paths import (
     names_of,
     target_of,
 )
-from torchserve_py.jobs.inference_request import VERSION_HEADER
+from torchserve_py.jobs.call import VERSION_HEADER
 from ts.features.open_inference.protos.infer_pb2 import InferParameter, ModelInferRequest
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, OPENPI, REQUEST_ID, STEP_NUMBER
 

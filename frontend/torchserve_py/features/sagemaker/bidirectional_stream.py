@@ -15,7 +15,7 @@ from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.predictions import only_startup_model
 from torchserve_py.doors.responses import AlreadySent, failure_body
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
-from torchserve_py.features.live.live_steps import StepExchange, StepTemplate
+from torchserve_py.features.live.live_steps import StepCall, StepTemplate
 from torchserve_py.features.live.message_forms import Step
 from torchserve_py.features.live.session_door import SessionDoor
 from torchserve_py.features.live.socket_session import StepSession
@@ -41,7 +41,7 @@ class StreamSession(StepSession):
         await self.wait_for_room()
         self.put_next(Step(self.last + 1, message.data), partial(self._send_part, message.kind is Kind.text))
 
-    async def tell_failure(self, step: StepExchange, failure: Failure) -> None:
+    async def tell_failure(self, step: StepCall, failure: Failure) -> None:
         await self.send(failure_body(failure)[0])
 
     async def _send_part(self, is_text: bool, part: Part) -> None:

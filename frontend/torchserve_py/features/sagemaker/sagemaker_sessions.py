@@ -9,15 +9,14 @@ bodies go to the handler.
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
-from torchserve_py.doors.exchange import HttpExchange, TorchServeDialect
+from torchserve_py.doors.client_call import HttpCall, TorchServeDialect
 from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.predictions import Session
-from torchserve_py.doors.requests import inference_of
+from torchserve_py.doors.requests import call_of
 from torchserve_py.doors.responses import Answer
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders, claim_of
@@ -45,17 +44,17 @@ class _SessionDialect(TorchServeDialect):
         self._expires = expires
         self._begun = begun
 
-    def answer(self, exchange: HttpExchange, part: Part) -> Answer:
-        return self._telling(exchange, part, super().answer(exchange, part))
+    def answer(self, call: HttpCall, part: Part) -> Answer:
+        return self._telling(call, part, super().answer(call, part))
 
-    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
-        return self._telling(exchange, first, super().opening(exchange, first))
+    def opening(self, call: HttpCall, first: Part) -> Answer:
+        return self._telling(call, first, super().opening(call, first))
 
-    def _telling(self, exchange: HttpExchange, part: Part, answer: Answer) -> Answer:
+    def _telling(self, call: HttpCall, part: Part, answer: Answer) -> Answer:
         """Add the headers about the session, except those that the handler has set itself."""
         self._begun()
         headers = tuple(answer.headers)
-        sequence = exchange.sequence
+        sequence = call.sequence
         assert sequence is not None, "the request belongs to a session"
         told = {} if self._expires is None else {_NEW_ID: f"{sequence.id}; Expires={self._expires}"}
         news = part.news
@@ -70,9 +69,9 @@ class _SessionDialect(TorchServeDialect):
 class _CloseDialect(TorchServeDialect):
     """Answers a step that closes a session; what the handler answers is of no interest."""
 
-    def answer(self, exchange: HttpExchange, part: Part) -> Answer:
-        assert exchange.sequence is not None, "the request belongs to a session"
-        return _closed(exchange.sequence.id)
+    def answer(self, call: HttpCall, part: Part) -> Answer:
+        assert call.sequence is not None, "the request belongs to a session"
+        return _closed(call.sequence.id)
 
 
 class SageMakerSessions:
@@ -86,7 +85,7 @@ class SageMakerSessions:
         #: When the sessions expire that were opened and have had no request yet, the earliest opened one first.
         self._unused: dict[tuple[int, str], float] = {}
 
-    def answer(self, request: Request, model: ServedModel, body: bytes) -> Answer | HttpExchange | None:
+    def answer(self, request: Request, model: ServedModel, body: bytes) -> Answer | HttpCall | None:
         """Answer a request that is only about a session, and return None for any other.
 
         Raises DoorError: the session to close is not open.
@@ -122,14 +121,15 @@ class SageMakerSessions:
         begun = partial(self._unused.pop, (model.id, session_id), None)
         return Session(sequence, _SessionDialect(self._headers, expires, begun))
 
-    def _close(self, request: Request, model: ServedModel, body: bytes) -> Answer | HttpExchange:
+    def _close(self, request: Request, model: ServedModel, body: bytes) -> Answer | HttpCall:
         session_id = request.headers.get(SESSION_ID, "")
         if self._unused.pop((model.id, session_id), None) is None:
             self._check_open(model, session_id)
             if model.is_durable:  # any worker may have it, and only a step ends what is stored
                 sequence = self._headers.of_values(session_id, None, True)
-                inference = replace(inference_of(request, body, sequence.headers), sequence=sequence)
-                return self._context.submit(request, self._closing, model, inference)
+                call = call_of(request, body, sequence.headers)
+                call.sequence = sequence
+                return self._context.submit(request, call, self._closing, model)
             self._serving.release_sequence(model, session_id)
         return _closed(session_id)
 

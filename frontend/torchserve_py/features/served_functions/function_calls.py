@@ -13,9 +13,9 @@ from typing import Any, Final
 from torchserve_py.archive.file_function import FileFunction
 from torchserve_py.doors.failures import Failure, failure_of, failure_of_job
 from torchserve_py.doors.own_words import in_own_words
-from torchserve_py.jobs.function_call import CalledRequest, CallModel, CallOutcome, ModelCall
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import JobFailed, Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.function_call import CallModel, CallOutcome, ModelCall, NestedCall
+from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.serving.errors import ModelError
 from torchserve_py.serving.serving import ServedModel, Serving
 from torchserve_py.settings.model_spec import fallback_name
@@ -39,10 +39,8 @@ def calls_of(serving: Serving, max_size: int) -> Callable[[FileFunction], CallMo
     return of_function
 
 
-async def _call(
-    serving: Serving, max_size: int, caller: FileFunction, request: InferenceRequest, call: ModelCall
-) -> CallOutcome:
-    depth = request.depth + 1 if isinstance(request, CalledRequest) else 1
+async def _call(serving: Serving, max_size: int, caller: FileFunction, by: Call, call: ModelCall) -> CallOutcome:
+    depth = by.depth + 1 if isinstance(by, NestedCall) else 1
     if depth > _MOST_DEPTH:
         return _refused(508, f"a request may lead to {_MOST_DEPTH} calls that lie within each other, and not to more")
     if len(call.body) > max_size:
@@ -55,31 +53,31 @@ async def _call(
         return _refused(404, f"the model {call.function[:_SHOWN]} is not the function of that name in the same file")
     if model.is_stateful:
         return _refused(400, "it has a state, so that other functions cannot call it")
-    called = CalledRequest(
-        [*_passed_on(request), ("accept", call.accept), (CALL_DEPTH, str(depth))],
+    called = NestedCall(
+        [*_passed_on(by), ("accept", call.accept), (CALL_DEPTH, str(depth))],
         call.body,
         call.content_type,
-        priority=request.priority,
+        priority=by.priority,
         via="call",
-        client=request.client,
-        account=request.account,
-        depth=depth,
+        client=by.client,
+        account=by.account,
     )
+    called.depth = depth
     try:
-        parts = serving.submit(model, called)
+        serving.submit(model, called)
     except ModelError as error:
         return _failed(failure_of(error))
-    return await _outcome(parts, model)
+    return await _outcome(called, model)
 
 
-async def _outcome(parts: Parts, model: ServedModel) -> CallOutcome:
+async def _outcome(call: Call, model: ServedModel) -> CallOutcome:
     try:
-        part = await parts.next()
+        part = await call.next()
     except JobFailed as error:
         failure = failure_of_job(error.cause, model.name, None, None, model)
-        return _failed(in_own_words(failure, error.cause, model, parts.worker_end))
+        return _failed(in_own_words(failure, error.cause, model, call.worker_end))
     finally:
-        parts.cancel()  # without effect on a job that has ended
+        call.cancel()  # without effect on a job that has ended
     if part.error is not None:
         return _refused(part.status, part.error)
     if part.more:
@@ -90,9 +88,9 @@ async def _outcome(parts: Parts, model: ServedModel) -> CallOutcome:
     return CallOutcome(part.status, content_type, part.body)
 
 
-def _passed_on(request: InferenceRequest) -> list[tuple[Any, Any]]:
-    names = [(name.decode("latin-1") if isinstance(name, bytes) else name).lower() for name, _ in request.headers]
-    return [pair for name, pair in zip(names, request.headers, strict=True) if name in _PASSED_ON]
+def _passed_on(call: Call) -> list[tuple[Any, Any]]:
+    names = [(name.decode("latin-1") if isinstance(name, bytes) else name).lower() for name, _ in call.headers]
+    return [pair for name, pair in zip(names, call.headers, strict=True) if name in _PASSED_ON]
 
 
 def _failed(failure: Failure) -> CallOutcome:

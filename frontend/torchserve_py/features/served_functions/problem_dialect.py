@@ -10,7 +10,7 @@ import os
 from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
-from torchserve_py.doors.exchange import HttpExchange, TorchServeDialect
+from torchserve_py.doors.client_call import HttpCall, TorchServeDialect
 from torchserve_py.doors.failures import INVALID_REQUEST, Failure, failure_of
 from torchserve_py.doors.responses import Answer, to_json
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR
@@ -39,7 +39,7 @@ class ProblemDialect(TorchServeDialect):
             return failure._replace(status=500, message="The model's code has raised an exception; its log says which.")
         return failure
 
-    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+    def failure(self, failure: Failure, call: HttpCall | None = None) -> Answer:
         status = HTTPStatus(failure.status) if failure.status in set(HTTPStatus) else None
         message = failure.message
         if not failure.cause and failure.type == _WRONG_METHOD:
@@ -53,4 +53,4 @@ class ProblemDialect(TorchServeDialect):
         if failure.cause == INVALID_REQUEST and failure.details:
             problem["errors"] = json.loads(bytes(failure.details))
         headers = (("content-type", PROBLEM_TYPE),)
-        return Answer(failure.status, to_json(problem), headers if exchange is None else self._named(headers, exchange))
+        return Answer(failure.status, to_json(problem), headers if call is None else self._named(headers, call))

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Self
 
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.job_observer import ObservedJob
 from torchserve_py.jobs.parts import Part
 from torchserve_py.metrics.model_metrics import JobRecord
@@ -59,38 +59,39 @@ class JobSpans:
         """Return this: the jobs of all models have spans."""
         return self
 
-    def begin(self, request: InferenceRequest, model: str, version: str) -> ObservedJob | None:
+    def begin(self, call: Call, model: str, version: str) -> ObservedJob | None:
         """Begin the span of a job, unless its client says that its trace is not sampled."""
-        if self._is_dropped and is_not_sampled(_traceparent(request.headers)):
+        if self._is_dropped and is_not_sampled(_traceparent(call.headers)):
             return None
         from opentelemetry.context import Context
         from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 
-        headers = tuple(request.headers)
+        headers = tuple(call.headers)
         request_id = name_among(headers)
         context = self._propagator.extract(_carrier(headers), Context())
         attributes: dict[str, str] = {"model.name": model, "model.version": version}
-        attributes |= {"rpc.system": _GRPC} if request.via == _GRPC else {"network.protocol.name": request.via}
-        if request.request_line is not None:
-            method, target, route = request.request_line
+        attributes |= {"rpc.system": _GRPC} if call.via == _GRPC else {"network.protocol.name": call.via}
+        if call.request_line is not None:
+            method, target, route = call.request_line
             attributes |= {"http.request.method": method, "url.path": target.partition("?")[0], "http.route": route}
-        if request.sequence is not None:
-            attributes["sequence.id"] = request.sequence.id
+        if call.sequence is not None:
+            attributes["sequence.id"] = call.sequence.id
         operation = next((_OPERATIONS.get(_text(value)) for name, value in headers if name == "url_path"), None)
         if operation is not None:
             attributes |= {"gen_ai.operation.name": operation, "gen_ai.request.model": model}
             attributes["gen_ai.provider.name"] = "torchserve-py"
-            if request.sequence is not None:
-                attributes["gen_ai.conversation.id"] = request.sequence.id
+            if call.sequence is not None:
+                attributes["gen_ai.conversation.id"] = call.sequence.id
         name = f"{operation or 'inference'} {model}"
         span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes)
         own: dict[str, str] = {}
+        via = call.via
         self._propagator.inject(own, set_span_in_context(span, context))
 
         def end(record: JobRecord, last: Part | None) -> None:
             told, failed = record.told, record.failed
             span.set_attribute("request.id", request_id or record.job_id)
-            if request.via == _HTTP and not isinstance(told, Cause):
+            if via == _HTTP and not isinstance(told, Cause):
                 span.set_attribute("http.response.status_code", told)
             if failed:
                 span.set_attribute("error.type", told.value if isinstance(told, Cause) else str(told))

@@ -11,7 +11,7 @@ from torchserve_py.features.journal.answer_comparison import Comparison
 from torchserve_py.features.traffic.answer_copy import AnswerCopy
 from torchserve_py.features.traffic.answers_protocol import ANSWERS
 from torchserve_py.features.traffic.traffic_keys import TrafficKeys
-from torchserve_py.jobs.inference_request import InferenceRequest
+from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.serving.serving import ServedModel, Serving
 
@@ -50,13 +50,14 @@ def _of_bodies(live: bytes, ours: bytes, tolerance: float | None) -> Sequence[st
 
 async def _asked(serving: Serving, shadow: ServedModel, live: AnswerCopy, ours: AnswerCopy) -> Sequence[str]:
     body = [("live", None, bytes(live.body)), ("shadow", None, bytes(ours.body))]
-    parts = serving.submit(shadow, InferenceRequest((), body, protocol=ANSWERS, unbatched=True, via="server"))
+    call = Call((), body, protocol=ANSWERS, unbatched=True, via="server")
+    serving.submit(shadow, call)
     try:
         async with asyncio.timeout(_LONGEST):
-            part = await parts.next()
+            part = await call.next()
         why = json.loads(part.body)["why"] if part.error is None else part.error
     except (JobFailed, TimeoutError, ValueError, KeyError, TypeError) as error:
         raise NotCompared(str(error)) from error
     finally:
-        parts.cancel()
+        call.cancel()
     return [str(why)[:_MOST_SHOWN]] if why else []

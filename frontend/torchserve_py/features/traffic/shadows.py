@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, Self
 
 from torchserve_py.doors.routing import DoorContext
@@ -18,8 +18,8 @@ from torchserve_py.features.traffic.answer_copy import AnswerCopy
 from torchserve_py.features.traffic.answers_compared import NotCompared, differences
 from torchserve_py.features.traffic.traffic_body import ShadowRules
 from torchserve_py.features.traffic.traffic_keys import TrafficKeys
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import JobFailed, Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.parts import JobFailed
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter
 from torchserve_py.serving.errors import BadParameter, ModelError
@@ -120,10 +120,10 @@ class Shadows:
             "Shadow of model %s version %s: begun, with %g %% of the requests", name, rules.version, rules.percent
         )
 
-        def watcher(answering: ServedModel, request: InferenceRequest, parts: Parts) -> None:
+        def watcher(answering: ServedModel, call: Call) -> None:
             is_other = answering.version != rules.version
-            if request.by_default and is_other and random.random() * 100 < rules.percent:  # noqa: S311 - no secret
-                self._run(state, answering, request, parts)
+            if call.by_default and is_other and random.random() * 100 < rules.percent:  # noqa: S311 - no secret
+                self._run(state, answering, call)
 
         self._serving.watch(name, watcher)
 
@@ -205,38 +205,37 @@ class Shadows:
         is_default = self._serving.get(model.name).version == model.version
         return is_default or (not of_canary and model.version in self._serving.weights(model.name))
 
-    def _run(self, state: _Shadow, answering: ServedModel, request: InferenceRequest, parts: Parts) -> None:
-        """Run a request on the shadow, too, unless that is not possible or too much."""
+    def _run(self, state: _Shadow, answering: ServedModel, call: Call) -> None:
+        """Run a call on the shadow, too, unless that is not possible or too much."""
         name = answering.name
         model = self._look_at(name)
-        if model is None or parts.ended or not _may_run_twice(request):
+        if model is None or call.ended or not _may_run_twice(call):
             return
         status = self._serving.status(model)
-        if len(state.tasks) >= _MOST_AT_ONCE or status.queue_pending or _size(request) > _MOST_BYTES:
+        if len(state.tasks) >= _MOST_AT_ONCE or status.queue_pending or _size(call) > _MOST_BYTES:
             self._count(state, model, "dropped")
             return
         live = AnswerCopy()
-        parts.copy_to(live.take)
-        again = replace(request, by_default=False, priority=0, account=None, via="server")
-        task = asyncio.create_task(self._compare(state, model, again, live, parts.job_id))
+        call.copy_to(live.take)
+        again = call.again(via="server")
+        again.by_default, again.priority, again.account = False, 0, None
+        task = asyncio.create_task(self._compare(state, model, again, live, call.id))
         state.tasks.add(task)
         task.add_done_callback(state.tasks.discard)
 
-    async def _compare(
-        self, state: _Shadow, model: ServedModel, request: InferenceRequest, live: AnswerCopy, job_id: str
-    ) -> None:
+    async def _compare(self, state: _Shadow, model: ServedModel, call: Call, live: AnswerCopy, job_id: str) -> None:
         ours = AnswerCopy()
-        parts = self._serving.submit(model, request)
+        self._serving.submit(model, call)
         try:
             async with asyncio.timeout(_LONGEST):
                 while not ours.ended.done():
-                    ours.take(await parts.next())
+                    ours.take(await call.next())
         except JobFailed as failure:
             ours.take(failure.cause)
         except TimeoutError:
             ours.take(None)
         finally:
-            parts.cancel()
+            call.cancel()
         try:
             async with asyncio.timeout(_LONGEST):
                 await live.ended
@@ -275,17 +274,17 @@ class Shadows:
         self.seconds.child({**labels, "answer": "live"}).inc(live_seconds)
 
 
-def _pieces(request: InferenceRequest) -> list[Any]:
+def _pieces(call: Call) -> list[Any]:
     """Return the body, or the value of each field of a form."""
-    body = request.body
+    body = call.body
     return [value for _, _, value in body] if isinstance(body, list | tuple) else [body]
 
 
-def _size(request: InferenceRequest) -> int:
-    return sum(len(piece) for piece in _pieces(request) if isinstance(piece, bytes | bytearray | memoryview | str))
+def _size(call: Call) -> int:
+    return sum(len(piece) for piece in _pieces(call) if isinstance(piece, bytes | bytearray | memoryview | str))
 
 
-def _may_run_twice(request: InferenceRequest) -> bool:
-    if request.sequence is not None or request.more_input or request.only_ask:
+def _may_run_twice(call: Call) -> bool:
+    if call.sequence is not None or call.open_ended or call.only_ask:
         return False
-    return not any(_SHARED_MEMORY in piece for piece in _pieces(request) if isinstance(piece, bytes | bytearray))
+    return not any(_SHARED_MEMORY in piece for piece in _pieces(call) if isinstance(piece, bytes | bytearray))

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from torchserve_py.jobs.inference_request import USER_HEADER, InferenceRequest
+from torchserve_py.jobs.call import USER_HEADER, Call
 from ts.protocol.request_names import header_among
 
 
-def user_of(request: InferenceRequest) -> str | None:
+def user_of(call: Call) -> str | None:
     """Return the user that a request names in its header."""
-    return header_among(request.headers, USER_HEADER) or None
+    return header_among(call.headers, USER_HEADER) or None
 
 
-def key_of(request: InferenceRequest) -> str | None:
+def key_of(call: Call) -> str | None:
     """Return what tells the key of a request from others."""
-    return None if request.account is None else request.account.client
+    return None if call.account is None else call.account.client
 
 
-def client_of(request: InferenceRequest) -> str | None:
+def client_of(call: Call) -> str | None:
     """Return the key of a request, or else the address it comes from, as turns between clients have it."""
-    return (request.account or request).client or None
+    return (call.account or call).client or None
 
 
 #: By the value of `sticky_traffic`.
-STICKY_BY: Final[Mapping[str, Callable[[InferenceRequest], str | None]]] = {
+STICKY_BY: Final[Mapping[str, Callable[[Call], str | None]]] = {
     "user": user_of,
     "key": key_of,
     "client": client_of,

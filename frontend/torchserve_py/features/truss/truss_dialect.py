@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from torchserve_py.doors.exchange import HttpDialect, HttpExchange
+from torchserve_py.doors.client_call import HttpCall, HttpDialect
 from torchserve_py.doors.failures import RETRY_AFTER, Failure
 from torchserve_py.doors.responses import JSON_TYPE, Answer
 
@@ -35,7 +35,7 @@ class ErrorCode(StrEnum):
 class TrussDialect(HttpDialect):
     """Answers as Truss's own server does."""
 
-    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+    def failure(self, failure: Failure, call: HttpCall | None = None) -> Answer:
         if failure.type in _DETAILS:
             return Answer(failure.status, _DETAILS[failure.type], (JSON_TYPE,))
         code = ErrorCode.model if failure.overloaded else ErrorCode.server

@@ -6,14 +6,13 @@ Trusses share some paths with models of other contracts; a route applies only if
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Self
 
-from torchserve_py.doors.exchange import HttpDialect, HttpExchange
+from torchserve_py.doors.client_call import HttpCall, HttpDialect
 from torchserve_py.doors.failures import not_found
 from torchserve_py.doors.model_index import ModelIndex
-from torchserve_py.doors.requests import inference_of, model_in, request_line
+from torchserve_py.doors.requests import call_of, model_in, request_line
 from torchserve_py.doors.responses import JSON_TYPE, Answer
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.features.live.websocket import WebSocket
@@ -287,14 +286,14 @@ class TrussDoor(Door):
         endpoint: Endpoint,
         body: bytes,
         dialect: HttpDialect = TRUSS_DIALECT,
-    ) -> HttpExchange:
+    ) -> HttpCall:
         """Run a request on a model; pseudo headers pass the request line to the worker."""
         is_socket = endpoint is Endpoint.websocket
         line = request_line(request, endpoint.value, "ws" if is_socket else "http")
-        inference = replace(
-            inference_of(request, body, line, TRUSS), more_input=is_socket, via="websocket" if is_socket else "http"
-        )
-        return self.context.submit(request, dialect, model, inference)
+        call = call_of(request, body, line, TRUSS)
+        if is_socket:
+            call.open_ended, call.via = True, "websocket"
+        return self.context.submit(request, call, dialect, model)
 
     def _called(self, model: ServedModel) -> str:
         """Return the name of a model that the request does not name."""

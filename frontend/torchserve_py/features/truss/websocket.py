@@ -9,11 +9,12 @@ import logging
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
-from torchserve_py.doors.exchange import HttpExchange
+from torchserve_py.doors.client_call import HttpCall
 from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent
 from torchserve_py.features.live.websocket import Kind, WebSocket
 from torchserve_py.features.truss.truss_dialect import MODEL_FAILED, TrussDialect
-from torchserve_py.jobs.parts import JobFailed, Part, Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.parts import JobFailed, Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.errors import ReaderStalled
 from torchserve_py.transport.running_time import running_time
@@ -46,35 +47,35 @@ class WebSocketDialect(TrussDialect):
         #: Whether the client's frames are read now; while the model is busy they are not, and a pong may be unread.
         self._reading = True
 
-    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
+    def stream(self, call: HttpCall, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
         """Serve the socket, if the model accepts the handshake."""
         if first.status == _SWITCHING_PROTOCOLS and first.more:
-            return self._serve(exchange.parts, first)
-        return super().stream(exchange, first)
+            return self._serve(call, first)
+        return super().stream(call, first)
 
-    async def _serve(self, parts: Parts, first: Part) -> AlreadySent:
+    async def _serve(self, call: Call, first: Part) -> AlreadySent:
         """Carry frames both ways until the job has ended; then the socket is closed."""
         helpers: list[asyncio.Task[None]] = []
         try:
             self._socket.accept(first.headers)
-            helpers += [asyncio.create_task(self._receive(parts)), asyncio.create_task(self._keep_alive())]
-            await self._send(parts)
+            helpers += [asyncio.create_task(self._receive(call)), asyncio.create_task(self._keep_alive())]
+            await self._send(call)
         except (ConnectionError, ReaderStalled):
-            logger.debug("The client of request %s is gone", parts.job_id)
+            logger.debug("The client of request %s is gone", call.id)
         finally:
-            parts.cancel()  # does nothing to a job that has ended
+            call.cancel()  # does nothing to a job that has ended
             for helper in helpers:
                 helper.cancel()
             if helpers:
                 await asyncio.wait(helpers)
         return ALREADY_SENT
 
-    async def _send(self, parts: Parts) -> None:
+    async def _send(self, call: Call) -> None:
         """Pass on what the model sends, to the last part."""
         more = True
         while more:
             try:
-                part = await parts.next()
+                part = await call.next()
             except JobFailed as failed:
                 await self._close(*_farewell(failed.cause))
                 return
@@ -92,26 +93,26 @@ class WebSocketDialect(TrussDialect):
         else:
             await self._socket.send(payload, is_text=kind == frames.TEXT)
 
-    async def _receive(self, parts: Parts) -> None:
+    async def _receive(self, call: Call) -> None:
         """Pass on what the client sends, to its close."""
         while True:
             message = await self._socket.receive()
             match message.kind:
                 case Kind.text:
-                    await self._pass_on(parts, frames.TEXT + message.data)
+                    await self._pass_on(call, frames.TEXT + message.data)
                 case Kind.binary:
-                    await self._pass_on(parts, frames.BYTES + message.data)
+                    await self._pass_on(call, frames.BYTES + message.data)
                 case Kind.pong:
                     if not self._pong.done():
                         self._pong.set_result(None)
                 case Kind.close:
                     body = frames.CLOSE + message.code.to_bytes(2, "big") + message.data
-                    await parts.send_input(body, more=False)
+                    await call.send_input(body, more=False)
                     return
 
-    async def _pass_on(self, parts: Parts, body: bytes) -> None:
+    async def _pass_on(self, call: Call, body: bytes) -> None:
         self._reading = False
-        await parts.send_input(body, more=True)
+        await call.send_input(body, more=True)
         self._reading = True
 
     async def _keep_alive(self) -> None:

@@ -7,16 +7,16 @@ its last attempt ends the others: their jobs are cancelled, and the request gets
 import asyncio
 import json
 import logging
-import uuid
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from torchserve_py.bounded_json import UnreadableJson, check_object
+from torchserve_py.doors.client_call import HttpCall
 from torchserve_py.features.workflows.errors import NodeFailed
 from torchserve_py.features.workflows.spec import Dag, Node
-from torchserve_py.jobs.inference_request import InferenceRequest
-from torchserve_py.jobs.parts import JobFailed, Part, Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.parts import JobFailed, Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.serving.serving import Serving
@@ -38,26 +38,33 @@ class RunnableNode:
 class _Runs:
     """Takes what the reader of a workflow's answer does."""
 
-    def was_read(self, parts: Parts) -> None:
+    def was_read(self, call: Call) -> None:
         """Do nothing: an answer has one part."""
 
-    def gave_up(self, parts: Parts) -> None:
+    def gave_up(self, call: Call) -> None:
         """End the run: the client has left."""
-        assert isinstance(parts, WorkflowParts), "only these have this reader"
-        parts.task.cancel()
+        assert isinstance(call, WorkflowCall), "only these have this owner"
+        call.task.cancel()
 
 
-class WorkflowParts(Parts):
-    """The answer of a workflow that runs for one request, in ``task``; its reader gives up by cancelling it.
+_RUNS: Final = _Runs()
+
+
+class WorkflowCall(HttpCall):
+    """A call of a workflow, which runs in ``task``; its reader gives up by cancelling it.
 
     ``failure`` names the node that gave no answer, if one did not.
     """
 
     __slots__ = ("failure", "task")
 
-    def __init__(self, answer: Coroutine[Any, Any, bytes]) -> None:
-        super().__init__(str(uuid.uuid4()), None, _Runs())
-        self.failure: NodeFailed | None = None
+    failure: NodeFailed | None
+    task: asyncio.Task[None]
+
+    def run(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        """Run what gives the workflow's answer."""
+        self.belongs_to(_RUNS)
+        self.failure = None
         self.task = asyncio.create_task(self._run(answer))
         self.task.add_done_callback(lambda _: answer.close())  # it may not have begun when the client left
 
@@ -73,16 +80,16 @@ class WorkflowParts(Parts):
         except asyncio.CancelledError:
             return  # a cancelled task holds the error, whose traceback holds this frame, which holds the task
         except Exception as error:
-            logger.exception("Workflow request %s failed", self.job_id)
+            logger.exception("Workflow request %s failed", self.id)
             self._deliver(error=str(error))
 
     def _deliver(self, *, body: bytes = b"", error: str | None = None) -> None:
         status, headers = (200, [["content-type", "application/json"]]) if error is None else (500, [])
-        self.deliver(Part(self.job_id, False, status, "", headers, body, error))
+        self.deliver(Part(self.id, False, status, "", headers, body, error))
 
 
-async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, request: InferenceRequest) -> bytes:
-    """Send a request through the graph and return the workflow's answer.
+async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, call: Call) -> bytes:
+    """Send a call through the graph and return the workflow's answer.
 
     The answer of the workflow is the answer of its only leaf. With several leaves it is a JSON object with their
     answers, each of which must be a JSON object, too. Raises NodeFailed: a node gave no usable answer.
@@ -93,7 +100,7 @@ async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving,
         async with TaskGroup() as group:
             for name, parents in dag.parents.items():
                 above = {parent: tasks[parent] for parent in parents}
-                tasks[name] = group.create_task(_run_node(nodes[name], serving, request, above))
+                tasks[name] = group.create_task(_run_node(nodes[name], serving, call, above))
     except ExceptionGroup as failures:  # others follow from the first, or came before their tasks were cancelled
         failure = failures.exceptions[0]
     if failure is not None:
@@ -108,10 +115,10 @@ async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving,
 
 
 async def _run_node(
-    node: RunnableNode, serving: Serving, request: InferenceRequest, parents: Mapping[str, asyncio.Task[bytes]]
+    node: RunnableNode, serving: Serving, call: Call, parents: Mapping[str, asyncio.Task[bytes]]
 ) -> bytes:
     answers = {name: await task for name, task in parents.items()}
-    own_input = _of_parents(answers, request) if answers else request
+    own_input = _of_parents(answers, call) if answers else call
     for _ in range(node.node.settings.attempts - 1):
         try:
             return await _try_once(node, serving, own_input)
@@ -120,21 +127,19 @@ async def _run_node(
     return await _try_once(node, serving, own_input)
 
 
-def _of_parents(answers: Mapping[str, bytes], request: InferenceRequest) -> InferenceRequest:
+def _of_parents(answers: Mapping[str, bytes], call: Call) -> Call:
     """Return a node's input: the answer of its only parent as body, or the answers of several under their names."""
     if len(answers) == 1:
-        return InferenceRequest((), next(iter(answers.values())), client=(request.account or request).client)
-    return InferenceRequest(
-        (), [(name, None, answer) for name, answer in answers.items()], client=(request.account or request).client
-    )
+        return Call((), next(iter(answers.values())), client=(call.account or call).client)
+    return Call((), [(name, None, answer) for name, answer in answers.items()], client=(call.account or call).client)
 
 
-async def _try_once(node: RunnableNode, serving: Serving, given: InferenceRequest) -> bytes:
+async def _try_once(node: RunnableNode, serving: Serving, given: Call) -> bytes:
     limit = node.node.settings.timeout_ms
     try:
-        given = replace(given, via="workflow")
-        parts = serving.submit(serving.get(node.model_name, node.model_version), given)
-        return await running_time().within(limit / 1000, _whole_answer(node, parts))
+        call = given.again(via="workflow")
+        serving.submit(serving.get(node.model_name, node.model_version), call)
+        return await running_time().within(limit / 1000, _whole_answer(node, call))
     except TimeoutError as error:
         raise _failed(node, f"no answer within {limit} ms") from error
     except JobFailed as error:
@@ -143,11 +148,11 @@ async def _try_once(node: RunnableNode, serving: Serving, given: InferenceReques
         raise _failed(node, str(error), Cause.unregistered) from error
 
 
-async def _whole_answer(node: RunnableNode, parts: Parts) -> bytes:
+async def _whole_answer(node: RunnableNode, call: Call) -> bytes:
     pieces: list[bytes | bytearray] = []
     try:
         while True:
-            part = await parts.next()
+            part = await call.next()
             if part.error is not None:
                 raise _failed(node, part.error)
             pieces.append(part.body)
@@ -157,7 +162,7 @@ async def _whole_answer(node: RunnableNode, parts: Parts) -> bytes:
             if not part.more:
                 return b"".join(pieces)
     finally:
-        parts.cancel()  # without effect on a job that has ended
+        call.cancel()  # without effect on a job that has ended
 
 
 def _joined(nodes: Mapping[str, RunnableNode], answers: Mapping[str, bytes]) -> bytes:

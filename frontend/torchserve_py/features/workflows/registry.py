@@ -17,10 +17,9 @@ from torchserve_py.features.workflows.errors import (
     WorkflowError,
     WorkflowNotFound,
 )
-from torchserve_py.features.workflows.execution import RunnableNode, WorkflowParts, execute
+from torchserve_py.features.workflows.execution import RunnableNode, WorkflowCall, execute
 from torchserve_py.features.workflows.spec import Node
 from torchserve_py.features.workflows.workflow_settings import WorkflowSettings
-from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.serving.changes import Changes
 from torchserve_py.serving.errors import (
     InvalidModel,
@@ -77,17 +76,16 @@ class WorkflowRegistry:
         """Return all workflows, sorted by name."""
         return [workflow for _, workflow in sorted(self._workflows.items())]
 
-    def submit(self, workflow: Workflow, request: InferenceRequest) -> WorkflowParts:
-        """Send a request through a workflow, and return its answer.
+    def submit(self, workflow: Workflow, call: WorkflowCall) -> None:
+        """Send a call through a workflow.
 
         Raises ShuttingDown: the server takes no new work.
         """
         if self._draining:
             raise ShuttingDown
-        parts = WorkflowParts(execute(workflow.files.spec.dag, workflow.nodes, self._serving, request))
-        self._running.add(parts.task)
-        parts.task.add_done_callback(self._running.discard)
-        return parts
+        call.run(execute(workflow.files.spec.dag, workflow.nodes, self._serving, call))
+        self._running.add(call.task)
+        call.task.add_done_callback(self._running.discard)
 
     async def register(self, request: RegisterRequest) -> Workflow:
         """Register a workflow and start the workers of all its nodes; continue even if the caller is cancelled.

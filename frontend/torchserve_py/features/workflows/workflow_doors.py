@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
-from torchserve_py.doors.exchange import Exchange, HttpExchange, TorchServeDialect
+from torchserve_py.doors.client_call import ClientCall, HttpCall, TorchServeDialect
 from torchserve_py.doors.failures import Failure, bad_request, failure_of, failure_of_job
 from torchserve_py.doors.openapi import BINARY, JSON, OBJECT, Operation, Parameter, document
 from torchserve_py.doors.requests import client_of, content_type_of
@@ -18,9 +18,8 @@ from torchserve_py.doors.token_authorization import TokenType
 from torchserve_py.features.management.management_calls import page_of
 from torchserve_py.features.management.management_door import PAGE
 from torchserve_py.features.management.parameters import of_query, of_query_or_json
-from torchserve_py.features.workflows.execution import WorkflowParts
+from torchserve_py.features.workflows.execution import WorkflowCall
 from torchserve_py.features.workflows.registry import Workflow, WorkflowRegistry
-from torchserve_py.jobs.inference_request import InferenceRequest
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.serving import RegisterRequest
 from torchserve_py.transport.http1.request import Request
@@ -117,12 +116,12 @@ class WorkflowInferenceDoor(Door):
         account = self.context.account(request, workflow.name)
         content_type = content_type_of(request)
 
-        def submit(body: bytes) -> HttpExchange:
+        def submit(body: bytes) -> HttpCall:
             client = client_of(request)
-            inference = InferenceRequest(request.raw_headers, body, content_type, client=client, account=account)
-            parts = self._workflows.submit(workflow, inference)
-            responses = self.context.responses
-            return HttpExchange(_DIALECT, None, workflow.name, inference.sequence, parts, None, request, responses)
+            call = WorkflowCall(request.raw_headers, body, content_type, client=client, account=account)
+            call.received(request, self.context.responses, _DIALECT, None, workflow.name)
+            self._workflows.submit(workflow, call)
+            return call
 
         return submit
 
@@ -130,9 +129,9 @@ class WorkflowInferenceDoor(Door):
 class WorkflowDialect(TorchServeDialect):
     """Failures have TorchServe's status and text, and the cause that the node's model would have given."""
 
-    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
-        assert isinstance(exchange.parts, WorkflowParts)
-        error = exchange.parts.failure
+    def ended(self, call: ClientCall, cause: Cause) -> Failure:
+        assert isinstance(call, WorkflowCall)
+        error = call.failure
         assert error is not None
         of_job = failure_of_job(cause, error.model_name, None)
         message = f"{error.message}: {error.detail or of_job.message}"

@@ -63,7 +63,7 @@ class Limits:
 
 
 class Application(Protocol):
-    """Answers requests; `doors.http_call.Application` does."""
+    """Answers requests; `doors.http_request.Application` does."""
 
     def call(self, head: Head, connection: HttpConnection) -> Request:
         """Return the request with this head, which `Request.begin` answers."""

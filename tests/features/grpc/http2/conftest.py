@@ -9,9 +9,9 @@ import pytest
 from grpc import aio
 from tests.features.grpc.http2.raw_client import RawClient
 
-from torchserve_py.features.grpc.http2.call import Call, LaterReply, Limits, Method
 from torchserve_py.features.grpc.http2.grpc_messages import MessageLimit
 from torchserve_py.features.grpc.http2.grpc_server import GrpcServer
+from torchserve_py.features.grpc.http2.rpc import LaterReply, Limits, Method, Rpc
 from torchserve_py.transport.admission import Admission
 
 SERVICE = "test.Service"
@@ -116,7 +116,7 @@ class _Later(LaterReply):
     def __init__(self, answer: Callable[[], None] | None, *, is_soon: bool) -> None:
         self._answer, self._is_soon = answer, is_soon
 
-    def answer(self, call: Call) -> None:
+    def answer(self, call: Rpc) -> None:
         if self._answer is not None and self._is_soon:
             asyncio.get_running_loop().call_later(0.01, self._answer)
         elif self._answer is not None:

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from torchserve_py.features.grpc.http2 import frames
-from torchserve_py.features.grpc.http2.call import Limits, Method
 from torchserve_py.features.grpc.http2.grpc_messages import MessageLimit
 from torchserve_py.features.grpc.http2.grpc_server import GrpcServer
 from torchserve_py.features.grpc.http2.http2_connection import Http2Connection
+from torchserve_py.features.grpc.http2.rpc import Limits, Method
 from torchserve_py.transport.request_budget import RequestBudget
 from torchserve_py.transport.unread import UnreadOfAll
 

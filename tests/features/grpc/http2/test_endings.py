@@ -16,8 +16,8 @@ from tests.features.grpc.http2.conftest import LIMITS, Running, limit_of, start
 from tests.features.grpc.http2.raw_client import MESSAGE, RawClient, frame, headers_for
 
 from torchserve_py.features.grpc.http2 import frames, http2_connection
-from torchserve_py.features.grpc.http2.call import Method
 from torchserve_py.features.grpc.http2.frames import ErrorCode
+from torchserve_py.features.grpc.http2.rpc import Method
 
 LARGE = struct.pack(">BI", 0, 65_536) + bytes(65_536)
 

@@ -9,8 +9,8 @@ from tests.features.grpc.http2.conftest import LIMITS, Running, start
 from tests.features.grpc.http2.raw_client import HEADERS, MESSAGE, RawClient, frame, headers_for
 
 from torchserve_py.features.grpc.http2 import frames
-from torchserve_py.features.grpc.http2.call import Call
 from torchserve_py.features.grpc.http2.frames import ErrorCode
+from torchserve_py.features.grpc.http2.rpc import Rpc
 from torchserve_py.transport.admission import Admission, ConnectionBudget
 
 
@@ -215,7 +215,7 @@ async def test_windows_that_shrink_below_what_was_sent(client: RawClient) -> Non
 
 def _calls_in_memory() -> int:
     gc.collect()
-    return sum(isinstance(each, Call) for each in gc.get_objects())
+    return sum(isinstance(each, Rpc) for each in gc.get_objects())
 
 
 async def test_answers_that_nobody_fetches_are_forgotten_with_their_calls(client: RawClient) -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.features.grpc.http2.conftest import SERVICE, Running, limit_of, start
 
-from torchserve_py.features.grpc.http2.call import CALL_COST, Method
 from torchserve_py.features.grpc.http2.grpc_messages import PREFIX, BadMessage, Compressed, MessageReader, decompressed
+from torchserve_py.features.grpc.http2.rpc import CALL_COST, Method
 from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.request_budget import RequestBudget
 

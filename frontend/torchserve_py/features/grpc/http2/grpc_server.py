@@ -13,10 +13,10 @@ from typing import Final
 
 from grpc import StatusCode
 
-from torchserve_py.features.grpc.http2.call import Denied, Limits, Method
 from torchserve_py.features.grpc.http2.frames import ConnectionFailed
 from torchserve_py.features.grpc.http2.http2_connection import Http2Connection
 from torchserve_py.features.grpc.http2.request_head import Metadata
+from torchserve_py.features.grpc.http2.rpc import Denied, Limits, Method
 from torchserve_py.transport.acceptor import Acceptor, listening_sockets
 from torchserve_py.transport.admission import Admission, ConnectionBudget, Place
 from torchserve_py.transport.decompression import Decompressor

@@ -17,13 +17,13 @@ from grpc import StatusCode
 
 from torchserve_py.features.grpc.http2 import frames, header_blocks
 from torchserve_py.features.grpc.http2.abuse_allowance import AbuseAllowance
-from torchserve_py.features.grpc.http2.call import STREAM_WINDOW, Call, Denied, Limits, Method
 from torchserve_py.features.grpc.http2.closed_streams import ClosedStreams
 from torchserve_py.features.grpc.http2.frame_reader import MAX_FRAME_SIZE, FrameHandler, FrameReader
 from torchserve_py.features.grpc.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.features.grpc.http2.grpc_messages import BadMessage
 from torchserve_py.features.grpc.http2.header_decoder import MAX_HEADER_LIST_SIZE, HeaderDecoder
 from torchserve_py.features.grpc.http2.request_head import TRAILERS, RequestHead
+from torchserve_py.features.grpc.http2.rpc import STREAM_WINDOW, Denied, Limits, Method, Rpc
 from torchserve_py.features.grpc.http2.stream import Buffer, Progress, whole_response, write
 from torchserve_py.transport.admission import Place, peer_of
 from torchserve_py.transport.running_time import Deadline
@@ -99,7 +99,7 @@ class Http2Connection(asyncio.Protocol):
         self.was_heard = False
         self.allowance = AbuseAllowance()
         self._decoder = HeaderDecoder()
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, Rpc] = {}
         self._ended = ClosedStreams()
         #: How many handlers run, those of calls that are over included.
         self.running = 0
@@ -181,8 +181,8 @@ class Http2Connection(asyncio.Protocol):
     def _drop_all(self) -> None:
         self._refuses = True
         self.sender.close()
-        for call in self.calls.values():
-            call.abandon()
+        for rpc in self.calls.values():
+            rpc.abandon()
         self.calls.clear()
 
     def pause_writing(self) -> None:
@@ -227,7 +227,7 @@ class Http2Connection(asyncio.Protocol):
         self._drop_all()
         self.abort()
 
-    # Called by `Call`.
+    # Called by `Rpc`.
 
     def handler_ended(self) -> None:
         """Note that one of the running handlers has ended."""
@@ -240,16 +240,16 @@ class Http2Connection(asyncio.Protocol):
         if self._refuses and not self.calls and self._transport is not None:
             self._transport.close()
 
-    def answered(self, call: Call) -> None:
+    def answered(self, rpc: Rpc) -> None:
         """Note that the whole answer of a call has been sent."""
-        stream_id = call.stream.id
+        stream_id = rpc.stream.id
         if self.calls.pop(stream_id, None) is not None:
-            if call.input_has_ended:
+            if rpc.input_has_ended:
                 self._ended.add(stream_id)
             else:
                 self.sender.out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))  # no more is wanted
-                self._ended.add(stream_id, call.receive_window)
-        call.finished()
+                self._ended.add(stream_id, rpc.receive_window)
+        rpc.finished()
 
     def reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
         self.sender.out.append(frames.rst_stream(stream_id, code))
@@ -281,22 +281,22 @@ class Http2Connection(asyncio.Protocol):
 
     def _drop(self, stream_id: int, *, resets: bool) -> None:
         """Forget a call that is over; with ``resets`` the server ends it, and the client may still send frames."""
-        call = self.calls.pop(stream_id, None)
-        if call is not None:
-            self._ended.add(stream_id, call.receive_window if resets and not call.input_has_ended else None)
-            self.sender.drop(call)
-            call.abandon()
+        rpc = self.calls.pop(stream_id, None)
+        if rpc is not None:
+            self._ended.add(stream_id, rpc.receive_window if resets and not rpc.input_has_ended else None)
+            self.sender.drop(rpc)
+            rpc.abandon()
 
     def _on_headers(self, flags: int, stream_id: int, block: bytes) -> None:
         head = self._decoder.decode(block)
         ends = bool(flags & frames.END_STREAM)
-        call = self.calls.get(stream_id)
-        if call is not None:
-            if call.input_has_ended:
+        rpc = self.calls.get(stream_id)
+        if rpc is not None:
+            if rpc.input_has_ended:
                 raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED)
             if head is not TRAILERS or not ends or flags & frames.DEPENDS_ON_ITSELF:
                 raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR)
-            call.end_input()
+            rpc.end_input()
             return
         if stream_id <= self._last_id:
             self._ended.take_headers(stream_id, are_trailers=head is TRAILERS and ends)
@@ -325,13 +325,13 @@ class Http2Connection(asyncio.Protocol):
         admitted = _NOT_FOUND if method is None else method.admit and method.admit(head.metadata, self.peer)
         if method is not None and not isinstance(admitted, Denied):
             try:
-                call = self.calls[stream_id] = Call(self, stream_id, head, method, admitted)
+                rpc = self.calls[stream_id] = Rpc(self, stream_id, head, method, admitted)
             except BadMessage as error:
                 admitted = Denied(error.code, str(error))
             else:
                 self.sender.allow_changes()
                 if ends:
-                    call.end_input()
+                    rpc.end_input()
         if isinstance(admitted, Denied):
             block = header_blocks.trailers(admitted.code.value[0], admitted.details, admitted.metadata)
             self._answer_at_once(stream_id, header_blocks.RESPONSE + block, ends=ends)
@@ -355,21 +355,21 @@ class Http2Connection(asyncio.Protocol):
         ends = bool(flags & frames.END_STREAM)
         if not content and not ends:
             self.allowance.spend()
-        call = self.calls.get(stream_id)
-        if call is None:
+        rpc = self.calls.get(stream_id)
+        if rpc is None:
             self._check_not_idle(stream_id, "data")
             if stream_id > self._last_id or self._ended.take_data(stream_id, size, ends=ends):
                 self.allowance.spend()
             return
-        if call.input_has_ended:
+        if rpc.input_has_ended:
             raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED)
-        call.receive_window -= size
-        if call.receive_window < 0:
+        rpc.receive_window -= size
+        if rpc.receive_window < 0:
             raise StreamFailed(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
         if content:
-            call.take_data(content)
+            rpc.take_data(content)
         if ends:
-            call.end_input()
+            rpc.end_input()
 
     def _check_not_idle(self, stream_id: int, what: str) -> None:
         if not stream_id % 2 or (stream_id > self._last_id and not self._refuses):
@@ -378,8 +378,8 @@ class Http2Connection(asyncio.Protocol):
     def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
         frames.check_size(payload, 4, "RST_STREAM")
         self._check_not_idle(stream_id, "RST_STREAM")
-        call = self.calls.get(stream_id)
-        if call is None or not call.has_begun:
+        rpc = self.calls.get(stream_id)
+        if rpc is None or not rpc.has_begun:
             self.allowance.spend()
         self._ended.forget(stream_id)
         self._drop(stream_id, resets=False)
@@ -413,9 +413,9 @@ class Http2Connection(asyncio.Protocol):
         if not stream_id:
             self.sender.widen(increment)
             return
-        call = self.calls.get(stream_id)
-        if call is not None:
-            self.sender.widen_stream(call, increment)
+        rpc = self.calls.get(stream_id)
+        if rpc is not None:
+            self.sender.widen_stream(rpc, increment)
         else:
             self._check_not_idle(stream_id, "WINDOW_UPDATE")
             self.allowance.spend()
@@ -455,9 +455,9 @@ class Sender:
         self._initial_window = frames.DEFAULT_WINDOW
         self._most_credit = 0  # at least the credit of every stream
         self._free_changes = 0
-        self._ready: dict[Call, None] = {}
-        self._waiting: dict[Call, None] = {}
-        self._parked: dict[Call, None] = {}
+        self._ready: dict[Rpc, None] = {}
+        self._waiting: dict[Rpc, None] = {}
+        self._parked: dict[Rpc, None] = {}
         self._scheduled = False
         self._is_put_off = False
 
@@ -467,16 +467,16 @@ class Sender:
         for each in (self._ready, self._waiting, self._parked, self.out):
             each.clear()
 
-    def drop(self, call: Call) -> None:
+    def drop(self, rpc: Rpc) -> None:
         """Forget a call; it sends nothing more."""
-        self._ready.pop(call, None)
-        self._waiting.pop(call, None)
-        self._parked.pop(call, None)
+        self._ready.pop(rpc, None)
+        self._waiting.pop(rpc, None)
+        self._parked.pop(rpc, None)
 
-    def ready(self, call: Call) -> None:
+    def ready(self, rpc: Rpc) -> None:
         """Send the new data of a call that is open by the end of this turn of the event loop."""
-        if call.stream.id in self._calls:
-            self._ready[call] = None
+        if rpc.stream.id in self._calls:
+            self._ready[rpc] = None
             self.flush_soon()
 
     def flush_soon(self) -> None:
@@ -508,9 +508,9 @@ class Sender:
         end = self._turns.end_of_slice()
         is_over = False
         while self._ready and not is_over:
-            call = next(iter(self._ready))
-            del self._ready[call]
-            room -= self._emit(call, 0 if self._waiting else min(room, self._window))
+            rpc = next(iter(self._ready))
+            del self._ready[rpc]
+            room -= self._emit(rpc, 0 if self._waiting else min(room, self._window))
             is_over = monotonic() > end
         while self._waiting and room > 0 and self._window > 0 and not is_over:
             room -= self._emit(next(iter(self._waiting)), min(room, self._window))
@@ -531,9 +531,9 @@ class Sender:
         self._is_put_off = False
         self.flush()
 
-    def _emit(self, call: Call, allowance: int) -> int:
+    def _emit(self, rpc: Rpc, allowance: int) -> int:
         """Send as much of a call's answer as allowed; then queue, park or end the call."""
-        stream = call.stream
+        stream = rpc.stream
         window = self._initial_window + stream.credit
         used = stream.emit(self.out, min(allowance, window), self.max_frame)
         self._window -= used
@@ -541,19 +541,19 @@ class Sender:
             changes = used // _BYTES_PER_CHANGE + (0 if stream.pending else _CHANGES_PER_CALL)
             self.allow_changes(changes)
         if stream.has_ended:
-            self._waiting.pop(call, None)
+            self._waiting.pop(rpc, None)
             if self._parked:
-                self._parked.pop(call, None)
-            self._connection.answered(call)
+                self._parked.pop(rpc, None)
+            self._connection.answered(rpc)
         elif stream.pending and window > used:
             if used:  # the others come first next time
-                self._waiting.pop(call, None)
-            self._waiting[call] = None
+                self._waiting.pop(rpc, None)
+            self._waiting[rpc] = None
         else:
             if self._waiting:
-                self._waiting.pop(call, None)
+                self._waiting.pop(rpc, None)
             if stream.pending:
-                self._parked[call] = None
+                self._parked[rpc] = None
         return used
 
     def widen(self, increment: int) -> None:
@@ -567,21 +567,21 @@ class Sender:
             raise ConnectionFailed(code, f"a window that grows by {increment}")
         self._count_change()
 
-    def widen_stream(self, call: Call, increment: int) -> None:
+    def widen_stream(self, rpc: Rpc, increment: int) -> None:
         """Enlarge the window of a call's stream by ``increment`` bytes.
 
         Raises StreamFailed: the window would be too large, or grows by nothing; ConnectionFailed: such frames were too
         many.
         """
-        stream = call.stream
+        stream = rpc.stream
         stream.credit += increment
         window = self._initial_window + stream.credit
         if not increment or window > frames.MAX_WINDOW:
             raise StreamFailed(stream.id, ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR)
         self._most_credit = max(self._most_credit, stream.credit)
-        if call in self._parked and window > 0:
-            del self._parked[call]
-            self._waiting[call] = None
+        if rpc in self._parked and window > 0:
+            del self._parked[rpc]
+            self._waiting[rpc] = None
         self._count_change()
 
     def resize(self, size: int) -> None:
@@ -591,14 +591,14 @@ class Sender:
         """
         if size + self._most_credit > frames.MAX_WINDOW:
             self._allowance.spend(len(self._calls) // _CALLS_PER_FRAME)
-            self._most_credit = max((call.stream.credit for call in self._calls.values()), default=0)
+            self._most_credit = max((rpc.stream.credit for rpc in self._calls.values()), default=0)
             if size + self._most_credit > frames.MAX_WINDOW:
                 raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "a window of more than 2^31-1 bytes")
         self._initial_window = size
         self._allowance.spend(len(self._parked) // _CALLS_PER_FRAME)
-        for call in [each for each in self._parked if size + each.stream.credit > 0]:
-            del self._parked[call]
-            self._waiting[call] = None
+        for rpc in [each for each in self._parked if size + each.stream.credit > 0]:
+            del self._parked[rpc]
+            self._waiting[rpc] = None
 
     def allow_changes(self, count: int = _CHANGES_PER_CALL) -> None:
         """Let the client change windows so often for free; by default as often as for a call that begins."""
@@ -626,7 +626,7 @@ class Stalls:
         #: The bytes that had not arrived at the client when its connection was last seen to wait for that.
         self.unsent: int | None = None
         self._unit: int | None = None
-        self._seen: dict[Call, Progress] = {}
+        self._seen: dict[Rpc, Progress] = {}
         self._timer = Deadline(asyncio.get_running_loop())
         self._timer.start(self._interval, self._look)
 
@@ -646,10 +646,10 @@ class Stalls:
             return
         self.unsent, self._unit = unsent, unit
         before = self._seen
-        self._seen = {call: call.progress for call in connection.calls.values()}
-        for stream_id, call in tuple(connection.calls.items()):
-            seen = before.get(call)
-            if seen is not None and seen.stalls(self._seen[call], least):
+        self._seen = {rpc: rpc.progress for rpc in connection.calls.values()}
+        for stream_id, rpc in tuple(connection.calls.items()):
+            seen = before.get(rpc)
+            if seen is not None and seen.stalls(self._seen[rpc], least):
                 connection.reset(stream_id)
         self._timer.start(self._interval, self._look)
 

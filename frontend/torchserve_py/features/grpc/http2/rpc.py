@@ -1,10 +1,10 @@
 """One gRPC call: its method, its messages, its status, and its handler.
 
 A handler is called without a task, and gets one only if it returns an awaitable or an iterator. It may also return a
-`LaterReply`, which calls `Call.follow` or `Call.raised` when the answer is known.
+`LaterReply`, which calls `Rpc.follow` or `Rpc.raised` when the answer is known.
 
 A call is in one of these states. The client's end comes with the last message of its request, which may be before the
-handler's or after it; it changes nothing here but `Call.input_has_ended`.
+handler's or after it; it changes nothing here but `Rpc.input_has_ended`.
 
 | state    | `has_begun` | `_is_running` | `is_over` | what happens                                            |
 |----------|-------------|---------------|-----------|---------------------------------------------------------|
@@ -86,7 +86,7 @@ class Method(NamedTuple):
     or what runs in a task: an awaitable that gives a response, or an asynchronous iterator of responses.
     """
 
-    serve: Callable[[Any, Call], Any]
+    serve: Callable[[Any, Rpc], Any]
     limit: MessageLimit
     #: Makes a request of the bytes of a message, and bytes of a response; None for handlers of bytes.
     read: Callable[[bytes], Any] | None = None
@@ -94,10 +94,10 @@ class Method(NamedTuple):
     #: Whether a call has any number of requests; then the handler gets the call, to iterate over, as its request.
     takes_stream: bool = False
     #: Gets the metadata of a call and the client's address as gRPC writes it, before anything else of the call is kept;
-    #: returns why the call is refused, as a `Denied`, or else what becomes its `Call.credential`.
+    #: returns why the call is refused, as a `Denied`, or else what becomes its `Rpc.credential`.
     admit: Callable[[Metadata, str], Any] | None = None
     #: Gets each call whose head was let pass, before anything else of it has arrived.
-    opened: Callable[[Call], None] = lambda call: None
+    opened: Callable[[Rpc], None] = lambda rpc: None
     #: Returns the status of a call whose handler raises.
     refuse: Callable[[Exception], Denied] = _unexpected
 
@@ -108,11 +108,11 @@ class LaterReply(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def answer(self, call: Call) -> None:
-        """Have `Call.follow` or `Call.raised` called once the answer is known, now or later."""
+    def answer(self, rpc: Rpc) -> None:
+        """Have `Rpc.follow` or `Rpc.raised` called once the answer is known, now or later."""
 
 
-class Call:
+class Rpc:
     """A call, from its headers to its trailers; a method of many requests iterates over them.
 
     Raises BadMessage: the server already holds as many bytes of requests as it may.
@@ -136,7 +136,7 @@ class Call:
         #: Fields of the access log that the call itself does not hold.
         self.log_fields: Mapping[str, str | None] = {}
         #: Called when the call is over, and its handler has ended or will never be called.
-        self.on_end: list[Callable[[Call], None]] = []
+        self.on_end: list[Callable[[Rpc], None]] = []
         #: How many bytes of data the client may still send.
         self.receive_window = STREAM_WINDOW
         #: Whether the client has sent everything, and whether the status is settled.

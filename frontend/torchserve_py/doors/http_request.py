@@ -12,8 +12,8 @@ import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from torchserve_py.doors.client_call import TORCHSERVE_DIALECT, HttpCall, failure_answer
 from torchserve_py.doors.credentials import NO_CREDENTIAL, key_of
-from torchserve_py.doors.exchange import TORCHSERVE_DIALECT, HttpExchange, failure_answer
 from torchserve_py.doors.failures import (
     EXPECTED_ERRORS,
     DoorError,
@@ -64,9 +64,9 @@ class Application:
         self.requests = context.metrics.http_requests
         self.refusals = context.refusals
 
-    def call(self, head: Head, connection: HttpConnection) -> HttpCall:
+    def call(self, head: Head, connection: HttpConnection) -> HttpRequest:
         """Return the request with this head."""
-        return HttpCall(head, connection, self)
+        return HttpRequest(head, connection, self)
 
     def is_preflight(self, request: Request) -> bool:
         """Whether a browser asks, before it sends a request, whether its page may."""
@@ -86,7 +86,7 @@ class Application:
         return self.responses.whole_failure(unreadable_request(status, message))
 
 
-class HttpCall(Request):
+class HttpRequest(Request):
     """One request, from its head to its answer.
 
     `Request.stage` says how far its answer has got. Until that is over, the call waits for one thing at a time: its
@@ -95,7 +95,7 @@ class HttpCall(Request):
     """
 
     __slots__ = (
-        *("_after_body", "_allowed", "_application", "_declined", "_exchange", "_matches", "_read_body", "_route"),
+        *("_after_body", "_allowed", "_application", "_declined", "_call", "_matches", "_read_body", "_route"),
         "_task",
     )
 
@@ -113,7 +113,7 @@ class HttpCall(Request):
         self._after_body: AfterBody | None = None
         self._read_body: bytes | None = None
         #: The job, if the request has become one.
-        self._exchange: HttpExchange | None = None
+        self._call: HttpCall | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -174,8 +174,8 @@ class HttpCall(Request):
         try:
             if isinstance(reply, Answer):
                 self._send(reply)
-            elif type(reply) is HttpExchange:
-                self._exchange = reply
+            elif isinstance(reply, HttpCall):
+                self._call = reply
                 reply.answer(self)
             elif reply is ALREADY_SENT:
                 self._end()
@@ -223,8 +223,8 @@ class HttpCall(Request):
     def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
         self._task = task = asyncio.get_running_loop().create_task(self._wait(coroutine))
         task.add_done_callback(lambda _: coroutine.close())  # it may not have begun when the client left
-        if self.credential is not None and (exchange := self._exchange) is not None:
-            forget = self.credential.hold(exchange.name, self._lose_right)
+        if self.credential is not None and (call := self._call) is not None:
+            forget = self.credential.hold(call.name, self._lose_right)
             task.add_done_callback(lambda _: forget())
 
     async def _wait(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
@@ -247,18 +247,18 @@ class HttpCall(Request):
                 if not is_expected:
                     target = ascii(access_log.without_secrets(self.target))
                     logger.error("%s %s failed.", self.method, target, exc_info=error)
-                elif self._exchange is None and (telling := self._refused(error)) is not None:
+                elif self._call is None and (telling := self._refused(error)) is not None:
                     self._run(telling)
                     return
                 self._send(self._failure(error))
                 return
-            if is_expected and (exchange := self._exchange) is not None:
-                failure = exchange.dialect.refusal(error)
+            if is_expected and (call := self._call) is not None:
+                failure = call.dialect.refusal(error)
                 self.cause = failure.cause
-                if frame := exchange.dialect.last_frame(failure):
+                if frame := call.dialect.last_frame(failure):
                     self.send((frame,), last=True)
             elif not is_expected or self.stage is not OVER:
-                fields = self.log_fields if self._exchange is None else self._exchange.log_fields
+                fields = self.log_fields if self._call is None else self._call.log_fields
                 about = {**fields, "request_id": self.id}
                 logger.error("Request %s failed within its answer.", self.id, exc_info=error, extra=about)
             if self.stage is STREAMING:
@@ -284,24 +284,24 @@ class HttpCall(Request):
 
     def _failure(self, error: Exception) -> Answer:
         """Return the answer to an exception, in the dialect of the job, else of the route."""
-        exchange, dialect = self._exchange, TORCHSERVE_DIALECT if self._route is None else self._route.dialect
-        if exchange is not None:
-            dialect = exchange.dialect
+        call, dialect = self._call, TORCHSERVE_DIALECT if self._route is None else self._route.dialect
+        if call is not None:
+            dialect = call.dialect
         failure = dialect.refusal(error)
         self.cause = failure.cause
-        return failure_answer(dialect, failure, exchange)
+        return failure_answer(dialect, failure, call)
 
     def _send(self, answer: Answer) -> None:
         if self.stage is not OVER:
-            exchange = self._exchange
-            self._application.responses.send(self, answer, "" if exchange is None else exchange.parts.job_id)
+            call = self._call
+            self._application.responses.send(self, answer, "" if call is None else call.id)
         self._end()
 
     def _end(self) -> None:
         """Finish the request, whose answer was sent or broken off, and cancel a job that is not needed any more."""
-        if (exchange := self._exchange) is not None and not exchange.parts.ended:
+        if (call := self._call) is not None and not call.ended:
             # In a later turn: the dispatcher may be calling this.
-            asyncio.get_running_loop().call_soon(exchange.cancel)
+            asyncio.get_running_loop().call_soon(call.cancel)
         self._record(self.status)
         self.finish()
 
@@ -319,12 +319,12 @@ class HttpCall(Request):
 
     def _ids(self) -> Mapping[str, str | None]:
         """Return what the answer or the request has said, then what the job knows."""
-        raw, exchange = self.headers.raw, self._exchange
+        raw, call = self.headers.raw, self._call
         return {
             "request_id": self.id or usable_name(raw.get(_ID_KEY)),
             "trace_id": trace_of(self.headers["traceparent"]) if b"traceparent" in raw else None,
             "cause": self.cause,
-            **(self.log_fields if exchange is None else exchange.log_fields),
+            **(self.log_fields if call is None else call.log_fields),
         }
 
     def finish(self) -> None:
@@ -337,14 +337,14 @@ class HttpCall(Request):
 
     def _forget(self) -> None:
         """Drop what refers to this: cycles would wait for the garbage collector."""
-        self._exchange = self._after_body = None
+        self._call = self._after_body = None
 
     def left(self) -> None:
         """Give up: the client has disconnected."""
         self.cause = Cause.cancelled.value
-        if self._exchange is not None:
-            self.id = self.id or usable_name(self.headers.get(REQUEST_NAME)) or self._exchange.parts.job_id
-            self._exchange.cancel()
+        if self._call is not None:
+            self.id = self.id or usable_name(self.headers.get(REQUEST_NAME)) or self._call.id
+            self._call.cancel()
         task, self._task = self._task, None  # a cancelled task refers to this
         if task is not None:
             task.cancel()

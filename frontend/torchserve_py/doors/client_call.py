@@ -1,11 +1,10 @@
-"""The one way from a job to its answer, whatever API the client speaks.
+"""The one way from a call of a client to its answer, whatever API the client speaks.
 
-    door ──InferenceRequest──▶ Serving ──Parts──▶ Exchange ──▶ Dialect ──▶ client
+    door ──ClientCall──▶ Serving … parts … ClientCall ──▶ Dialect ──▶ client
 
-An `Exchange` holds what is the same for every API: the answer to a job is its first part, or a stream that begins with
-it, or a failure, before or after the first byte. A `Dialect` is what differs: how a failure looks, how a whole answer
-looks, how the parts of a stream are framed. An exchange is made of a submitted request: its maker hands in the `Parts`
-that `Serving.submit` has returned. TorchServe's dialect is here; those of other APIs are in their features.
+A `ClientCall` has what is the same for every API: the answer is its first part, or a stream that begins with it, or a
+failure, before or after the first byte. A `Dialect` is what differs: how a failure looks, how a whole answer looks, how
+the parts of a stream are framed. TorchServe's dialect is here; those of other APIs are in their features.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Final, Protocol, final
+from typing import Any, ClassVar, Final, Protocol
 
 from torchserve_py.doors.failures import INVALID_KEY, DoorError, Failure, failure_of, failure_of_job, handler_failure
 from torchserve_py.doors.own_words import in_own_words
@@ -28,8 +25,8 @@ from torchserve_py.doors.responses import (
     Responses,
     failure_body,
 )
-from torchserve_py.jobs.inference_request import SequenceRequest
-from torchserve_py.jobs.parts import JobFailed, Part, Parts
+from torchserve_py.jobs.call import Call
+from torchserve_py.jobs.parts import JobFailed, Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.serving import ServedModel
 from torchserve_py.transport.http1.errors import ReaderStalled
@@ -53,17 +50,17 @@ class Dialect:
         """Return whether clients may read which exception has kept a model from being loaded."""
         return True
 
-    def ended(self, exchange: Exchange, cause: Cause) -> Failure:
+    def ended(self, call: ClientCall, cause: Cause) -> Failure:
         """Return the failure for a job that ended without (the rest of) an answer."""
-        failure = failure_of_job(cause, exchange.name, exchange.version, exchange.parts.sequence_id, exchange.model)
+        failure = failure_of_job(cause, call.name, call.version, call.sequence_id, call.model)
         if not self.has_torchserve_words:
-            end, tells_exceptions = exchange.parts.worker_end, self.tells_exceptions()
-            failure = in_own_words(failure, cause, exchange.model, end, tells_exceptions=tells_exceptions)
-        if (exceeded := exchange.parts.exceeded) is not None:
+            end, tells_exceptions = call.worker_end, self.tells_exceptions()
+            failure = in_own_words(failure, cause, call.model, end, tells_exceptions=tells_exceptions)
+        if (exceeded := call.exceeded) is not None:
             return failure._replace(message=exceeded.message, retry_after=exceeded.retry_after)
         if cause is not Cause.outcome_unknown:
             return failure
-        return failure._replace(more_headers=(exchange.request_id_header,))
+        return failure._replace(more_headers=(call.request_id_header,))
 
 
 class HttpDialect(Dialect, ABC):
@@ -74,25 +71,25 @@ class HttpDialect(Dialect, ABC):
     """
 
     @abstractmethod
-    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
-        """Return the answer to a failure; without ``exchange``, to a request that has not become a job."""
+    def failure(self, failure: Failure, call: HttpCall | None = None) -> Answer:
+        """Return the answer to a failure; without ``call``, to a request that has not become a job."""
 
     def refusal(self, error: Exception) -> Failure:
         """Return the failure for an exception that ended a request, before it became a job or after."""
         return failure_of(error)
 
-    def answer(self, exchange: HttpExchange, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
+    def answer(self, call: HttpCall, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
         """Return the whole answer that begins with ``part``, or a coroutine that does so where that takes time.
 
         Raises DoorError: the response cannot be one answer; awaiting the coroutine may raise it, too.
         """
         return Answer(part.status, part.body, part.headers, part.reason)
 
-    def stream(self, exchange: HttpExchange, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
+    def stream(self, call: HttpCall, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
         """Return the coroutine that sends a stream from ``first`` on; None if the answer is a whole one."""
-        return exchange.stream(first) if first.more else None
+        return call.stream(first) if first.more else None
 
-    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
+    def opening(self, call: HttpCall, first: Part) -> Answer:
         """Return the head of a stream."""
         return Answer(first.status, b"", first.headers, first.reason)
 
@@ -105,35 +102,37 @@ class HttpDialect(Dialect, ABC):
         return ()
 
 
-def failure_answer(dialect: HttpDialect, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+def failure_answer(dialect: HttpDialect, failure: Failure, call: HttpCall | None = None) -> Answer:
     """Return the dialect's answer to a failure, with the headers that are the same in every API."""
-    answer = dialect.failure(failure, exchange)
+    answer = dialect.failure(failure, call)
     return answer._replace(headers=(*failure.headers, *answer.headers))
 
 
-@dataclass(slots=True, eq=False)
-class Exchange(ABC):
-    """A request that has become a job; ``model`` is None for a workflow, ``version`` the one that the client named.
+class ClientCall(Call):
+    """A call that a client has made in one API.
 
-    It does not hold the request: the body belongs to the job, and goes with it.
+    Attributes:
+        model: None for a workflow.
+        name: Of the model, or the workflow.
+        version: The one that the client named.
     """
+
+    __slots__ = ("dialect", "model", "name", "version")
 
     dialect: Dialect
     model: ServedModel | None
     name: str
-    sequence: SequenceRequest | None
-    parts: Parts
     version: str | None
 
     @property
     def request_id_header(self) -> tuple[str, str]:
         """The header with the id by which the client can ask what has become of the step."""
-        return REQUEST_ID, dict(self.sequence.headers if self.sequence else ()).get(REQUEST_ID, self.parts.job_id)
+        return REQUEST_ID, dict(self.sequence.headers if self.sequence else ()).get(REQUEST_ID, self.id)
 
-    async def next(self) -> Part:
-        """Wait for the next part. Raises DoorError: the job ended without a further part, or the part is an error."""
+    async def next_usable(self) -> Part:
+        """Wait for the next part. Raises DoorError: the call ended without a further part, or the part is an error."""
         try:
-            return self.usable(await self.parts.next())
+            return self.usable(await self.next())
         except JobFailed as failed:
             raise DoorError(self.dialect.ended(self, failed.cause)) from None
 
@@ -151,12 +150,12 @@ class Exchange(ABC):
     async def relay(self, first: Part) -> None:
         """Write ``first`` and every part that follows it.
 
-        Raises DoorError: the job failed; the parts before its failure have been written.
+        Raises DoorError: the call failed; the parts before its failure have been written.
         """
         await self.write((first,))
         part = first
         while part.more:
-            arrived = [await self.next(), *self.parts.take_arrived(_WRITE_SIZE)]
+            arrived = [await self.next_usable(), *self.take_arrived(_WRITE_SIZE)]
             part = arrived[-1]
             if part.error is not None:
                 if len(arrived) > 1:
@@ -164,24 +163,20 @@ class Exchange(ABC):
                 self.usable(part)
             await self.write(arrived)
 
-    @abstractmethod
     async def write(self, parts: Sequence[Part]) -> None:
         """Send parts that have arrived. Waits for a client that reads slowly, so that the client sets the pace."""
+        raise NotImplementedError
 
     @property
     def log_fields(self) -> dict[str, str | None]:
         """What lines of the access log name, besides the id of the request."""
-        version = self.parts.version or (None if self.model is None else self.model.version)
-        named = {"sequence_id": self.parts.sequence_id, "model": self.name, "model_version": version}
-        return named if self.parts.trace_id is None else {**named, "trace_id": self.parts.trace_id}
-
-    def cancel(self) -> None:
-        """Cancel the job, because its client has left or wants no more; do nothing if the job has ended."""
-        self.parts.cancel()
+        version = self.other_version or (None if self.model is None else self.model.version)
+        named = {"sequence_id": self.sequence_id, "model": self.name, "model_version": version}
+        return named if self.trace_id is None else {**named, "trace_id": self.trace_id}
 
 
-class ClientCall(Protocol):
-    """A call of a client, over HTTP or gRPC, that an exchange answers. Neither method raises anything."""
+class Replier(Protocol):
+    """What has received a call, over HTTP or gRPC, and sends the answer. Neither method raises anything."""
 
     def follow(self, reply: Any) -> None:
         """Answer with a reply, or with what it comes to."""
@@ -190,50 +185,73 @@ class ClientCall(Protocol):
         """Answer with a failure, or end an answer that has begun with it."""
 
 
-class CallExchange(Exchange):
-    """An exchange that answers a call, with one answer or a stream."""
+class RepliedCall(ClientCall):
+    """A call that is answered with one answer or a stream, as soon as the first part or a failure is known."""
 
-    __slots__ = ()
+    __slots__ = ("_replier",)
 
-    def answer(self, call: ClientCall) -> None:
-        """Have the call answered, without a task, as soon as the first part or a failure is known."""
-        self.parts.when_first(partial(self._answer_with, call))
+    _replier: Replier
 
-    def _answer_with(self, call: ClientCall, outcome: Part | Cause) -> None:
-        """Answer the call. Raises nothing: the dispatcher calls this while it works."""
+    def answer(self, replier: Replier) -> None:
+        """Have the call answered, without a task."""
+        self._replier = replier
+        self.await_first()
+
+    def first(self, outcome: Part | Cause) -> None:
+        replier = self._replier
         try:
             if not isinstance(outcome, Part) or outcome.error is not None:
                 outcome = self.usable(outcome)
             reply = self.reply(outcome)
         except Exception as error:
-            call.raised(error)
+            replier.raised(error)
         else:
-            call.follow(reply)
+            replier.follow(reply)
 
-    @abstractmethod
     def reply(self, first: Part) -> Any:
         """Return what the call is answered with: the whole answer, or a coroutine for one or for a stream.
 
         Raises DoorError: the response cannot be one answer; awaiting the coroutine may raise it, too.
         """
+        raise NotImplementedError
 
 
-@final
-@dataclass(slots=True, eq=False)
-class HttpExchange(CallExchange):
-    """An exchange with an HTTP client."""
+class HttpCall(RepliedCall):
+    """A call over HTTP.
+
+    Attributes:
+        request: What it came with, and is answered to.
+        comment_interval: How often the stream of events gets a comment until its first one (seconds); 0: never.
+    """
+
+    __slots__ = ("_comment", "comment_interval", "request", "responses")
 
     dialect: HttpDialect
     request: Request
     responses: Responses
-    #: How often the stream of events gets a comment until its first one (seconds); 0: never.
-    comment_interval: int = 0
-    _comment: asyncio.TimerHandle | None = None
+    comment_interval: int
+    _comment: asyncio.TimerHandle | None
 
-    def answer(self, call: ClientCall) -> None:
+    def received(
+        self,
+        request: Request,
+        responses: Responses,
+        dialect: HttpDialect,
+        model: ServedModel | None,
+        name: str,
+        version: str | None = None,
+        comment_interval: int = 0,
+    ) -> None:
+        """Note what the call has come with, and in which dialect it is answered."""
+        self.request, self.responses, self.dialect = request, responses, dialect
+        self.model, self.name, self.version = model, name, version
+        self.comment_interval, self._comment = comment_interval, None
+
+    def answer(self, replier: Replier) -> None:
         if self.comment_interval:  # first: the answer may come at once, and ends the comments
             self._comment_later()
-        CallExchange.answer(self, call)
+        self._replier = replier
+        self.await_first()
 
     def _comment_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -249,9 +267,9 @@ class HttpExchange(CallExchange):
             self._comment_later()
 
     def _begin(self, head: Answer) -> None:
-        if self.parts.sequence_id is not None:  # the stream may break off
+        if self.sequence_id is not None:  # the stream may break off
             head = head._replace(headers=(*head.headers, self.request_id_header))
-        self.responses.start_stream(self.request, head, self.parts.job_id)
+        self.responses.start_stream(self.request, head, self.id)
 
     def reply(self, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
         """Return the answer that begins with the first part, or a coroutine that gives or sends it."""
@@ -316,23 +334,23 @@ class TorchServeDialect(HttpDialect):
             return failure._replace(status=400, more_headers=())
         return failure
 
-    def failure(self, failure: Failure, exchange: HttpExchange | None = None) -> Answer:
+    def failure(self, failure: Failure, call: HttpCall | None = None) -> Answer:
         body, headers = failure_body(failure)
-        return Answer(failure.status, body, headers if exchange is None else self._named(headers, exchange))
+        return Answer(failure.status, body, headers if call is None else self._named(headers, call))
 
-    def answer(self, exchange: HttpExchange, part: Part) -> Answer:
-        headers = part.headers if exchange.sequence is None else self._named(part.headers, exchange)
+    def answer(self, call: HttpCall, part: Part) -> Answer:
+        headers = part.headers if call.sequence is None else self._named(part.headers, call)
         return Answer(part.status, part.body, headers, part.reason)
 
-    def opening(self, exchange: HttpExchange, first: Part) -> Answer:
-        headers = self._named(first.headers, exchange)
+    def opening(self, call: HttpCall, first: Part) -> Answer:
+        headers = self._named(first.headers, call)
         if not _has(headers, _STREAM_HEADER[0]):
             headers = (*headers, _STREAM_HEADER)
         return Answer(first.status, b"", headers, first.reason)
 
-    def _named(self, headers: Headers, exchange: HttpExchange) -> Headers:
+    def _named(self, headers: Headers, call: HttpCall) -> Headers:
         """Add the header that names the sequence, unless the handler has set it."""
-        if (sequence := exchange.sequence) is None or _has(headers, self._sequence_header):
+        if (sequence := call.sequence) is None or _has(headers, self._sequence_header):
             return headers
         named = (*headers, (self._sequence_header, sequence.id))
         return (*named, (SEQUENCE_HINT, self._hint)) if sequence.is_made_up else named
