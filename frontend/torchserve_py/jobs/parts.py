@@ -30,6 +30,10 @@ MAX_UNTAKEN_BYTES: Final = 32 << 20
 Input = tuple[bool, bytes]
 
 
+def _to_nobody(given: Input) -> bool:
+    return False
+
+
 class Inputs:
     """The further inputs of one job; they are held until the job has a worker."""
 
@@ -65,6 +69,7 @@ class Inputs:
     def end(self) -> None:
         """End with the job: later inputs are dropped."""
         self._ended = True
+        self._pass_on = _to_nobody  # it refers to the call, which has this
         self._wake()
 
     @property
