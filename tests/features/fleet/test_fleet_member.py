@@ -10,6 +10,7 @@ from tests.features.fleet.worlds import Models, Server, States, served
 
 from torchserve_py.doors.failures import DoorError
 from torchserve_py.features.fleet import fleet_member
+from torchserve_py.features.fleet.fleet_state import NOTHING, FleetStateError
 from torchserve_py.features.management.management_calls import ManagementCalls
 from torchserve_py.serving.errors import ModelError, ModelVersionNotFound, VersionConflict, VersionNotReady
 
@@ -278,6 +279,17 @@ async def test_a_lost_state_is_made_again_of_what_was_known() -> None:
     assert states.state.number == 1
     assert states.state.by_version.keys() == {("m", "1"), ("m", "2")}
     assert equal(states, servers)
+
+
+async def test_a_state_that_is_removed_while_it_is_read_takes_no_model_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    states, (server, _) = await fleet()
+    before = server.served
+    monkeypatch.setattr(states, "newest_number", lambda: states.state.number + 1)
+    monkeypatch.setattr(states, "newest", lambda: NOTHING)
+    with pytest.raises(FleetStateError, match="removed while it was read"):
+        await server.member.look()
+    await server.look(16)
+    assert server.served == before
 
 
 async def test_nothing_is_done_again_that_is_done() -> None:

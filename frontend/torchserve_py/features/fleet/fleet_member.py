@@ -198,7 +198,10 @@ class FleetMember:
         if not number:
             await self._add(lambda newest: newest)
         if not number or number != self._state.number:
-            self._note(await self._store.newest(), told)
+            newest = await self._store.newest()
+            if not newest.number:  # what is served goes on, and is told again
+                raise FleetStateError("Its state was removed while it was read.")
+            self._note(newest, told)
         self._joined.set()
         if self._told != told:
             return  # what was read may be older than what was told meanwhile; the next look is soon
