@@ -146,17 +146,19 @@ class RequestProcessor:
         headers = self._response_header
         if headers is None and self._reason_phrase is None and self._status_code == 200:
             return _UNTOUCHED
-        status, reason = self._status_code, self._reason_phrase or ""
-        if status is None:
-            status = 200
-        elif isinstance(status, int):
-            status = int(status)  # the handler may have set a member of an enumeration
-        reason = str(reason)
+        status, reason, problem = self._status_code, self._reason_phrase, None
+        if type(status) is not int or status != 200 or reason is not None:
+            if status is None:
+                status = 200
+            elif isinstance(status, int):
+                status = int(status)  # the handler may have set a member of an enumeration
+            reason = str(reason or "")
+            problem = status_problem(status) or reason_problem(reason)
         pairs = [] if headers is None else [(str(name), str(value)) for name, value in headers.items()]
-        problem = status_problem(status) or reason_problem(reason) or headers_problem(pairs)
+        problem = problem or headers_problem(pairs)
         if problem is not None:
             raise ValueError(f"the handler set {problem}")
-        return ResponseHead(status, reason, pairs)
+        return ResponseHead(status, reason or "", pairs)
 
     def reset_response(self) -> None:
         """Reset the response's status and headers, because the next step of a continuous batch sets its own."""
@@ -170,9 +172,12 @@ class RequestProcessor:
             for name, _ in self._value_types:
                 if name == key:
                     return self._build_request_header()[key]
+        length = len(key)
+        if length not in map(len, self.get_headers_by_name()):  # as nearly always where a header is not there
+            return None
         known = self._request_header
         headers = self._wire_headers if known is None else list(known.items())
-        folded, length = (key.lower(), key.lower().encode()), len(key)
+        folded = key.lower(), key.lower().encode()
         for wire_name, value in reversed(headers):
             if len(wire_name) == length and wire_name.lower() in folded:
                 return value

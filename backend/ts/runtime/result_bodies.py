@@ -74,6 +74,8 @@ def _json(value: Any) -> str:
     The standard encoder falls back to slow Python code when it has to indent. For flat lists and dicts, which most
     results are, its fast code with other separators gives the same text.
     """
+    if type(value) in _SCALARS:
+        return json_text(value)
     flat_list = isinstance(value, list)
     if (flat_list or isinstance(value, dict)) and value:
         members = value if flat_list else [*value.values(), *value]

@@ -172,6 +172,17 @@ class HttpRequest(Request):
     def follow(self, reply: Reply | None) -> None:
         """Answer with a reply, or with what it comes to; None passes the request on to further routes."""
         try:
+            while reply is None or callable(reply):
+                if reply is None:
+                    reply = self._reply()
+                    continue
+                max_body = self._application.max_body
+                body = self.body_at_hand(max_body) if self._read_body is None else self._read_body
+                if body is None:
+                    self._after_body = reply
+                    self.when_read(max_body, self._has_body)
+                    return
+                reply = self._with_body(reply, body)
             if isinstance(reply, Answer):
                 self._send(reply)
             elif isinstance(reply, HttpCall):
@@ -179,16 +190,6 @@ class HttpRequest(Request):
                 reply.answer(self)
             elif reply is ALREADY_SENT:
                 self._end()
-            elif reply is None:
-                self.follow(self._reply())
-            elif callable(reply):
-                max_body = self._application.max_body
-                body = self.body_at_hand(max_body) if self._read_body is None else self._read_body
-                if body is None:
-                    self._after_body = reply
-                    self.when_read(max_body, self._has_body)
-                else:
-                    self._answer_body(reply, body)
             else:
                 self._run(reply)
         except Exception as error:
@@ -200,18 +201,19 @@ class HttpRequest(Request):
         try:
             if isinstance(body, Exception):
                 raise body
-            self._answer_body(after_body, body)
+            reply = self._with_body(after_body, body)
         except Exception as error:
             self.raised(error)
+        else:
+            self.follow(reply)
 
-    def _answer_body(self, after_body: AfterBody, body: bytes) -> None:
+    def _with_body(self, after_body: AfterBody, body: bytes) -> Reply | None:
         if _ENCODING in self.headers.raw and (self._route is None or not self._route.passes_encoding_on):
-            self._run(self._decoded(after_body, body))
-            return
+            return self._decoded(after_body, body)
         reply = after_body(body)
         if reply is None:
             self._read_body = body  # for the next route
-        self.follow(reply)
+        return reply
 
     async def _decoded(self, after_body: AfterBody, body: bytes) -> Reply | None:
         """Reply to a body whose encoding is undone; the request names none from then on."""
@@ -309,7 +311,8 @@ class HttpRequest(Request):
         """Count the request, and note it in the access log, unless that was done."""
         if self.stage is OVER:
             return
-        route, path = self._route, self.route
+        route = self._route
+        path = "" if route is None else route.path
         method = self.method if self.method in ANY_METHOD else _OTHER
         self._application.requests[method, path, status] += 1
         if self._application.is_logged and (route is None or not route.is_quiet or 400 <= status < 500):

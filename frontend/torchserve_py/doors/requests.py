@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 from torchserve_py.bounded_json import MAX_PARSED, UnreadableJson, read_member
 from torchserve_py.doors.client_call import HttpCall
 from torchserve_py.doors.failures import DoorError, bad_request, unsupported_encoding
-from torchserve_py.transport import admission, decompression
+from torchserve_py.transport import decompression
 from torchserve_py.transport.http1.errors import BodyTooLarge
 from torchserve_py.transport.http1.request import Request
 
@@ -134,11 +134,6 @@ def call_of(
         priority=priority_of(request),
         answer_in=seconds_left(request),
     )
-
-
-def client_of(request: Request) -> str:
-    """Return whose request it is, see `admission.client_at`; empty for a client of a Unix socket."""
-    return admission.client_of(request.connection.peer) or ""
 
 
 def model_in(body: bytes) -> str | None:

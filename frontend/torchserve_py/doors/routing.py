@@ -20,7 +20,7 @@ from torchserve_py.doors.credentials import Credential
 from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.openapi import Operation
 from torchserve_py.doors.path_templates import PathTemplate, read_template
-from torchserve_py.doors.requests import client_of, split_path
+from torchserve_py.doors.requests import split_path
 from torchserve_py.doors.responses import AlreadySent, Answer, Responses
 from torchserve_py.doors.token_authorization import Authorization, TokenType
 from torchserve_py.jobs.job_observer import Account
@@ -186,7 +186,7 @@ class DoorContext:
         """
         if self.tokens is not None:
             call.account = self.account(request, model.name)
-        call.client = client_of(request)
+        call.client = request.connection.client
         call.request_line = request.method, request.target, request.route
         comments = self.settings.event_comment_interval if events else 0
         call.received(request, self.responses, dialect, model, model.name, version, comments)

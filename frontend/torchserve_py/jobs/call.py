@@ -20,6 +20,7 @@ from torchserve_py.jobs.parts import Exceeded, Inputs, JobFailed, Part
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import NEW, Job
 from ts.protocol.messages import History
+from ts.protocol.request_names import header_among
 
 if TYPE_CHECKING:
     from torchserve_py.jobs.job_observer import Account, OnEnd, OnPart
@@ -180,6 +181,10 @@ class Call(Job):
         self._worker_end: asyncio.Future[str] | None = None
         self._waiter: asyncio.Future[Part] | None = None
         self._copy_to: Callable[[Part | Cause | None], None] | None = None
+
+    def header(self, name: str) -> str | None:
+        """Return a header of the request, whose name is given in lower case; of several the last one counts."""
+        return header_among(self.headers, name)
 
     def again(self, *, via: Via) -> Call:
         """Return a further call with what the client asks, which nothing else is shared with."""

@@ -107,6 +107,8 @@ class Part(NamedTuple):
     news: SequenceNews | None = None
 
 
+#: Makes a named tuple of its fields: calling its class takes more than twice as long.
+_new: Final = tuple.__new__
 _FIELDS: Final = len(Part._fields)
 _NEWS: Final = Part._fields.index("news")
 _NEWS_TYPES: Final = [str, list, str, str, int, str, int]
@@ -126,8 +128,8 @@ def part_of(row: Any) -> Part:
     problem = _problem(row)
     if problem is None:
         if row[_NEWS] is not None:
-            row[_NEWS] = SequenceNews._make(row[_NEWS])
-        return Part._make(row)
+            row[_NEWS] = _new(SequenceNews, row[_NEWS])
+        return _new(Part, row)
     logger.warning("The result of request %s is malformed: %s", row[0], problem, extra={"request_id": row[0]})
     more = len(row) > 1 and row[1] is True
     return Part(row[0], more, 500, "", [], b"", f"The result cannot be sent: {problem}.", _UNKNOWN)
@@ -146,9 +148,10 @@ def _problem(row: list[Any]) -> str | None:
         return "its error is not text, or parts are to follow it"
     if type(headers) is not list:
         return "its headers are not a list of pairs"
-    for pair in headers:
-        if type(pair) is not list or len(pair) != 2:
-            return "its headers are not a list of pairs"
+    if headers:
+        for pair in headers:
+            if type(pair) is not list or len(pair) != 2:
+                return "its headers are not a list of pairs"
     if news is not None and not _is_news(news):
         return "what it tells of sequences is not a list of the fields of `SequenceNews`, such as a cause, ids, a token"
     problem = None

@@ -5,6 +5,7 @@ A server calls `note` when it has written an answer; soon after, the event loop 
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -22,6 +23,8 @@ _SECRET: Final = re.compile(
 #: Parameters end at ``&``; for some servers, and so for some clients, at ``;`` too.
 _PARAMETER: Final = re.compile("[^&;]+")
 _NO_SECRETS: Final = frozenset(("next_page_token",))
+#: Of so many clients it is kept how a line names them.
+_KEPT_PEERS: Final = 1024
 
 #: Client, method, target, protocol, status, seconds, ids, route.
 Entry = tuple[object, str, str, str, int, float, Mapping[str, str | None], str]
@@ -61,7 +64,8 @@ def flush() -> None:
 
 def _text_of(entry: Entry, start: str, second: int) -> str:
     peer, method, target, protocol, status, seconds, _, _ = entry
-    target = without_secrets(target)
+    if "?" in target:
+        target = without_secrets(target)
     if not (target.isascii() and target.isprintable()):
         target = fit(target.encode("ascii", "backslashreplace").decode("ascii"))
     return f'{start}/{_client(peer)} "{method} {target} {protocol}" {status} {round(seconds * 1000)}'
@@ -106,6 +110,7 @@ def _location(url: str) -> str:
     return quote(shown + ("?***" if parts.query else ""), safe=":/@*?")
 
 
+@lru_cache(maxsize=_KEPT_PEERS)
 def _client(peer: object) -> str:
     if not isinstance(peer, tuple):
         return str(peer or "unix")

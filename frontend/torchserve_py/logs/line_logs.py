@@ -74,10 +74,12 @@ class Batch(Generic[T]):
     @cached_property
     def _between_heads(self) -> list[str]:
         text_of, texts = self.text_of, list[str]()
-        second, clock, tick, stamp = -1, "", -1, ""
+        since = until = -1.0
+        second, clock, stamp = -1, "", ""
         for at, entry in self.entries:
-            if int(at * 1000) != tick:
+            if at >= until or at < since:  # of another millisecond than the one before
                 tick = int(at * 1000)
+                since, until = tick / 1000, (tick + 1) / 1000
                 if tick // 1000 != second:
                     second = tick // 1000
                     clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))

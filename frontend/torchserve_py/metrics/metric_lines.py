@@ -1,24 +1,41 @@
 """Lines of metrics in logs, as far as the server needs them: here there are none; a feature writes them."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final
 
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Instrument
 
+#: Stand in a form for what a line begins with, and for its time in seconds since 1970.
+START: Final = "\1"
+SECOND: Final = "\2"
 
-class LineForm(NamedTuple):
+
+class LineForm:
     """The lines of an event, with places for what differs.
 
     Values are put in by their order: `%` would look each name up, which takes ten times as long.
 
-    Attributes:
-        template: For the operator `%`, with a place for each of the values that ``values_of`` returns.
-        values_of: Takes them from the values by their names.
+    Args:
+        lines: With `START`, `SECOND`, and places for the operator `%`.
+        names: Those of the values for the places, in order.
     """
 
-    template: str
-    values_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    __slots__ = ("_lines", "_second", "_start", "_template", "_values_of")
+
+    def __init__(self, lines: str, names: Sequence[str]) -> None:
+        self._lines = lines
+        self._values_of: Callable[[Mapping[str, Any]], object] = itemgetter(*names) if names else lambda _: ()
+        self._start = self._template = ""
+        self._second = -1
+
+    def text(self, values: Mapping[str, Any], start: str, second: int) -> str:
+        """Return the lines with these values, by their names."""
+        if start is not self._start or second != self._second:  # all events of a millisecond share a start
+            self._start, self._second = start, second
+            self._template = self._lines.replace(START, start).replace(SECOND, str(second))
+        return self._template % self._values_of(values)
 
 
 class MetricLines:

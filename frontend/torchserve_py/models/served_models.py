@@ -26,7 +26,6 @@ from torchserve_py.serving.errors import (
 from torchserve_py.serving.model_activity import Activity, SequenceOrder, SequencePage, page_of_sequences
 from torchserve_py.serving.serving import Awaited, ModelStatus, ServedModel, StickyBy, Watcher
 from torchserve_py.settings.model_spec import ModelSpec
-from ts.protocol.request_names import header_among
 
 _MAX_DIGITS: Final = 18
 
@@ -224,7 +223,7 @@ class ServedModels:
             call.fail(Cause.unregistered)
             return
         if call.by_default:
-            if named := header_among(call.headers, VERSION_HEADER):
+            if named := call.header(VERSION_HEADER):
                 live, call.by_default = self.find(model.name, named), False
                 if live.served.kind != model.kind:
                     raise BadParameter(f"Version {named} of {model.name} takes other requests: name it in the path.")

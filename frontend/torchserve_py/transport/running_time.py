@@ -130,11 +130,11 @@ class Deadline:
         """Call ``then`` after ``seconds``; this replaces an earlier deadline and its callback."""
         self._deadline = deadline = self.clock.now() + seconds
         self._then = then
-        if self._handle is None:
-            self._look_in(seconds)
-        elif self._looks_at > deadline:
+        if self._handle is not None:
+            if self._looks_at <= deadline:
+                return
             self._handle.cancel()
-            self._look_in(seconds)
+        self._look_in(seconds)
 
     def stop(self) -> None:
         self._then = None

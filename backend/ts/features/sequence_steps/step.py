@@ -159,6 +159,11 @@ class Step:
         self._stream: _Stream | None = None  # the usual answer has one part
 
     @property
+    def is_named(self) -> bool:
+        """Whether the client can ask for its answer: by its number, or by an id of the request."""
+        return self.claim.number is not None or self.claim.names_request
+
+    @property
     def kept(self) -> KeptStep:
         """What the record of the sequence has of the step."""
         claim = self.claim
@@ -252,8 +257,8 @@ def repeated_answer(step: Step, kept: KeptFields, record: SequenceRecord) -> Res
 
 def news_of(headers: Sequence[Sequence[str]], end_header: str) -> SequenceNews | None:
     """Return which sequences a handler ends with these headers of an answer; ``end_header`` is the header for that."""
-    wanted = end_header.lower()
-    values = [value for name, value in headers if name.lower() == wanted]
+    length = len(end_header)
+    values = [value for name, value in headers if len(name) == length and name.lower() == end_header.lower()]
     if not values:
         return None
     return SequenceNews(ended=[each.strip() for value in values for each in value.split(SEQUENCE_ID_SEPARATOR)])

@@ -101,6 +101,10 @@ class Steps:
         self._forms = forms
         self._warned_of_ids = False
         self._end_header = context.header_key_sequence_end
+        #: What says more of a step than its sequence.
+        self._says_more = frozenset(
+            (STEP_NUMBER, REQUEST_ID, SEQUENCE_TOKEN, context.header_key_sequence_start, self._end_header)
+        )
         self._live: dict[str, Step] = {}  # by job id: the steps that have begun and lack their last answer
         self._live_of: dict[str, list[Step]] = {}  # the same steps by sequence id
         self._rolled_back: list[ResultRow] = []  # unsent error answers of steps whose sequence was rolled back
@@ -151,10 +155,14 @@ class Steps:
         return running, self._with_rolled_back(answers)
 
     def _step_of(self, row: Row, wire_rows: Mapping[str, InferRow], histories: Histories) -> Step | None:
-        sent, context, job_id = row.processor.get_headers_by_name().get, self._context, row.job_id
+        headers, context, job_id = row.processor.get_headers_by_name(), self._context, row.job_id
+        sent = headers.get
         sequence_id = sent(context.header_key_sequence_id)
         if not sequence_id:
             return None
+        if not self._compares_all and self._says_more.isdisjoint(headers) and job_id not in histories:
+            usual: Claim = _new(Claim, (None, None, job_id, False, False, b"", False, True))
+            return Step(row, sequence_id, usual, False, self._end_header, NEW)
         starts, ends = sent(context.header_key_sequence_start), sent(self._end_header)
         number, request_id = sent(STEP_NUMBER), sent(REQUEST_ID)
         history = histories.get(job_id, NEW)
@@ -343,15 +351,20 @@ class Steps:
         record, running = self._records[sequence_id], self._live_of.get(sequence_id, ())
         if not record.has_begun and self._earlier.pop(sequence_id, None) is not None:
             self._cache.forget_aside(sequence_id)
+        step = steps[0]
+        if not running and len(steps) == 1 and not (step.is_applied or step.is_named or sequence_id in self._answers):
+            step.is_applied = True  # the usual step
+            record.advance(step.number, self._most_kept)
+            return
         for step in sorted((*steps, *running), key=by_number) if running or len(steps) > 1 else steps:
             self._count_one(step, record, interrupted=step in running)
 
     def _count_one(self, step: Step, record: SequenceRecord, *, interrupted: bool) -> None:
         """Record that a step was applied, and keep its answer if somebody can ask for it."""
-        number, claim, answers = step.number, step.claim, self._answers.get(step.sequence_id)
+        number, answers = step.number, self._answers.get(step.sequence_id)
         if answers is not None and (old := number - self._most_kept) > 1:
             answers.pop(old, None)
-        is_named = claim.number is not None or claim.names_request
+        is_named = step.is_named
         if not step.is_applied:
             step.is_applied = True
             if not is_named:

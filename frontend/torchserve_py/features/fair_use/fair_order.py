@@ -102,30 +102,31 @@ class FairOrder(Generic[Item]):
         """
         return not self._has_priorities
 
-    def add(self, item: Item, waiting: OrderedDict[Item, float], *, newest_first: bool) -> None:
+    def add(
+        self, item: Item, waiting: OrderedDict[Item, float], *, newest_first: bool, tag: float | None = None
+    ) -> None:
         """See `Order.add`."""
-        if self._begins_with(item, waiting):
-            self._add(item, newest_first=newest_first)
+        if not self._places:
+            job = self._job_of(item)
+            if len(waiting) == 1:
+                self._only = job.client
+            if job.client == self._only and (job.priority == _UNSET or not self._by_priority):
+                return  # as nearly always
+            self._add_others(item, waiting)
+        self._add(item, newest_first=newest_first, tag=tag)
 
     def put_back(self, item: Item, waiting: OrderedDict[Item, float]) -> None:
         """See `Order.put_back`."""
         if (backlog := self._backlog_of.get(item)) is not None:
             backlog.items.move_to_end(item, last=False)
-        elif self._begins_with(item, waiting):
-            self._add(item, newest_first=True, tag=-math.inf)
+        else:
+            self.add(item, waiting, newest_first=True, tag=-math.inf)
 
-    def _begins_with(self, item: Item, waiting: OrderedDict[Item, float]) -> bool:
-        """Return whether it decides, now that there is this item; if so it knows all others."""
-        if not self._places:
-            job = self._job_of(item)
-            if len(waiting) == 1:
-                self._only = job.client
-            if job.client == self._only and self._urgency(job) == -math.inf:
-                return False
-            for other in waiting:
-                if other is not item:
-                    self._add(other)
-        return True
+    def _add_others(self, item: Item, waiting: OrderedDict[Item, float]) -> None:
+        """Begin to decide."""
+        for other in waiting:
+            if other is not item:
+                self._add(other)
 
     def _urgency(self, job: Job) -> float:
         return -job.priority if self._by_priority and job.priority != _UNSET else -math.inf

@@ -5,7 +5,7 @@ from typing import Final
 
 from torchserve_py.doors.credentials import Credential, without_keys
 from torchserve_py.doors.failures import DoorError, bad_request, failure_of_job
-from torchserve_py.doors.requests import client_of, priority_of
+from torchserve_py.doors.requests import priority_of
 from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent
 from torchserve_py.doors.routing import Door, DoorContext
 from torchserve_py.doors.sequences import SequenceHeaders
@@ -70,7 +70,7 @@ class SessionDoor(Door):
             by_default=version is None,
             priority=priority_of(request),
             via="websocket",
-            client=client_of(request),
+            client=request.connection.client,
             account=account,
         )
         return StepTemplate(self.serving, self.settings, self._headers, model, version, common)

@@ -14,7 +14,7 @@ from torchserve_py.logs.unfit_characters import fit
 from torchserve_py.metrics.catalog import LEGACY_NAMES, Declaration
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Gauge, Histogram, Instrument
-from torchserve_py.metrics.metric_lines import LineForm, MetricLines
+from torchserve_py.metrics.metric_lines import SECOND, START, LineForm, MetricLines
 from torchserve_py.metrics.metrics_plan import MetricsPlan
 
 #: The metrics of which TorchServe writes a line for each request, answer, batch or worker.
@@ -122,20 +122,19 @@ def _with_lines(plan: MetricsPlan) -> dict[str, Declaration]:
 def _line(
     name: str, unit: str, dimensions: Iterable[tuple[str, str]], hostname: str, value: str, request_ids: str = ""
 ) -> str:
-    """Return a line with named places; ``start`` is for its beginning, ``second`` for its time."""
+    """Return a line for `LineForm`, whose places have names."""
     pairs = ",".join(f"{fit(name)}:{fit(value)}" for name, value in dimensions)
     before, after = f"{fit(name)}.{fit(unit)}:", f"|#{pairs}|#hostname:{hostname}"
     before, after = before.replace("%", "%%"), after.replace("%", "%%")
-    return f"%(start)s{before}{value}{after}{request_ids},timestamp:%(second)d"
+    return f"{START}{before}{value}{after}{request_ids},timestamp:{SECOND}"
 
 
 def _compiled(text: str) -> LineForm:
-    """Return the form of lines with named places, at least two."""
+    """Return the form of lines whose places have names."""
     names = [found[1] for found in _PLACE.finditer(text) if found[1]]
-    return LineForm(_PLACE.sub(lambda found: "%" if found[1] else "%%", text), itemgetter(*names))
+    return LineForm(_PLACE.sub(lambda found: "%" if found[1] else "%%", text), names)
 
 
 def _text_of(entry: tuple[LineForm, dict[str, object]], start: str, second: int) -> str:
-    (template, values_of), values = entry
-    values["start"], values["second"] = start, second
-    return template % values_of(values)
+    form, values = entry
+    return form.text(values, start, second)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from torchserve_py.jobs.call import USER_HEADER, Call
-from ts.protocol.request_names import header_among
 
 
 def user_of(call: Call) -> str | None:
     """Return the user that a request names in its header."""
-    return header_among(call.headers, USER_HEADER) or None
+    return call.header(USER_HEADER) or None
 
 
 def key_of(call: Call) -> str | None:

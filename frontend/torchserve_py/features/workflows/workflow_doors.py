@@ -11,7 +11,7 @@ from urllib.parse import quote
 from torchserve_py.doors.client_call import ClientCall, HttpCall, TorchServeDialect
 from torchserve_py.doors.failures import Failure, bad_request, failure_of, failure_of_job
 from torchserve_py.doors.openapi import BINARY, JSON, OBJECT, Operation, Parameter, document
-from torchserve_py.doors.requests import client_of, content_type_of
+from torchserve_py.doors.requests import content_type_of
 from torchserve_py.doors.responses import Answer, json_answer
 from torchserve_py.doors.routing import Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.doors.token_authorization import TokenType
@@ -117,7 +117,7 @@ class WorkflowInferenceDoor(Door):
         content_type = content_type_of(request)
 
         def submit(body: bytes) -> HttpCall:
-            client = client_of(request)
+            client = request.connection.client
             call = WorkflowCall(request.raw_headers, body, content_type, client=client, account=account)
             call.received(request, self.context.responses, _DIALECT, None, workflow.name)
             self._workflows.submit(workflow, call)

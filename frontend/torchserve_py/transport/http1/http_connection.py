@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from torchserve_py.transport.admission import Place, peer_of
+from torchserve_py.transport.admission import Place, client_of, peer_of
 from torchserve_py.transport.http1.errors import BadMessage, BodyError, BodyMalformed, BodyTooSlow, ReaderStalled
 from torchserve_py.transport.http1.parser import MAX_PIECE, Head, RequestParser
 from torchserve_py.transport.http1.request import CONTINUE, Buffer, Request
@@ -149,6 +149,8 @@ class HttpConnection(ClientTransport):
         self.place = place
         self.loop = server.loop
         self.peer: Any = None
+        #: Whose connection it is, see `admission.client_at`; empty for a client of a Unix socket.
+        self.client = ""
         self.is_secure = False
         #: Whether the connection answers no further request, and whether it discards further input.
         self.is_closing = self._ignores_input = False
@@ -181,6 +183,7 @@ class HttpConnection(ClientTransport):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.peer = peer_of(transport.get_extra_info("peername"))
+        self.client = client_of(self.peer) or ""
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         self._server.opened(self)
         self._await_head()
