@@ -24,9 +24,9 @@ def usable_name(given: object) -> str | None:
 
 def header_among(headers: Iterable[tuple[Any, Any]], name: str) -> str | None:
     """Return a header, whose name is given in lower case, among those of a request, or None; the last one counts."""
-    found = None
+    found, length = None, len(name)
     for key, value in headers:
-        if len(key) == len(name) and _text(key).lower() == name:  # the length first: each request comes here
+        if len(key) == length and _text(key).lower() == name:  # the length first: each request comes here
             found = _text(value)
     return found
 

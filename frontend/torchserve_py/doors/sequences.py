@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from torchserve_py.doors.failures import DoorError, Failure, bad_request
 from torchserve_py.jobs.call import SequenceRequest
 from torchserve_py.settings.table import Settings
+from torchserve_py.transport.http1.parser import Headers
 from ts.protocol.messages import REQUEST_ID, SEQUENCE_ID_SEPARATOR, SEQUENCE_TOKEN, STEP_NUMBER
 
 #: What a marker may say, in any case; an empty header is not a marker.
@@ -56,9 +57,15 @@ class SequenceHeaders:
         self._start: str = settings.ts_header_key_sequence_start
         self.end_name: str = settings.ts_header_key_sequence_end
         self._asks_for_new = NEW_SESSION if self.id_name.lower() == SESSION_ID.lower() else ""
+        #: What says more than the id, as the parser has it.
+        self._says_more = frozenset(
+            name.lower().encode() for name in (self._start, self.end_name, REQUEST_ID, STEP_NUMBER, SEQUENCE_TOKEN)
+        )
 
     def of(self, sent: Mapping[str, str]) -> SequenceRequest:
         """Return the sequence that the headers of a request, or the metadata of a gRPC call, name, as `of_values`."""
+        if isinstance(sent, Headers) and self._says_more.isdisjoint(sent.raw):
+            return self.of_values(sent.get(self.id_name, ""), None, None)
         return self.of_values(
             sent.get(self.id_name, ""), sent.get(self._start), sent.get(self.end_name), claim_of(sent)
         )
@@ -81,9 +88,10 @@ class SequenceHeaders:
     def _checked(self, sequence_id: str, start: Marker, end: Marker, claim: StepClaim) -> SequenceRequest:
         request_id, number, token = claim
         is_made_up = False
-        for name, given in ((self.id_name, sequence_id), (REQUEST_ID, request_id or "")):
-            if len(given) > MAX_ID_LENGTH:
-                raise bad_request(f"Header {name}: an id has up to {MAX_ID_LENGTH} characters, this one {len(given)}.")
+        if len(sequence_id) > MAX_ID_LENGTH:
+            raise _too_long(self.id_name, sequence_id)
+        if request_id and len(request_id) > MAX_ID_LENGTH:
+            raise _too_long(REQUEST_ID, request_id)
         if sequence_id in ("", self._asks_for_new):
             is_marked(f"Header {self._start}", start)
             if number is not None or token is not None:  # of a sequence of its own each copy would be another step
@@ -103,9 +111,10 @@ class SequenceHeaders:
                 f"Header {self.id_name}: {sequence_id!a} is not a sequence id; it must not hold"
                 f" {SEQUENCE_ID_SEPARATOR!r}, which separates ids, and neither begin nor end with a space."
             )
-        headers = [(self.id_name, sequence_id)]
+        pair = self.id_name, sequence_id
         if start is end is request_id is number is token is None:
-            return SequenceRequest(sequence_id, False, False, tuple(headers))
+            return SequenceRequest(sequence_id, False, False, (pair,))
+        headers = [pair]
         starts, ends = is_marked(f"Header {self._start}", start), is_marked(f"Header {self.end_name}", end)
         for name, marker, is_set in ((self._start, start, starts), (self.end_name, end, ends)):
             if marker is not None:
@@ -137,6 +146,10 @@ class SequenceHeaders:
         """Return the sequence of a step of a session; without a token, ``ids`` and the number are the request's id."""
         claim = StepClaim(f"{ids}{number}", None, None) if token is None else StepClaim(None, str(number), token)
         return self._checked(sequence_id, starts or None, ends or None, claim)
+
+
+def _too_long(name: str, given: str) -> DoorError:
+    return bad_request(f"Header {name}: an id has up to {MAX_ID_LENGTH} characters, this one {len(given)}.")
 
 
 def _step_number(text: str) -> int:
