@@ -143,8 +143,9 @@ def test_each_kind_of_model_answers_the_curl_that_is_printed_for_it(tmp_path: Pa
         assert "packed (stateful)" in printed
         assert requests.get(f"{command.base}/ready", timeout=DEADLINE).status_code == 200
         assert requests.get(f"{command.base}/metrics", timeout=DEADLINE).status_code == 200
-        (console,) = re.findall(r"^In the browser: (http://\S+/console)$", printed, re.MULTILINE)
-        assert requests.get(console, timeout=DEADLINE).status_code == 200
+        pages = re.findall(r"^(?:Try it in the browser|Console): (http://\S+)$", printed, re.MULTILINE)
+        assert (pages[0], pages[1].rpartition("/")[2]) == (f"{command.base}/docs", "console")
+        assert [requests.get(page, timeout=DEADLINE).status_code for page in pages] == [200, 200]
         wrong = requests.post(f"{command.base}/predictions/add", json={"a": "x"}, timeout=DEADLINE)
         assert wrong.status_code == 400
         assert wrong.json()["message"].startswith("a: Input should be a valid integer")

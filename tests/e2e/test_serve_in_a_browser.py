@@ -96,7 +96,7 @@ def test_a_page_that_may_not_is_told_the_setting_at_once(browser: Browser, comma
 
 
 def test_the_console_offers_nothing_that_the_server_would_refuse(browser: Browser, command: ServeCommand) -> None:
-    (console,) = re.findall(r"^In the browser: (http://\S+)$", command.printed(), re.MULTILINE)
+    (console,) = re.findall(r"^Console: (http://\S+)$", command.printed(), re.MULTILINE)
     browser.get(console)
     main = lambda: browser.find_element(By.ID, "main").text  # noqa: E731
     eventually(lambda: "count" in main(), "the model is listed", 120)
@@ -130,3 +130,7 @@ def test_the_page_of_the_first_tutorial_goes_on_after_a_reload_and_a_killed_work
         add("2")
         os.kill(requests.post(f"{command.base}/tally", json=0, timeout=180).json()["worker"], signal.SIGKILL)
         add("3")
+        browser.get(f"http://127.0.0.1:{pages}/tally.html")
+        said = eventually(lambda: browser.find_element(By.TAG_NAME, "output").text, "the page shows why it cannot")
+        assert said.startswith("SessionRefused: ")
+        assert "cors_allowed_origin" in said

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from torchserve_py.logs import MODEL_LOGGER
 from torchserve_py.transport.turns import running_turns
-from torchserve_py.workers.startup import MEMORY_RAN_OUT
+from torchserve_py.workers.startup import BY_WHOM_KILLED
 from ts.protocol.log_records import record_of
 from ts.protocol.process_start import started
 
@@ -144,7 +144,7 @@ def describe_exit(code: int) -> str:
         return f"exited with code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     if -code == signal.SIGKILL:
-        return f"was killed by {name}, {MEMORY_RAN_OUT}"
+        return f"was killed by {name}, {BY_WHOM_KILLED}"
     return f"was killed by {name}"
 
 

@@ -15,8 +15,8 @@ MAX_CHARACTERS: Final = 4 << 20
 _MAX_DEPTH: Final = 64
 
 
-#: What is probable of a process that was killed by a signal that the server did not send.
-MEMORY_RAN_OUT: Final = "probably because the machine ran out of memory"
+#: How a process that the server has not killed got SIGKILL. Before it is ready it counts as out of memory.
+BY_WHOM_KILLED: Final = "by an operator, or by the system because memory ran out"
 _NO_MEMORY: Final = 507
 
 
@@ -68,7 +68,7 @@ class Startup:
             return step.result()
         if self._ended.done():
             reason = self._ended.result()
-            status = _NO_MEMORY if MEMORY_RAN_OUT in reason else 500
+            status = _NO_MEMORY if BY_WHOM_KILLED in reason else 500
             raise WorkerFailed(status, f"worker {self._label} {reason} before it could {what}")
         raise WorkerFailed(500, f"worker {self._label} took longer than {limit:g} s to {what}")
 

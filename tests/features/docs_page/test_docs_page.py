@@ -137,6 +137,13 @@ def test_the_example_of_each_function_is_answered(command: ServeCommand, documen
     assert answer.status_code == 200, answer.text
 
 
+def test_the_example_of_a_problem_is_what_the_server_returns(command: ServeCommand, document: Any) -> None:
+    responses = document["paths"]["/shout"]["post"]["responses"]
+    example = responses["422"]["content"]["application/problem+json"]["example"]
+    problem = requests.post(f"{command.base}/shout", json={}, timeout=DEADLINE).json()
+    assert {**example, "detail": "", "errors": []} == {**problem, "detail": "", "errors": []}
+
+
 def wait_for(browser: Browser, selector: str) -> Any:
     """Return the first such element, once there is one."""
     return eventually(lambda: browser.find_elements(By.CSS_SELECTOR, selector), selector, 60)[0]

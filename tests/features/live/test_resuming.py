@@ -39,6 +39,17 @@ async def test_a_session_whose_store_does_not_answer_is_to_be_resumed_later(live
     assert [call.only_ask for call in model.calls] == [True]
 
 
+async def test_the_empty_body_of_a_question_is_of_no_type(live: Open) -> None:
+    """A worker that decoded it as the session's type would log an error, or refuse it."""
+    model = stateful(is_durable=True)
+    session = await live(model, path="?content_type=application/json")
+    await session.send(resume="a token", after=1, unanswered=[])
+    assert (await session.receive())["last"] == 1
+    await session.send(body="5")
+    await session.receive()
+    assert [(call.body, call.content_type) for call in model.calls] == [(b"", None), (b"5", "application/json")]
+
+
 async def test_a_resumed_client_gets_what_is_kept_of_the_steps_that_may_lack_an_answer(live: Open) -> None:
     """Step 40 is kept, 44 was too large to be kept, 46 is kept and ended the sequence; the others were not applied."""
     model = stateful(is_durable=True)

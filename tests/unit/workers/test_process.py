@@ -27,7 +27,7 @@ TOKEN = "TS_WORKER_TOKEN"
         (3, "exited with code 3"),
         (-11, "was killed by SIGSEGV"),
         (-15, "was killed by SIGTERM"),
-        (-9, "was killed by SIGKILL, probably because the machine ran out of memory"),
+        (-9, "was killed by SIGKILL, by an operator, or by the system because memory ran out"),
         (-63, "was killed by signal 63"),
     ],
 )

@@ -20,34 +20,40 @@ _FORM: Final = "multipart/form-data"
 _ANY_BODY: Final = {_TEXT: {"type": "string"}, _JSON: {}, _BYTES: {"type": "string", "format": "binary"}}
 _ERROR: Final = {"description": "The request or the server is wrong; the body says why, `ts-error-cause` in a word"}
 _PROBLEM: Final = {
-    "description": "What is wrong, as RFC 9457 words it",
-    "content": {
-        "application/problem+json": {
-            "schema": {
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string", "format": "uri-reference"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
                 "type": "object",
-                "required": ["type", "title", "status", "detail"],
+                "required": ["type", "loc", "msg"],
                 "properties": {
-                    "type": {"type": "string", "format": "uri-reference"},
-                    "title": {"type": "string"},
-                    "status": {"type": "integer"},
-                    "detail": {"type": "string"},
-                    "errors": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "required": ["type", "loc", "msg"],
-                            "properties": {
-                                "type": {"type": "string"},
-                                "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
-                                "msg": {"type": "string"},
-                                "input": {},
-                            },
-                        },
-                    },
+                    "type": {"type": "string"},
+                    "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
+                    "msg": {"type": "string"},
+                    "input": {},
                 },
-            }
-        }
+            },
+        },
     },
+}
+_UNFIT: Final = {
+    "type": "urn:torchserve-py:invalid_request",
+    "title": "Unprocessable Entity",
+    "status": 422,
+    "detail": "number: Field required",
+    "errors": [{"type": "missing", "loc": ["number"], "msg": "Field required"}],
+}
+_RAISED: Final = {
+    "type": "urn:torchserve-py:handler_error",
+    "title": "Internal Server Error",
+    "status": 500,
+    "detail": "The model's code has raised an exception; its log says which.",
 }
 _TENSOR: Final = {
     "type": "object",
@@ -128,7 +134,7 @@ def _of_function(name: str, function: Mapping[str, Any], schemas: dict[str, Any]
         response = _named(name, "response", _schema(name, function["response"], schemas), schemas)
     needs_body = bool(request.get("required")) if several else "default" not in request
     operation = _described(function["description"], bodies, {gives: response}, needs_body=needs_body)
-    operation["responses"] |= {"422": _PROBLEM, "default": _PROBLEM}
+    operation["responses"] |= {"422": _problem(_UNFIT), "default": _problem(_RAISED)}
     contents = operation["requestBody"]["content"]
     if "example" in function:
         for media_type in contents.keys() & {_JSON, _TEXT}:
@@ -138,6 +144,12 @@ def _of_function(name: str, function: Mapping[str, Any], schemas: dict[str, Any]
     if not function["parameters"]:
         del operation["requestBody"]
     return operation
+
+
+def _problem(example: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the response with a problem such as ``example``."""
+    content = {"application/problem+json": {"schema": _PROBLEM, "example": example}}
+    return {"description": "What is wrong, as RFC 9457 words it", "content": content}
 
 
 def _bodies(

@@ -72,14 +72,14 @@ class StepTemplate(NamedTuple):
         ``send`` sends a part of the answer, and waits for a client that reads slowly. ``token`` names the sequence
         among all with its id: a step after its end is refused. Without a token the number, behind ``ids``, is only the
         request's id, and the sequence may be anybody's. With ``only_ask`` the step does not run, and has the answer
-        that it had before. The handler gets ``headers`` as well.
+        that it had before; its empty body has no type, so no worker decodes it. The handler gets ``headers`` as well.
         """
         sequence = self.headers.of_step(sequence_id, starts, step.ends, step.number, token, ids)
         common, model = self.call, self.model_now
         call = StepCall(
             (*common.headers, *headers, *sequence.headers),
             step.body,
-            step.content_type or common.content_type,
+            None if only_ask else step.content_type or common.content_type,
             common.protocol,
             sequence=sequence,
             by_default=common.by_default,

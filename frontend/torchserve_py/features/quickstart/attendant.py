@@ -223,9 +223,11 @@ class Attendant:
         grpc = server.addresses.get("grpc_inference_port")  # the feature may be absent
         called = "" if grpc is None else f" (gRPC {_url(grpc).partition('//')[2]})"
         watched = " Changes of files are loaded." if self._watch else ""
+        pages = [f"Try it in the browser: {self._base}/docs"]
         if self._has_console:
             shut = "" if self._has_management_key else f" ({_NO_MANAGEMENT_KEY})"
-            self._say("", f"In the browser: {_url(server.addresses['management_address'])}/console{shut}")
+            pages.append(f"Console: {_url(server.addresses['management_address'])}/console{shut}")
+        self._say("", *pages)
         everywhere = _EVERYWHERE if server.addresses["inference_address"].host in _ALL_HOSTS else ""
         self._say(f"Serving at {self._base}{everywhere}{called}{self._where_keys_are()}.{watched} Ctrl-C ends it.")
 
