@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from pydantic import Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from torchserve_py.settings import value_kinds as kinds
 from torchserve_py.settings.addresses import Address
@@ -108,6 +108,9 @@ S = TypeVar("S", bound=ClosedSchema)
 
 class Settings(ClosedSchema):
     """The effective configuration of one server. Paths are absolute where `resolution` has made it."""
+
+    #: Only the schema of all settings is used, see `server_settings`: what it is made of is never built.
+    model_config: ClassVar[ConfigDict] = ConfigDict(defer_build=True)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _secret_variables: set[str] = PrivateAttr(default_factory=set)
