@@ -1,0 +1,26 @@
+"""A request costs no more bytecodes than it did: the one measure of cost that a busy machine cannot hide."""
+
+import json
+import platform
+
+import pytest
+from benchmarks import bytecodes
+
+#: Timers run more often per request on a slower machine, which makes up to a twentieth.
+TOLERANCE = 1.1
+
+
+@pytest.mark.parametrize("load", ["batches", "sequences"])
+def test_a_request_costs_no_more_bytecodes_than_it_did(load: str) -> None:
+    base = json.loads(bytecodes.BASE.read_text())
+    if not platform.python_version().startswith(f"{base['python']}."):
+        pytest.skip("each version of Python has bytecodes of its own")
+    counted = bytecodes.count(load)
+    for place, most in base["loads"][load].items():
+        found = getattr(counted, place)
+        dearest = "\n".join(f"{each.bytecodes:7.1f} {each.name}" for each in counted.functions[:20])
+        assert found <= most * TOLERANCE, (
+            f"{load}: {found:,.0f} bytecodes of the {place} per request, where {most:,} were enough; the dearest"
+            f" functions:\n{dearest}\n`python -m benchmarks.bytecodes {load} --functions 40` shows more"
+        )
+        assert found > most / 2, f"{load}: {found:,.0f} of {most:,}: lower it in {bytecodes.BASE.name}"
