@@ -14,7 +14,14 @@ const OPEN = new Set(["outcome_unknown", "request_running"]);
 // Causes of steps that were applied before, and whose answers are not to be had.
 const APPLIED = new Set(["step_applied", "step_differs"]);
 // Causes that say nothing of an earlier attempt of the step, only that this one was not applied.
-const PASSING = new Set(["sequence_moved", "sequence_store", "no_worker", "rate_limited", "too_many_at_once"]);
+const PASSING = new Set([
+  "sequence_moved",
+  "sequence_store",
+  "no_worker",
+  "rate_limited",
+  "too_many_tokens",
+  "too_many_at_once",
+]);
 const FIRST_DELAY = 50;
 const MOST_DELAY = 1000;
 

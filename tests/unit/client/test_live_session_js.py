@@ -1,5 +1,6 @@
 """The client for browsers, against connections that say what the test wants."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import torchserve_py.client
+from torchserve_py.client import session_progress
 
 MODULE = Path(torchserve_py.client.__file__).with_name("live-session.js")
 
@@ -51,3 +53,9 @@ def test_a_page_that_is_loaded_again_goes_on_with_its_session() -> None:
 
 def test_a_page_that_is_refused_is_told_the_cause_at_once() -> None:
     assert said_by("refused_session.mjs") == ["SessionRefused 403 4403 see cors_allowed_origin true"]
+
+
+def test_both_clients_send_a_step_again_after_the_same_causes() -> None:
+    causes = re.search(r"const PASSING = new Set\(\[(.*?)\]\)", MODULE.read_text(), re.DOTALL)
+    assert causes is not None
+    assert set(re.findall(r'"(\w+)"', causes[1])) == session_progress._PASSING
