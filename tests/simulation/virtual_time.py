@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from torchserve_py.transport import running_time
+from ts.protocol.boot_clock import boot_time
 
 if TYPE_CHECKING:
     from tests.simulation.world import Process, Turn, World
@@ -108,4 +109,5 @@ def virtual_time(world: "World") -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module, names in patched.items():
             stack.enter_context(mock.patch.multiple(module, **names))
+        assert boot_time() == world.current.machine.boot_time(), "leases go by a clock that no world can change"
         yield
