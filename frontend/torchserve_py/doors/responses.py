@@ -89,11 +89,7 @@ class Responses:
         Raises BadResponse: the status or a header is not one that HTTP allows; nothing was written.
         """
         status, body, headers, reason = answer
-        if _ID_KEY in request.headers.raw or not request_id:
-            request_id = _name(request, request_id)
-        else:  # as nearly always
-            request.id = request_id
-        request.respond(status, self._lines(headers, request_id), body, reason=reason)
+        request.respond(status, self._lines(headers, _name(request, request_id)), body, reason=reason)
         self._answered(time.time(), status)
 
     def start_stream(self, request: Request, head: Answer, request_id: str = "") -> None:

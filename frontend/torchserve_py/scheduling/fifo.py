@@ -35,9 +35,6 @@ class JobLane(Lane[Job]):
 
     def take(self, room: int, only: Job | None = None) -> list[Job]:
         """The first jobs."""
-        if only is None and (self.order is None or not self.order.decides):
-            items = self.items
-            return [items.popitem(last=False)[0] for _ in range(min(room, len(items)))]
         jobs: list[Job] = []
         while self.items and len(jobs) < room:
             jobs.append(self.first() if only is None else only)

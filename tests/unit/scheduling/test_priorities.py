@@ -1,7 +1,12 @@
 """Jobs whose clients have given them a priority: 1 goes first, then 2 …, and those without one last."""
 
+from collections import OrderedDict
+from typing import Any
+
 from tests.unit.scheduling.play import CONTINUOUS, Play, sequences
 
+from torchserve_py.scheduling.fifo import JobLane
+from torchserve_py.scheduling.job import Job
 from torchserve_py.scheduling.policy import Policy
 
 ONE_AT_A_TIME = Policy(batch_size=1, queue_size=10)
@@ -166,3 +171,26 @@ def test_jobs_of_a_sequence_keep_their_order():
     play.submit("second", "s")
     play.submit("third", "s", priority=1)
     assert play.answer("first", "second") == ["w1 <- second", "w1 <- third"]
+
+
+class _Noting:
+    """An order that never decides, and notes what was taken."""
+
+    decides, is_settled = False, True
+
+    def __init__(self) -> None:
+        self.taken: list[Job] = []
+
+    def add(self, item: Job, waiting: OrderedDict[Job, float], *, newest_first: bool) -> None: ...
+
+    def took(self, item: Job) -> None:
+        self.taken.append(item)
+
+
+def test_an_order_that_does_not_decide_is_told_what_is_taken() -> None:
+    order: Any = _Noting()
+    lane = JobLane(10, 0.0, lambda job_of, by_priority: order)
+    jobs = [Job("a"), Job("b")]
+    for job in jobs:
+        lane.put(job, 0.0)
+    assert lane.take(5) == order.taken == jobs
