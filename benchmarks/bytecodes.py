@@ -10,7 +10,6 @@ later for many requests together, logs and metrics, is counted apart: its share 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.benchmark_models import ROOT
-from benchmarks.frontend_instructions import LOADS, put_load
+from benchmarks.frontend_instructions import LOADS, parser, put_load
 from benchmarks.launchers import TorchServeLike
 from benchmarks.results import OURS
 from benchmarks.servers import Server, ServerFailed
@@ -107,11 +106,9 @@ def _read(path: Path) -> list[tuple[str, str, int, int]]:
 
 def main() -> int:
     """The command. Returns 1 if a server failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bytecodes", description=__doc__.partition("\n")[0])
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose sources to run (default: these)")
-    parser.add_argument("--functions", type=int, default=0, metavar="N", help="show the N dearest functions")
-    parser.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(LOADS)} (default: all)")
-    options = parser.parse_args()
+    command = parser("bytecodes", __doc__)
+    command.add_argument("--functions", type=int, default=0, metavar="N", help="show the N dearest functions")
+    options = command.parse_args()
     try:
         for load in options.loads or LOADS:
             counted = count(load, options.checkout.resolve())

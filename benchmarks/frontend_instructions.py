@@ -113,14 +113,17 @@ LOADS: dict[str, Callable[[], tuple[BenchmarkModel, list[bytes]]]] = {
 }
 
 
+def parser(module: str, description: str) -> argparse.ArgumentParser:
+    """Return the parser of a command that counts what requests of `LOADS` cost the server of a checkout."""
+    made = argparse.ArgumentParser(prog=f"python -m benchmarks.{module}", description=description.partition("\n")[0])
+    made.add_argument("--checkout", type=Path, default=ROOT, help="whose sources to run (default: these)")
+    made.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(LOADS)} (default: all)")
+    return made
+
+
 def main() -> int:
     """The command. Returns 1 if a server failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.frontend_instructions", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose sources to run (default: these)")
-    parser.add_argument("loads", nargs="*", metavar="LOAD", help=f"of {', '.join(LOADS)} (default: all)")
-    arguments = parser.parse_args()
+    arguments = parser("frontend_instructions", __doc__).parse_args()
     try:
         for name in arguments.loads or LOADS:
             count = instructions(arguments.checkout.resolve(), *LOADS[name]())

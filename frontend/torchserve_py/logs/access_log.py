@@ -64,8 +64,7 @@ def flush() -> None:
 
 def _text_of(entry: Entry, start: str, second: int) -> str:
     peer, method, target, protocol, status, seconds, _, _ = entry
-    if "?" in target:
-        target = without_secrets(target)
+    target = without_secrets(target)
     if not (target.isascii() and target.isprintable()):
         target = fit(target.encode("ascii", "backslashreplace").decode("ascii"))
     return f'{start}/{_client(peer)} "{method} {target} {protocol}" {status} {round(seconds * 1000)}'

@@ -351,11 +351,6 @@ class Steps:
         record, running = self._records[sequence_id], self._live_of.get(sequence_id, ())
         if not record.has_begun and self._earlier.pop(sequence_id, None) is not None:
             self._cache.forget_aside(sequence_id)
-        step = steps[0]
-        if not running and len(steps) == 1 and not (step.is_applied or step.is_named or sequence_id in self._answers):
-            step.is_applied = True  # the usual step
-            record.advance(step.number, self._most_kept)
-            return
         for step in sorted((*steps, *running), key=by_number) if running or len(steps) > 1 else steps:
             self._count_one(step, record, interrupted=step in running)
 

@@ -110,7 +110,7 @@ class FairOrder(Generic[Item]):
             job = self._job_of(item)
             if len(waiting) == 1:
                 self._only = job.client
-            if job.client == self._only and (job.priority == _UNSET or not self._by_priority):
+            if job.client == self._only and self._urgency(job) == -math.inf:
                 return  # as nearly always
             self._add_others(item, waiting)
         self._add(item, newest_first=newest_first, tag=tag)
