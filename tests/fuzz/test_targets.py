@@ -33,7 +33,7 @@ def test_what_was_found_stays_mended(finding: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_arbitrary_bytes_and_damaged_seeds_pass(name: str, data: st.DataObject) -> None:
     target, seeds = TARGETS[name]

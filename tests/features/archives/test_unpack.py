@@ -315,7 +315,7 @@ def test_one_wrong_bit_in_a_file_is_noticed(tmp_path: Path, temp_dir: Path) -> N
 
 
 @both
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=8))
 def test_a_damaged_archive_is_read_or_refused_and_nothing_else(
     write: Write, flips: list[tuple[int, int]], tmp_path: Path, temp_dir: Path

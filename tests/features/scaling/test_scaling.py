@@ -226,7 +226,7 @@ def followed(draw: st.DrawFn) -> FollowedLoad:
 
 
 @given(followed())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_whatever_the_load(run: FollowedLoad) -> None:
     run.until_answered()
     assert all(run.least <= count <= run.most for _, count in run.changes), "the limits hold"
@@ -248,7 +248,7 @@ def test_whatever_the_load(run: FollowedLoad) -> None:
     st.sampled_from((0.3, 2.0)),
     st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_no_state_is_lost_because_a_worker_was_not_needed(
     sequences: list[tuple[float, int, float]], least: int, step: float, durable: bool
 ) -> None:
@@ -270,7 +270,7 @@ def test_no_state_is_lost_because_a_worker_was_not_needed(
 
 
 @given(st.integers(0, 2), st.integers(1, 5), st.sampled_from((0.05, 0.5)), st.sampled_from((0.0, 3.0, 25.0)))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_an_overload_that_lasts_brings_all_workers(least: int, more: int, step: float, load_time: float) -> None:
     run = FollowedLoad(
         ScalingPolicy(), Policy(queue_size=100_000), least=least, most=least + more, step=step, load_time=load_time

@@ -226,7 +226,7 @@ acts = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.integers(3, 12), st.lists(acts, max_size=25))
 def test_any_order(units: int, done: list[Any]) -> None:
     model = Model(units)

@@ -359,7 +359,7 @@ def stored_totals(world: World) -> dict[str, int]:
     return {each: msgpack.unpackb(found.state)[0]["total"] if found.state else 0 for each, found in acquired}
 
 
-ANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @ANY

@@ -216,7 +216,7 @@ def turn(draw: st.DataObject, caller: Caller) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_caller_is_told_what_counts(draw: st.DataObject) -> None:
     server = Server(draw)
     caller = Caller(server)

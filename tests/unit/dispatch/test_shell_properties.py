@@ -308,4 +308,4 @@ def test_every_job_ends_once(name: str) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     machine = type(name, (ShellMachine,), {"policy": POLICIES[name]})
-    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=40, deadline=None))

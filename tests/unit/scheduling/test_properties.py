@@ -507,7 +507,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 def machine(policy: Policy) -> type:
     played = type("Machine", (SchedulerMachine,), {"policy": policy}).TestCase
-    played.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+    played.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
     return played
 
 

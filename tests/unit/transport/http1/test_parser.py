@@ -268,7 +268,7 @@ def requests(draw: st.DrawFn) -> bytes:
     return b"\r\n".join((line, *headers, b"", body))
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(requests())
 def test_aiohttp_reads_the_same_in_what_is_taken(data: bytes) -> None:
     parse_alike(data)
@@ -285,13 +285,13 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(content) + draw(st.one_of(st.just(b""), requests()))
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(damaged())
 def test_aiohttp_reads_the_same_in_what_is_taken_of_damaged_requests(data: bytes) -> None:
     parse_alike(data)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(damaged(), st.lists(st.integers(0, 600), max_size=4))
 def test_reads_make_no_difference(data: bytes, cuts: list[int]) -> None:
     ends = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
