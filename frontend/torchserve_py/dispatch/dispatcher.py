@@ -20,7 +20,7 @@ from torchserve_py.dispatch.lost_requests import LostRequests
 from torchserve_py.dispatch.refused_steps import cause_of, close_reason, pause_of
 from torchserve_py.jobs.call import Call, CallOwner
 from torchserve_py.jobs.parts import Input, Inputs, Part
-from torchserve_py.metrics.model_metrics import BatchRecord, JobRecord, ModelMetrics
+from torchserve_py.metrics.model_metrics import BatchRecord, ModelMetrics
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import (
     Begin,
@@ -508,49 +508,27 @@ class Dispatcher(CallOwner):
         """
         if job.ended:
             raise RuntimeError(f"job {job.id} has an outcome already; this would be another: {outcome!r}")
+        job.at, job.ended_at = time.time(), now
+        if isinstance(outcome, Part):
+            job.told, job.succeeded = outcome.status, outcome.error is None
+            job.state_size = 0 if outcome.news is None else outcome.news.state_size
+        else:
+            job.told, job.succeeded, job.state_size = outcome, False, 0
+        self.metrics.ended(job)
         try:
-            self._record(job, outcome, now)
+            if job.on_end is not None:
+                job.on_end(job, outcome if isinstance(outcome, Part) else None)
         finally:
             job.on_end = job.on_part = None  # they may hold the job
+            job.body = None  # the job is kept for a moment by the metrics, or for long by a worker that is busy with it
             if job.inputs is not None:
                 job.inputs.end()
                 job.heard_at = self._clock.now()  # from now on the watchdog times the worker until its last part
             if isinstance(outcome, Part):
                 job.deliver(outcome)
             else:
-                job.body = None  # its worker may be busy with it for long
                 job.fail(outcome)
             self._caught_up(job)
-
-    def _record(self, job: Call, outcome: Part | Cause, now: float) -> None:
-        """Count and trace a job that ends."""
-        part: Part | None
-        told: Cause | int
-        if isinstance(outcome, Part):
-            part, told, failed = outcome, outcome.status, outcome.error is not None
-            size = 0 if outcome.news is None else outcome.news.state_size
-        else:
-            part, told, failed, size = None, outcome, True, 0
-        record = JobRecord(
-            time.time(),
-            job.submitted_at,
-            job.sent_at,
-            now,
-            job.by_default,
-            job.via,
-            told,
-            failed,
-            job.id,
-            job.headers,
-            job.trace_id or "",
-            job.sequence_id or "",
-            job.worker_id,
-            size,
-            job.opens,
-        )
-        self.metrics.ended(record)
-        if job.on_end is not None:
-            job.on_end(record, part)
 
     def _tell_closed(self, effect: CloseSequence, now: float) -> None:
         self.metrics.sequences_closed[effect.reason].inc()

@@ -105,6 +105,7 @@ class Call(Job):
         held_since: Since when another server holds its sequence (the scheduler's time).
         part_at: When the last part of its stream came (the scheduler's time).
         overdue: Whether the worker said nothing about it for too long, and was told to drop it.
+        at, ended_at, told, succeeded, state_size: What `metrics.model_metrics.EndedJob` says, once it has ended.
     """
 
     __slots__ = (
@@ -123,7 +124,14 @@ class Call(Job):
         *("_buffer", "_copy_to", "_failure", "_is_awaited", "_owner", "_waiter", "_worker_end"),
         *("buffered_bytes", "ended", "exceeded", "inputs", "other_version", "trace_id"),
         *("heard_at", "held_since", "on_end", "on_part", "overdue", "part_at", "refusal"),
+        *("at", "ended_at", "state_size", "succeeded", "told"),
     )
+
+    at: float
+    ended_at: float
+    told: Cause | int
+    succeeded: bool
+    state_size: int
 
     def __init__(
         self,

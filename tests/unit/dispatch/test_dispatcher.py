@@ -79,19 +79,19 @@ async def test_the_times_until_the_first_part_of_a_stream_and_between_parts_are_
 
 
 async def test_jobs_that_have_ended_are_told_with_their_ids() -> None:
-    told: list[tuple[str, str, str, str, str, str]] = []
+    told: list[tuple[str, str, str, str | None, str | None, str]] = []
     shell = Shell(stateless())
     (worker,) = shell.workers
     shell.metrics.followers.append(
         lambda name, version, jobs: told.extend(
-            (name, version, each.job_id, each.trace_id, each.sequence_id, each.worker_id) for each in jobs
+            (name, version, each.id, each.trace_id, each.sequence_id, each.worker_id) for each in jobs
         )
     )
     parts = shell.submit("x")
     shell.answer(worker, parts)
     shell.metrics.fold()
     shell.metrics.fold()
-    assert told == [("m", "1.0", parts.id, "", "", worker.id)]
+    assert told == [("m", "1.0", parts.id, None, None, worker.id)]
 
 
 # Workers that come and go

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from torchserve_py.metrics.model_metrics import HANDLER_ERROR, JobRecord
+from torchserve_py.metrics.model_metrics import HANDLER_ERROR, EndedJob
 from torchserve_py.scheduling.effects import Cause
-from ts.protocol.request_names import name_among
+from ts.protocol.request_names import REQUEST_NAME, usable_name
 
 #: The models whose slowest jobs are kept, how many of each, and for how long (seconds), twice that at most.
 MOST_MODELS: Final = 500
@@ -38,7 +38,7 @@ class FinishedJobs:
         self._steps: OrderedDict[tuple[str, str, str], deque[dict[str, Any]]] = OrderedDict()
         self._count = 0
 
-    def follow(self, name: str, version: str, jobs: Sequence[JobRecord]) -> None:
+    def follow(self, name: str, version: str, jobs: Sequence[EndedJob]) -> None:
         """Remember jobs that have ended, in the order in which they did."""
         slow = self._window(name, version, jobs[-1].at).now
         for job in jobs:
@@ -69,7 +69,7 @@ class FinishedJobs:
                 self._slow.popitem(last=False)
         return windows
 
-    def _add_step(self, key: tuple[str, str, str], job: JobRecord) -> None:
+    def _add_step(self, key: tuple[str, str, str], job: EndedJob) -> None:
         steps = self._steps.get(key)
         if steps is None:
             steps = self._steps[key] = deque(maxlen=MOST_STEPS)
@@ -87,17 +87,17 @@ def _told(told: Cause | int) -> str:
     return str(told) if told < 500 else HANDLER_ERROR
 
 
-def _shown(job: JobRecord) -> dict[str, Any]:
+def _shown(job: EndedJob) -> dict[str, Any]:
     sent_at = job.sent_at or job.ended_at
     return {
         "at": job.at,
         "waited": (sent_at - job.submitted_at) * 1000,
         "ran": (job.ended_at - sent_at) * 1000,
         "told": _told(job.told),
-        "failed": job.failed,
-        "request": name_among(job.headers) or job.job_id,
-        "trace": job.trace_id,
-        "sequence": job.sequence_id,
+        "failed": not job.succeeded,
+        "request": usable_name(job.header(REQUEST_NAME)) or job.id,
+        "trace": job.trace_id or "",
+        "sequence": job.sequence_id or "",
         "state": job.state_size or None,
         "worker": job.worker_id,
     }
