@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from torchserve_py.doors.client_call import TORCHSERVE_DIALECT, HttpCall, failure_answer
 from torchserve_py.doors.credentials import NO_CREDENTIAL, key_of
+from torchserve_py.doors.ended_requests import EndedRequests
 from torchserve_py.doors.failures import (
     EXPECTED_ERRORS,
     DoorError,
@@ -24,7 +26,7 @@ from torchserve_py.doors.failures import (
 )
 from torchserve_py.doors.requests import decompressed
 from torchserve_py.doors.responses import ALREADY_SENT, Answer, allows_other_origins
-from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Match, Reply, Route, Router
+from torchserve_py.doors.routing import ANY_PATH, AfterBody, DoorContext, Match, Reply, Route, Router
 from torchserve_py.doors.token_authorization import Guard
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
@@ -38,11 +40,8 @@ from ts.protocol.request_names import REQUEST_NAME, trace_of, usable_name
 logger = logging.getLogger(__name__)
 
 _PREFLIGHT_HEADER: Final = "Access-Control-Request-Method"
-#: All methods that no route has are counted under one name, as clients may make them up.
-_OTHER: Final = "other"
 #: The status of an accepted WebSocket, whose client may leave at any time.
 _SWITCHING_PROTOCOLS: Final = 101
-_PROTOCOLS: Final = {(1, 1): "HTTP/1.1", (1, 0): "HTTP/1.0"}
 _ID_KEY: Final = REQUEST_NAME.encode()
 _ENCODING: Final = b"content-encoding"
 #: What a body has no longer once its encoding is undone.
@@ -61,7 +60,7 @@ class Application:
         self.preflight = allows_other_origins(context.settings)
         self.is_logged = context.settings.access_log
         self.max_body = context.settings.max_request_size
-        self.requests = context.metrics.http_requests
+        self.ended = EndedRequests(context.metrics, is_logged=self.is_logged)
         self.refusals = context.refusals
 
     def call(self, head: Head, connection: HttpConnection) -> HttpRequest:
@@ -92,20 +91,31 @@ class HttpRequest(Request):
     `Request.stage` says how far its answer has got. Until that is over, the call waits for one thing at a time: its
     turn on the connection, its body (`_after_body`), its job (`_exchange`), or a coroutine (`_task`) that answers
     without a job, or sends the job's stream.
+
+    Attributes:
+        matched: The route whose handler is called now, or has replied.
+        at: When it was over, in seconds since 1970.
+        seconds: From its head to that.
+        is_whole: Whether its answer was sent as a whole then.
+        ids: What lines in JSON name of it.
     """
 
     __slots__ = (
-        *("_after_body", "_allowed", "_application", "_declined", "_call", "_matches", "_read_body", "_route"),
-        "_task",
+        *("_after_body", "_allowed", "_application", "_declined", "_call", "_matches", "_read_body", "_task"),
+        *("at", "ids", "is_whole", "matched", "seconds"),
     )
+
+    at: float
+    seconds: float
+    is_whole: bool
+    ids: Mapping[str, str | None]
 
     def __init__(self, head: Head, connection: HttpConnection, application: Application) -> None:
         super().__init__(head, connection)
         self._application = application
         #: The routes of the path that were not asked yet.
         self._matches: Iterator[Match] = iter(())
-        #: The route whose handler is called now, or has replied.
-        self._route: Route | None = None
+        self.matched: Route | None = None
         #: The route whose dialect words the refusal if no route replies, and the methods of routes that lack this one.
         self._declined: Route | None = None
         self._allowed: tuple[str, ...] = ()
@@ -118,7 +128,7 @@ class HttpRequest(Request):
 
     @property
     def route(self) -> str:
-        return "" if self._route is None else self._route.path
+        return "" if self.matched is None else self.matched.path
 
     def begin(self) -> None:
         application = self._application
@@ -148,7 +158,7 @@ class HttpRequest(Request):
         for route, values in self._matches:
             if route.path == ANY_PATH and self._allowed:
                 break
-            self._route = route
+            self.matched = route
             if route.applies is not None and not route.applies(self, values):
                 continue
             if tokens is not None:
@@ -166,7 +176,7 @@ class HttpRequest(Request):
                 if not self._allowed:
                     self._declined = route
                 self._allowed += route.methods
-        self._route = self._declined
+        self.matched = self._declined
         raise method_not_allowed(", ".join(dict.fromkeys(self._allowed))) if self._allowed else not_found()
 
     def follow(self, reply: Reply | None) -> None:
@@ -208,7 +218,7 @@ class HttpRequest(Request):
             self.follow(reply)
 
     def _with_body(self, after_body: AfterBody, body: bytes) -> Reply | None:
-        if _ENCODING in self.headers.raw and (self._route is None or not self._route.passes_encoding_on):
+        if _ENCODING in self.headers.raw and (self.matched is None or not self.matched.passes_encoding_on):
             return self._decoded(after_body, body)
         reply = after_body(body)
         if reply is None:
@@ -279,14 +289,14 @@ class HttpRequest(Request):
 
     def _refused(self, error: Exception) -> Coroutine[Any, Any, Reply] | None:
         """Return what answers a refused request in its route's own way, if there is such a way."""
-        route = self._route or next((route for route, _ in self._matches), None)
+        route = self.matched or next((route for route, _ in self._matches), None)
         if route is None or route.refuse is None:
             return None
         return route.refuse(self, route.dialect.refusal(error))
 
     def _failure(self, error: Exception) -> Answer:
         """Return the answer to an exception, in the dialect of the job, else of the route."""
-        call, dialect = self._call, TORCHSERVE_DIALECT if self._route is None else self._route.dialect
+        call, dialect = self._call, TORCHSERVE_DIALECT if self.matched is None else self.matched.dialect
         if call is not None:
             dialect = call.dialect
         failure = dialect.refusal(error)
@@ -297,28 +307,23 @@ class HttpRequest(Request):
         if self.stage is not OVER:
             call = self._call
             self._application.responses.send(self, answer, "" if call is None else call.id)
-        self._end()
+        self._end(is_whole=True)
 
-    def _end(self) -> None:
+    def _end(self, *, is_whole: bool = False) -> None:
         """Finish the request, whose answer was sent or broken off, and cancel a job that is not needed any more."""
         if (call := self._call) is not None and not call.ended:
             # In a later turn: the dispatcher may be calling this.
             asyncio.get_running_loop().call_soon(call.cancel)
-        self._record(self.status)
+        if self.stage is not OVER:
+            self._note(self.status, is_whole=is_whole)
         self.finish()
 
-    def _record(self, status: int) -> None:
-        """Count the request, and note it in the access log, unless that was done."""
-        if self.stage is OVER:
-            return
-        route = self._route
-        path = "" if route is None else route.path
-        method = self.method if self.method in ANY_METHOD else _OTHER
-        self._application.requests[method, path, status] += 1
-        if self._application.is_logged and (route is None or not route.is_quiet or 400 <= status < 500):
-            connection, ids = self.connection, _NO_IDS if access_log.log.is_text_only else self._ids()
-            protocol, took = _PROTOCOLS[self.version], connection.loop.time() - self.arrived
-            access_log.log.note((connection.peer, self.method, self.target, protocol, status, took, ids, path))
+    def _note(self, status: int, *, is_whole: bool) -> None:
+        """Have the request counted, and noted in the access log."""
+        self.status, self.is_whole = status, is_whole
+        self.at, self.seconds = time.time(), self.connection.loop.time() - self.arrived
+        self.ids = _NO_IDS if access_log.log.is_text_only else self._ids()
+        self._application.ended.note(self)
 
     def _ids(self) -> Mapping[str, str | None]:
         """Return what the answer or the request has said, then what the job knows."""
@@ -339,8 +344,8 @@ class HttpRequest(Request):
         self._forget()
 
     def _forget(self) -> None:
-        """Drop what refers to this: cycles would wait for the garbage collector."""
-        self._call = self._after_body = None
+        """Drop what refers to this: cycles would wait for the garbage collector. And a body: this is kept a moment."""
+        self._call = self._after_body = self._read_body = None
 
     def left(self) -> None:
         """Give up: the client has disconnected."""
@@ -351,4 +356,4 @@ class HttpRequest(Request):
         task, self._task = self._task, None  # a cancelled task refers to this
         if task is not None:
             task.cancel()
-        self._record(self.status if self.status == _SWITCHING_PROTOCOLS else STATUS_CANCELLED)
+        self._note(self.status if self.status == _SWITCHING_PROTOCOLS else STATUS_CANCELLED, is_whole=False)

@@ -73,7 +73,7 @@ def json_answer(value: Any, status: int = 200) -> Answer:
 
 
 class Responses:
-    """Writes answers and counts them."""
+    """Writes answers, and counts those that are no whole answer to a request."""
 
     def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
         self._answered = metrics.answered
@@ -86,11 +86,12 @@ class Responses:
     def send(self, request: Request, answer: Answer, request_id: str = "") -> None:
         """Write a whole answer, but for headers that only the server may set. The transport handles a slow reader.
 
+        It is counted with its request.
+
         Raises BadResponse: the status or a header is not one that HTTP allows; nothing was written.
         """
         status, body, headers, reason = answer
         request.respond(status, self._lines(headers, _name(request, request_id)), body, reason=reason)
-        self._answered(time.time(), status)
 
     def start_stream(self, request: Request, head: Answer, request_id: str = "") -> None:
         """Begin an answer that is sent in pieces; see `Request.send`.

@@ -364,6 +364,7 @@ class Request(ABC):
     def finish(self) -> None:
         """End the request; if its response is incomplete, close its connection."""
         is_answered, self.stage = self.stage is ANSWERED, OVER
+        self._body, self._whole = None, b""  # the request may be kept for a moment
         if self._held:
             self.connection.budget.held -= self._held
             self._held = 0
