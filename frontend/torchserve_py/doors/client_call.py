@@ -85,9 +85,12 @@ class HttpDialect(Dialect, ABC):
         """
         return Answer(part.status, part.body, part.headers, part.reason)
 
-    def stream(self, call: HttpCall, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
-        """Return the coroutine that sends a stream from ``first`` on; None if the answer is a whole one."""
-        return call.stream(first) if first.more else None
+    def reply(self, call: HttpCall, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
+        """Return the answer that begins with ``first``, or the coroutine that sends it as a stream.
+
+        Raises DoorError: as `answer` does.
+        """
+        return call.stream(first) if first.more else self.answer(call, first)
 
     def opening(self, call: HttpCall, first: Part) -> Answer:
         """Return the head of a stream."""
@@ -282,7 +285,7 @@ class HttpCall(RepliedCall):
             self._comment = None
         if self.request.stage is STREAMING:  # since the first comment
             return self.stream(first)
-        return self.dialect.stream(self, first) or self.dialect.answer(self, first)
+        return self.dialect.reply(self, first)
 
     async def stream(self, first: Part) -> AlreadySent:
         """Send ``first`` and every part that follows it.

@@ -122,7 +122,8 @@ class HttpRequest(Request):
         #: The reply that waits for the body; the body, once a handler that had it has passed the request on.
         self._after_body: AfterBody | None = None
         self._read_body: bytes | None = None
-        #: The job, if the request has become one.
+        #: The job, if the request has become one. At the end this and what waits for the body are dropped: cycles would
+        #: wait for the garbage collector.
         self._call: HttpCall | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -182,6 +183,9 @@ class HttpRequest(Request):
     def follow(self, reply: Reply | None) -> None:
         """Answer with a reply, or with what it comes to; None passes the request on to further routes."""
         try:
+            if isinstance(reply, Answer):  # in most cases that of a job
+                self._send(reply)
+                return
             while reply is None or callable(reply):
                 if reply is None:
                     reply = self._reply()
@@ -311,7 +315,8 @@ class HttpRequest(Request):
 
     def _end(self, *, is_whole: bool = False) -> None:
         """Finish the request, whose answer was sent or broken off, and cancel a job that is not needed any more."""
-        if (call := self._call) is not None and not call.ended:
+        call = self._call
+        if call is not None and not call.ended:
             # In a later turn: the dispatcher may be calling this.
             asyncio.get_running_loop().call_soon(call.cancel)
         if self.stage is not OVER:
@@ -336,15 +341,11 @@ class HttpRequest(Request):
         }
 
     def finish(self) -> None:
-        super().finish()
-        self._forget()
+        self._call = self._after_body = self._read_body = None
+        Request.finish(self)
 
     def lose(self) -> None:
         super().lose()
-        self._forget()
-
-    def _forget(self) -> None:
-        """Drop what refers to this: cycles would wait for the garbage collector. And a body: this is kept a moment."""
         self._call = self._after_body = self._read_body = None
 
     def left(self) -> None:

@@ -14,6 +14,7 @@ import socket
 import struct
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -106,11 +107,19 @@ class ClientTransport(asyncio.Protocol):
     def is_connected(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def write(self, *pieces: Buffer) -> None:
+    def write(self, data: Buffer) -> None:
         """Send bytes; do nothing once the client has disconnected."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            transport.write(pieces[0]) if len(pieces) == 1 else transport.writelines(pieces)
+            transport.write(data)
+            if self._unread is not None:
+                self._unread.set(transport.get_write_buffer_size())
+
+    def write_all(self, pieces: Sequence[Buffer]) -> None:
+        """Send bytes as `write` does, without joining them."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.writelines(pieces)
             if self._unread is not None:
                 self._unread.set(transport.get_write_buffer_size())
 
@@ -239,7 +248,7 @@ class HttpConnection(ClientTransport):
             self._upgraded.writable_again()
         if self._awaits_reader:
             self._awaits_reader = False
-            self._next()
+            self._next()  # the client has caught up
 
     def _count_no_unread(self) -> None:
         if self._unread is not None:
@@ -447,15 +456,15 @@ class HttpConnection(ClientTransport):
             self._timer.start(self._limits.linger_seconds, self.linger)
             if self._held and not self.is_scheduled:
                 self._schedule()
+        elif self.pace.is_reader_slow:
+            self._awaits_reader = True
+            self.pace.watch_reader()
         else:
             self._next()
 
     def _next(self) -> None:
         """Process what arrived behind an answered request, or wait for more input."""
-        if self.pace.is_reader_slow:
-            self._awaits_reader = True
-            self.pace.watch_reader()
-        elif self._queue or self._held:
+        if self._queue or self._held:
             self._timer.stop()
             self._schedule()
         elif self._ignores_input:

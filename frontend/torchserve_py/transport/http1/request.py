@@ -289,7 +289,7 @@ class Request(ABC):
 
     # The answer.
 
-    def respond(self, status: int, lines: str, body: Buffer, *, reason: str = "") -> None:
+    def respond(self, status: int, lines: str, body: Buffer, reason: str = "") -> None:
         """Send a whole response, for whose head see `response_head`; the connection handles a slow reader.
 
         The body is not sent where HTTP allows none (HEAD, 204, 304). Raises BadResponse: the status or the reason is
@@ -308,7 +308,7 @@ class Request(ABC):
         self.status = status
         self.stage = ANSWERED
         if len(body) > _JOIN_LIMIT:
-            connection.write(head, body)
+            connection.write_all((head, body))
         else:
             connection.write(head + body)
 
