@@ -47,6 +47,7 @@ from ts.protocol.messages import HELD_ELSEWHERE, SequenceNews
 logger = logging.getLogger(__name__)
 #: How many sequences without a job end in one turn of the event loop.
 _ENDED_AT_ONCE = 500
+_job_id_of: Final = attrgetter("job_id")
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR: Final = 8
 
@@ -158,11 +159,8 @@ class Dispatcher(CallOwner):
         """
         now = self.now()
         if handler_seconds:
-            job_ids: list[str] = []
-            answered = 0
-            for part in results:
-                job_ids.append(part.job_id)
-                answered += not (part.more or part.error is not None)
+            job_ids = [*map(_job_id_of, results)]
+            answered = sum([not part.more and part.error is None for part in results])
             batch = BatchRecord(time.time(), handler_seconds, heard_at - worker.sent_at, answered, job_ids)
             self.metrics.batches.append(batch)
             self.scheduler.step_took(handler_seconds)

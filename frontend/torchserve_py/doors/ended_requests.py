@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 #: All methods that no route has are counted under one name, as clients may make them up.
 _OTHER: Final = "other"
 _PROTOCOLS: Final = {(1, 1): "HTTP/1.1", (1, 0): "HTTP/1.0"}
+_NO_IDS: Final[Mapping[str, str | None]] = {}
 #: Requests of which this is equal are counted together.
 _kind_of: Final = attrgetter("method", "matched", "status", "is_whole")
 
@@ -27,15 +29,25 @@ class EndedRequests:
     def __init__(self, metrics: ServerMetrics, *, is_logged: bool) -> None:
         self._metrics = metrics
         self._is_logged = is_logged
+        #: Whether lines name more than TorchServe's do.
+        self._names_ids = False
         self._requests: list[HttpRequest] = []
 
-    def note(self, request: HttpRequest) -> None:
-        """Keep a request that is over until `fold`."""
+    def note(self, request: HttpRequest, status: int, *, is_whole: bool) -> None:
+        """Keep a request that is over now until `fold`; ``is_whole``: its answer was sent as a whole."""
+        if not self._requests:
+            self._begin()
+        request.status, request.is_whole = status, is_whole
+        request.at, request.seconds = time.time(), request.connection.loop.time() - request.arrived
+        request.ids = request.named() if self._names_ids else _NO_IDS
         self._requests.append(request)
-        if len(self._requests) == 1:
-            self._metrics.soon(self.fold)
-            if self._is_logged:
-                access_log.log.awaits(self.fold)
+
+    def _begin(self) -> None:
+        """Have what comes now folded soon."""
+        self._metrics.soon(self.fold)
+        if self._is_logged:
+            access_log.log.awaits(self.fold)
+            self._names_ids = not access_log.log.is_text_only
 
     def fold(self) -> None:
         """Count the requests so far, and note them in the access log."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -46,7 +45,6 @@ _ID_KEY: Final = REQUEST_NAME.encode()
 _ENCODING: Final = b"content-encoding"
 #: What a body has no longer once its encoding is undone.
 _OF_ENCODED: Final = frozenset((_ENCODING, b"content-length"))
-_NO_IDS: Final[Mapping[str, str | None]] = {}
 
 
 class Application:
@@ -97,7 +95,7 @@ class HttpRequest(Request):
         at: When it was over, in seconds since 1970.
         seconds: From its head to that.
         is_whole: Whether its answer was sent as a whole then.
-        ids: What lines in JSON name of it.
+        ids: What lines in JSON name of it, see `named`.
     """
 
     __slots__ = (
@@ -320,18 +318,11 @@ class HttpRequest(Request):
             # In a later turn: the dispatcher may be calling this.
             asyncio.get_running_loop().call_soon(call.cancel)
         if self.stage is not OVER:
-            self._note(self.status, is_whole=is_whole)
+            self._application.ended.note(self, self.status, is_whole=is_whole)
         self.finish()
 
-    def _note(self, status: int, *, is_whole: bool) -> None:
-        """Have the request counted, and noted in the access log."""
-        self.status, self.is_whole = status, is_whole
-        self.at, self.seconds = time.time(), self.connection.loop.time() - self.arrived
-        self.ids = _NO_IDS if access_log.log.is_text_only else self._ids()
-        self._application.ended.note(self)
-
-    def _ids(self) -> Mapping[str, str | None]:
-        """Return what the answer or the request has said, then what the job knows."""
+    def named(self) -> Mapping[str, str | None]:
+        """Return what lines in JSON name: what the answer or the request has said, then what the job knows."""
         raw, call = self.headers.raw, self._call
         return {
             "request_id": self.id or usable_name(raw.get(_ID_KEY)),
@@ -357,4 +348,5 @@ class HttpRequest(Request):
         task, self._task = self._task, None  # a cancelled task refers to this
         if task is not None:
             task.cancel()
-        self._note(self.status if self.status == _SWITCHING_PROTOCOLS else STATUS_CANCELLED, is_whole=False)
+        status = self.status if self.status == _SWITCHING_PROTOCOLS else STATUS_CANCELLED
+        self._application.ended.note(self, status, is_whole=False)

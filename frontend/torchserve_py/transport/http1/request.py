@@ -478,23 +478,16 @@ def response_head(status: int, reason: str, keep_alive: bool, framing: str, line
     the body ends, ``lines`` all others, made by `header_line`. Raises BadResponse: HTTP does not allow the status (200
     to 599) or the reason.
     """
-    opening = _opening(status, keep_alive) if not reason else _custom_opening(status, reason, keep_alive)
-    return f"{opening}date: {_date(int(time.time()))}\r\n{framing}{lines}\r\n".encode("utf-8", "surrogateescape")
+    opening = _opening(status, reason, keep_alive, int(time.time()))
+    return f"{opening}{framing}{lines}\r\n".encode("utf-8", "surrogateescape")
 
 
 @functools.lru_cache(maxsize=1024)
-def _opening(status: int, keep_alive: bool) -> str:
-    return _custom_opening(status, _REASONS.get(status, "Unknown"), keep_alive)
-
-
-def _custom_opening(status: int, reason: str, keep_alive: bool) -> str:
+def _opening(status: int, reason: str, keep_alive: bool, second: int) -> str:
+    reason = reason or _REASONS.get(status, "Unknown")
     if not 200 <= status <= 599:
         raise BadResponse(f"the response status {status}: it must lie between 200 and 599")
     if _CONTROL_CHARACTER.search(reason):
         raise BadResponse(f"the reason phrase {reason!r}: it holds a control character")
-    return f"HTTP/1.1 {status} {reason}\r\nconnection: {'keep-alive' if keep_alive else 'close'}\r\n"
-
-
-@functools.lru_cache(maxsize=2)
-def _date(second: int) -> str:
-    return formatdate(second, usegmt=True)
+    connection, date = "keep-alive" if keep_alive else "close", formatdate(second, usegmt=True)
+    return f"HTTP/1.1 {status} {reason}\r\nconnection: {connection}\r\ndate: {date}\r\n"
