@@ -181,9 +181,6 @@ class HttpRequest(Request):
     def follow(self, reply: Reply | None) -> None:
         """Answer with a reply, or with what it comes to; None passes the request on to further routes."""
         try:
-            if isinstance(reply, Answer):  # in most cases that of a job
-                self._send(reply)
-                return
             while reply is None or callable(reply):
                 if reply is None:
                     reply = self._reply()

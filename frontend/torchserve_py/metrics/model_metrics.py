@@ -315,7 +315,7 @@ class ModelMetrics:
         else:
             cause = ANSWERED if succeeded else REFUSED_BY_HANDLER
         took = [job.ended_at - job.submitted_at for job in jobs]
-        waited = [job.sent_at - job.submitted_at for job in jobs if job.sent_at]
+        waited = [job.sent_at - job.submitted_at for job in jobs if succeeded or job.sent_at]
         seconds, queued = sum(took), sum(waited)
         self.request_seconds.observe_all(took)
         self.queue_seconds.observe_all(waited)
@@ -327,7 +327,10 @@ class ModelMetrics:
             outcomes.succeeded_seconds += seconds
             outcomes.running_seconds += seconds - queued
             if lines := counters.answered_lines:
-                self._lines.events += [(job.at, (lines, _times_of(job))) for job in jobs]
+                self._lines.events += [
+                    (job.at, (lines, {"took": all_of_it * 1e6, "queued": before * 1e6, "waited": before * 1e3}))
+                    for job, all_of_it, before in zip(jobs, took, waited, strict=True)
+                ]
         else:
             outcomes.failures[cause] = outcomes.failures.get(cause, 0) + len(jobs)
             outcomes.failed_seconds += seconds
@@ -382,9 +385,3 @@ class ModelMetrics:
 
     def _worker_labels(self, worker_name: str) -> dict[str, str]:
         return {"WorkerName": worker_name, "Level": "Host", "Hostname": self._hostname}
-
-
-def _times_of(job: EndedJob) -> dict[str, object]:
-    """Return the values for the lines of an answered job."""
-    waited = (job.sent_at - job.submitted_at) * 1e3
-    return {"took": (job.ended_at - job.submitted_at) * 1e6, "queued": waited * 1e3, "waited": waited}
