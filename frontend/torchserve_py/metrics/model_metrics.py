@@ -265,9 +265,9 @@ class ModelMetrics:
 
     def ended(self, job: EndedJob) -> None:
         """Record a job that has its outcome; it is kept until `fold` has added it up."""
-        self.jobs.append(job)
-        if len(self.jobs) == 1:
+        if not self.jobs:
             self._soon(self.fold)
+        self.jobs.append(job)
 
     def fold(self) -> None:
         """Add up the records so far."""

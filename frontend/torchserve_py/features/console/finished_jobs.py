@@ -3,7 +3,7 @@
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.metrics.model_metrics import HANDLER_ERROR, EndedJob
@@ -18,8 +18,14 @@ WINDOW: Final = 300.0
 MOST_SEQUENCES: Final = 500
 MOST_STEPS: Final = 50
 
-#: How long a job took, a number that orders equal ones, and what is shown of the job.
-_Slow = tuple[float, int, dict[str, Any]]
+#: What is kept of a job: a few of its fields, and the id by which people find it. All of it would take much memory.
+_Kept = tuple[tuple[Any, ...], str]
+_fields_of: Final = attrgetter(
+    *("at", "submitted_at", "sent_at", "ended_at", "told", "succeeded"),
+    *("trace_id", "sequence_id", "state_size", "worker_id"),
+)
+#: How long a job took, a number that orders equal ones, and what is kept of the job.
+_Slow = tuple[float, int, _Kept]
 
 
 class _Windows(NamedTuple):
@@ -35,7 +41,7 @@ class FinishedJobs:
 
     def __init__(self) -> None:
         self._slow: OrderedDict[tuple[str, str], _Windows] = OrderedDict()
-        self._steps: OrderedDict[tuple[str, str, str], deque[dict[str, Any]]] = OrderedDict()
+        self._steps: OrderedDict[tuple[str, str, str], deque[_Kept]] = OrderedDict()
         self._count = 0
 
     def follow(self, name: str, version: str, jobs: Sequence[EndedJob]) -> None:
@@ -46,7 +52,7 @@ class FinishedJobs:
             if len(slow) < MOST_SLOW or took > slow[0][0]:
                 self._count += 1
                 add = heapq.heappush if len(slow) < MOST_SLOW else heapq.heappushpop
-                add(slow, (took, self._count, _shown(job)))
+                add(slow, (took, self._count, _kept(job)))
             if job.sequence_id:
                 self._add_step((name, version, job.sequence_id), job)
 
@@ -54,11 +60,11 @@ class FinishedJobs:
         """Return the slowest jobs of a model in the last minutes, the slowest first."""
         windows = self._slow.get((name, version))
         every = [] if windows is None else sorted([*windows.now, *windows.before], key=itemgetter(0, 1), reverse=True)
-        return [job for _, _, job in every[:MOST_SLOW]]
+        return [_shown(job) for _, _, job in every[:MOST_SLOW]]
 
     def steps(self, name: str, version: str, sequence_id: str) -> list[dict[str, Any]]:
         """Return the last steps of a sequence, the oldest first; none if it is not remembered."""
-        return [*self._steps.get((name, version, sequence_id), ())]
+        return [_shown(each) for each in self._steps.get((name, version, sequence_id), ())]
 
     def _window(self, name: str, version: str, at: float) -> _Windows:
         windows = self._slow.get((name, version))
@@ -77,7 +83,7 @@ class FinishedJobs:
                 self._steps.popitem(last=False)
         else:
             self._steps.move_to_end(key)
-        steps.append(_shown(job))
+        steps.append(_kept(job))
 
 
 def _told(told: Cause | int) -> str:
@@ -87,17 +93,22 @@ def _told(told: Cause | int) -> str:
     return str(told) if told < 500 else HANDLER_ERROR
 
 
-def _shown(job: EndedJob) -> dict[str, Any]:
-    sent_at = job.sent_at or job.ended_at
+def _kept(job: EndedJob) -> _Kept:
+    return _fields_of(job), usable_name(job.header(REQUEST_NAME)) or job.id
+
+
+def _shown(kept: _Kept) -> dict[str, Any]:
+    (at, submitted_at, sent_at, ended_at, told, succeeded, trace, sequence, state_size, worker), request = kept
+    sent_at = sent_at or ended_at
     return {
-        "at": job.at,
-        "waited": (sent_at - job.submitted_at) * 1000,
-        "ran": (job.ended_at - sent_at) * 1000,
-        "told": _told(job.told),
-        "failed": not job.succeeded,
-        "request": usable_name(job.header(REQUEST_NAME)) or job.id,
-        "trace": job.trace_id or "",
-        "sequence": job.sequence_id or "",
-        "state": job.state_size or None,
-        "worker": job.worker_id,
+        "at": at,
+        "waited": (sent_at - submitted_at) * 1000,
+        "ran": (ended_at - sent_at) * 1000,
+        "told": _told(told),
+        "failed": not succeeded,
+        "request": request,
+        "trace": trace or "",
+        "sequence": sequence or "",
+        "state": state_size or None,
+        "worker": worker,
     }
