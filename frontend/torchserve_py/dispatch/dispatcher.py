@@ -130,6 +130,7 @@ class Dispatcher(CallOwner):
         if refusal is None and (self.rests or not self._workers):
             refusal = self.refuses(limit, call)
         if refusal is not None:
+            call.submitted_at = now
             self._perform((Finish(call, refusal),), now)
             return
         self._perform(self.scheduler.submit(call, now), now)

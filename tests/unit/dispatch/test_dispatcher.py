@@ -54,6 +54,23 @@ async def test_a_request_that_is_refused_from_the_start_is_counted_and_starts_no
     shell.dispatcher.submit(call, Cause.rate_limited)
     assert await cause_of(call) is Cause.rate_limited
     assert (started, ended) == ([], [Cause.rate_limited])
+    shell.metrics.fold()
+    assert shell.dispatcher.metrics.request_seconds.sum == 0, "it has taken no time"
+
+
+async def test_a_job_that_is_kept_until_it_is_counted_keeps_no_body() -> None:
+    shell = Shell(stateless())
+    (worker,) = shell.workers
+    answered, cancelled = shell.submit("one"), shell.submit("two")
+    assert answered.body
+    cancelled.cancel()
+    shell.answer(worker, answered, b"answer")
+    kept = shell.dispatcher.metrics.jobs
+    assert kept == [cancelled, answered]
+    assert [each.body for each in (cancelled, answered)] == [None, None]
+    assert [(each.told, each.succeeded) for each in kept] == [(Cause.cancelled, False), (200, True)]
+    shell.metrics.fold()
+    assert kept == []
 
 
 async def test_a_full_queue_refuses() -> None:
