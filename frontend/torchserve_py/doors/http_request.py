@@ -29,7 +29,7 @@ from torchserve_py.doors.token_authorization import Guard
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.http_connection import HttpConnection
-from torchserve_py.transport.http1.parser import Head, Headers
+from torchserve_py.transport.http1.parser import Headers
 from torchserve_py.transport.http1.request import OVER, STREAMING, WAITING, Request
 from torchserve_py.transport.refusal_counts import Refusal
 from ts.protocol.messages import STATUS_CANCELLED
@@ -64,9 +64,9 @@ class Application:
         self.requests = context.metrics.http_requests
         self.refusals = context.refusals
 
-    def call(self, head: Head, connection: HttpConnection) -> HttpRequest:
-        """Return the request with this head."""
-        return HttpRequest(head, connection, self)
+    def request(self, connection: HttpConnection) -> HttpRequest:
+        """Return an empty record for a request of a connection."""
+        return HttpRequest(connection, self)
 
     def is_preflight(self, request: Request) -> bool:
         """Whether a browser asks, before it sends a request, whether its page may."""
@@ -74,7 +74,7 @@ class Application:
             return False
         return any(
             route.path != ANY_PATH and (route.applies is None or route.applies(request, values))
-            for route, values in self.find(request.target.partition("?")[0])
+            for route, values in self.find(request.path)
         )
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
@@ -99,8 +99,8 @@ class HttpRequest(Request):
         "_task",
     )
 
-    def __init__(self, head: Head, connection: HttpConnection, application: Application) -> None:
-        super().__init__(head, connection)
+    def __init__(self, connection: HttpConnection, application: Application) -> None:
+        super().__init__(connection)
         self._application = application
         #: The routes of the path that were not asked yet.
         self._matches: Iterator[Match] = iter(())
@@ -122,7 +122,7 @@ class HttpRequest(Request):
 
     def begin(self) -> None:
         application = self._application
-        self._matches = iter(application.find(self.target.partition("?")[0]))
+        self._matches = iter(application.find(self.path))
         try:
             if application.preflight and application.is_preflight(self):
                 reply: Reply = Answer(200)

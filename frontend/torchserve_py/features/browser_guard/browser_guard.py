@@ -100,7 +100,7 @@ def _is_allowed(origin: str | None, settings: Settings) -> bool:
 
 def _is_link(request: Request) -> bool:
     """Whether somebody follows a link to the console."""
-    is_page = request.target.partition("?")[0].startswith(_PAGE)
+    is_page = request.path.startswith(_PAGE)
     return is_page and request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
 
 

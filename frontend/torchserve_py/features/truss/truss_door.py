@@ -212,7 +212,7 @@ class TrussDoor(Door):
 
     def _metrics(self, request: Request, values: PathValues) -> Reply:
         """Answer ``/metrics/`` with the metrics of the only Truss's own code."""
-        if not request.target.partition("?")[0].endswith("/"):
+        if not request.path.endswith("/"):
             return Answer(307, b"", (("location", "/metrics/"),))
         return self._serve(Endpoint.metrics, request, values)
 
