@@ -74,7 +74,7 @@ class Application:
             return False
         return any(
             route.path != ANY_PATH and (route.applies is None or route.applies(request, values))
-            for route, values in self.find(request.path)
+            for route, values, _ in self.find(request.path)
         )
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
@@ -145,7 +145,7 @@ class HttpRequest(Request):
         Raises DoorError: no further route replies: 405 if routes of the path have only other methods, else 404.
         """
         tokens = self._application.tokens
-        for route, values in self._matches:
+        for route, values, handler in self._matches:
             if route.path == ANY_PATH and self._allowed:
                 break
             self._route = route
@@ -156,7 +156,7 @@ class HttpRequest(Request):
                 if route.token is not None:
                     self.credential = tokens.admit(route.token, key_of(self), values.get("model_name"))
             if self.method in route.methods:
-                reply = route.handler(self, values)
+                reply = handler(self, values)
                 if reply is not None:
                     return reply
                 self._declined = self._declined or route
@@ -279,7 +279,7 @@ class HttpRequest(Request):
 
     def _refused(self, error: Exception) -> Coroutine[Any, Any, Reply] | None:
         """Return what answers a refused request in its route's own way, if there is such a way."""
-        route = self._route or next((route for route, _ in self._matches), None)
+        route = self._route or next((match.route for match in self._matches), None)
         if route is None or route.refuse is None:
             return None
         return route.refuse(self, route.dialect.refusal(error))

@@ -90,7 +90,6 @@ class Call(Job):
         answer_in: After how many seconds its client gives up, if it has said so: after that, running it is pointless.
         via: How it has come, for the counts of outcomes.
         account: The account of the client's key, if it has one.
-        request_line: Method, target and route of a request that has come over HTTP.
         only_ask: Whether it must not run, but asks for the kept answer to an earlier one with its request id. Only for
             a model whose sequences are stored.
         inputs: The further inputs, if it takes several.
@@ -119,7 +118,7 @@ class Call(Job):
             "only_ask",
             "protocol",
         ),
-        *("request_line", "sequence", "via"),
+        *("sequence", "via"),
         *("_buffer", "_copy_to", "_failure", "_is_awaited", "_owner", "_waiter", "_worker_end"),
         *("buffered_bytes", "ended", "exceeded", "inputs", "other_version", "trace_id"),
         *("heard_at", "held_since", "on_end", "on_part", "overdue", "part_at", "refusal"),
@@ -159,7 +158,6 @@ class Call(Job):
         self.via = via
         self.client = client
         self.account = account
-        self.request_line: tuple[str, str, str] | None = None
         self.only_ask = only_ask
         self.on_end: OnEnd | None = None
         self.on_part: OnPart | None = None
@@ -181,6 +179,11 @@ class Call(Job):
         self._worker_end: asyncio.Future[str] | None = None
         self._waiter: asyncio.Future[Part] | None = None
         self._copy_to: Callable[[Part | Cause | None], None] | None = None
+
+    @property
+    def request_line(self) -> tuple[str, str, str] | None:
+        """Method, target and route of a request that has come over HTTP."""
+        return None
 
     def header(self, name: str) -> str | None:
         """Return a header of the request, whose name is given in lower case; of several the last one counts."""

@@ -260,10 +260,11 @@ class RequestParser(Generic[HeadT]):
         digits = values.get(b"content-length", b"0")
         if len(digits) > _MAX_DIGITS:
             self._fail(f"Content-Length may have {_MAX_DIGITS} digits.")
-        length: int | None = int(digits)
+        declared = int(digits)
+        length: int | None = declared
         expects = upgrades = False
         if not _SPECIAL.isdisjoint(values):
-            length = self._length(line, values, length)
+            length = self._length(line, values, declared)
             expects = line.version == (1, 1) and values.get(b"expect", b"").lower() == b"100-continue"
             upgrades = self._upgrades(line, values, length)
         head = self._receiver.new_head()
