@@ -101,6 +101,7 @@ class Call(Job):
         heard_at: When it was sent or last answered, by the time in which this process runs; None while it may last as
             long as its client likes, because it takes several inputs.
         refusal: The answer to a call that no worker can be sent.
+        owner: Is told what the reader does.
         held_since: Since when another server holds its sequence (the scheduler's time).
         part_at: When the last part of its stream came (the scheduler's time).
         overdue: Whether the worker said nothing about it for too long, and was told to drop it.
@@ -118,8 +119,8 @@ class Call(Job):
             "only_ask",
             "protocol",
         ),
-        *("sequence", "via"),
-        *("_buffer", "_copy_to", "_failure", "_is_awaited", "_owner", "_waiter", "_worker_end"),
+        *("owner", "sequence", "via"),
+        *("_buffer", "_copy_to", "_failure", "_is_awaited", "_waiter", "_worker_end"),
         *("buffered_bytes", "ended", "exceeded", "inputs", "other_version", "trace_id"),
         *("heard_at", "held_since", "on_end", "on_part", "overdue", "part_at", "refusal"),
     )
@@ -172,7 +173,7 @@ class Call(Job):
         self.other_version: str | None = None
         self.inputs: Inputs | None = None
         self.buffered_bytes = 0
-        self._owner: CallOwner = _NOBODY
+        self.owner: CallOwner = _NOBODY
         self._buffer: deque[Part] | None = None
         self._failure: Cause | None = None
         self._is_awaited = False
@@ -210,10 +211,6 @@ class Call(Job):
         )
 
     # What the dispatcher and the worker's connection do.
-
-    def belongs_to(self, owner: CallOwner) -> None:
-        """Tell this one, from now on, what the reader does."""
-        self._owner = owner
 
     @property
     def is_part_of_another(self) -> bool:
@@ -354,13 +351,13 @@ class Call(Job):
             arrived.append(self._buffer.popleft())
             size += len(arrived[-1].body)
         self.buffered_bytes -= size
-        self._owner.was_read(self)
+        self.owner.was_read(self)
         return arrived
 
     def _take(self, buffer: deque[Part]) -> Part:
         part = buffer.popleft()
         self.buffered_bytes -= len(part.body)
-        self._owner.was_read(self)
+        self.owner.was_read(self)
         return part
 
     async def send_input(self, body: bytes, *, more: bool) -> None:
@@ -378,4 +375,4 @@ class Call(Job):
         if not self.ended:
             if self._copy_to is not None:
                 self._copy_to(None)
-            self._owner.gave_up(self)
+            self.owner.gave_up(self)

@@ -82,7 +82,7 @@ class WorkflowCall(HttpCall):
 
     def run(self, answer: Coroutine[Any, Any, bytes]) -> None:
         """Run what gives the workflow's answer."""
-        self.belongs_to(_RUNS)
+        self.owner = _RUNS
         self.failure = None
         self.task = asyncio.create_task(self._run(answer))
         self.task.add_done_callback(lambda _: answer.close())  # it may not have begun when the client left
