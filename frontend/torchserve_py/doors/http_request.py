@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from torchserve_py.doors.client_call import TORCHSERVE_DIALECT, HttpCall, failure_answer
@@ -94,21 +95,18 @@ class HttpRequest(Request):
     without a job, or sends the job's stream.
     """
 
-    __slots__ = (
-        *("_after_body", "_allowed", "_application", "_declined", "_call", "_matches", "_read_body", "_route"),
-        "_task",
-    )
+    __slots__ = (*("_after_body", "_application", "_asked", "_call", "_matches", "_read_body", "_route", "_task"),)
+
+    #: The routes of the path that were not asked yet.
+    _matches: Iterator[Match]
 
     def __init__(self, connection: HttpConnection, application: Application) -> None:
-        super().__init__(connection)
+        Request.__init__(self, connection)
         self._application = application
-        #: The routes of the path that were not asked yet.
-        self._matches: Iterator[Match] = iter(())
         #: The route whose handler is called now, or has replied.
         self._route: Route | None = None
-        #: The route whose dialect words the refusal if no route replies, and the methods of routes that lack this one.
-        self._declined: Route | None = None
-        self._allowed: tuple[str, ...] = ()
+        #: The routes that have passed the request on, or have only other methods.
+        self._asked: tuple[Route, ...] = ()
         #: The reply that waits for the body; the body, once a handler that had it has passed the request on.
         self._after_body: AfterBody | None = None
         self._read_body: bytes | None = None
@@ -146,7 +144,7 @@ class HttpRequest(Request):
         """
         tokens = self._application.tokens
         for route, values, handler in self._matches:
-            if route.path == ANY_PATH and self._allowed:
+            if self._asked and route.path == ANY_PATH and self._lacking():
                 break
             self._route = route
             if route.applies is not None and not route.applies(self, values):
@@ -159,15 +157,18 @@ class HttpRequest(Request):
                 reply = handler(self, values)
                 if reply is not None:
                     return reply
-                self._declined = self._declined or route
             elif route.applies is not None:
                 raise method_not_allowed(", ".join(route.methods))
-            else:
-                if not self._allowed:
-                    self._declined = route
-                self._allowed += route.methods
-        self._route = self._declined
-        raise method_not_allowed(", ".join(dict.fromkeys(self._allowed))) if self._allowed else not_found()
+            self._asked += (route,)
+        lacking = self._lacking()
+        self._route = next(iter(lacking or self._asked), None)  # its dialect words the refusal
+        if not lacking:
+            raise not_found()
+        raise method_not_allowed(", ".join(dict.fromkeys(chain.from_iterable(route.methods for route in lacking))))
+
+    def _lacking(self) -> list[Route]:
+        """Return those of the asked routes that have only other methods."""
+        return [route for route in self._asked if self.method not in route.methods]
 
     def follow(self, reply: Reply | None) -> None:
         """Answer with a reply, or with what it comes to; None passes the request on to further routes."""

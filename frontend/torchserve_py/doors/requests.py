@@ -59,8 +59,11 @@ def content_type_of(request: Request) -> str:
 
     Raises DoorError: the header has characters outside of ASCII.
     """
-    content_type = request.headers.raw.get(b"content-type", b"").decode("utf-8", "surrogateescape")
-    if content_type and not content_type.isascii():
+    sent = request.headers.raw.get(b"content-type")
+    if sent is None:
+        return ""
+    content_type = sent.decode("utf-8", "surrogateescape")
+    if not sent.isascii():
         raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
     return content_type
 
