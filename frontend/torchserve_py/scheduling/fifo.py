@@ -67,7 +67,8 @@ class Fifo:
         if len(lane.items) + lane.jobs_ahead >= lane.size and not self._make_room(job, now):
             return Cause.queue_full
         job.number = -shared.accepted if lane.put(job, now) else shared.accepted
-        shared.lanes_to_serve.append(lane)
+        if lane.free or lane.busy:
+            shared.lanes_to_serve.append(lane)
         return None
 
     def _make_room(self, job: Job, now: float) -> bool:

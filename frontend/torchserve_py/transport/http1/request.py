@@ -136,10 +136,14 @@ class Request(Head, ABC):
     """
 
     __slots__ = (
-        *("_body", "_held", "_is_chunked", "_limit", "_query", "_then", "_unsent_head"),
+        *("_body", "_held", "_is_chunked", "_limit", "_then", "_unsent_head"),
         *("arrived", "body_error", "body_size", "cause", "connection", "credential", "id", "is_complete"),
         *("log_fields", "stage", "status"),
     )
+
+    #: Of a streamed response: whether each piece is a chunk, and the head until the first piece is sent with it.
+    _is_chunked: bool
+    _unsent_head: bytes
 
     def __init__(self, connection: HttpConnection) -> None:
         self.connection = connection
@@ -165,13 +169,10 @@ class Request(Head, ABC):
         self._body: bytes | Body = b""
         #: How many bytes count in the budget of the server.
         self._held = 0
-        self._is_chunked = False
         #: Why the body cannot be read, if so; the start of the next request cannot be found then.
         self.body_error: BodyError | NoRoomError | None = None
         self._limit: int | None = None
         self._then: Callable[[bytes | Exception], None] | None = None
-        self._unsent_head = b""
-        self._query: list[tuple[str, str]] | None = None
 
     @property
     def route(self) -> str:
@@ -191,10 +192,8 @@ class Request(Head, ABC):
     @property
     def query(self) -> list[tuple[str, str]]:
         """The names and values of the query, decoded, in order."""
-        if self._query is None:
-            query = self.target.partition("#")[0].partition("?")[2]
-            self._query = parse_qsl(query, keep_blank_values=True, errors="replace") if query else []
-        return self._query
+        query = self.target.partition("#")[0].partition("?")[2]
+        return parse_qsl(query, keep_blank_values=True, errors="replace") if query else []
 
     def parameter(self, name: str) -> str | None:
         return next((value for key, value in self.query if key == name), None)
@@ -312,7 +311,7 @@ class Request(Head, ABC):
         self.status = status
         self.stage = STREAMING if has_body else ANSWERED
         if has_body:
-            self._unsent_head = head  # sent together with the first piece
+            self._unsent_head = head
         else:
             self.connection.write(head)
 
