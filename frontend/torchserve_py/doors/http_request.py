@@ -173,26 +173,28 @@ class HttpRequest(Request):
     def follow(self, reply: Reply | None) -> None:
         """Answer with a reply, or with what it comes to; None passes the request on to further routes."""
         try:
-            while reply is None or callable(reply):
+            while not isinstance(reply, Answer):
+                if isinstance(reply, HttpCall):
+                    self._call = reply
+                    reply.answer(self)
+                    return
                 if reply is None:
                     reply = self._reply()
-                    continue
-                max_body = self._application.max_body
-                body = self.body_at_hand(max_body) if self._read_body is None else self._read_body
-                if body is None:
-                    self._after_body = reply
-                    self.when_read(max_body, self._has_body)
+                elif callable(reply):
+                    max_body = self._application.max_body
+                    body = self.body_at_hand(max_body) if self._read_body is None else self._read_body
+                    if body is None:
+                        self._after_body = reply
+                        self.when_read(max_body, self._has_body)
+                        return
+                    reply = self._with_body(reply, body)
+                elif reply is ALREADY_SENT:
+                    self._end()
                     return
-                reply = self._with_body(reply, body)
-            if isinstance(reply, Answer):
-                self._send(reply)
-            elif isinstance(reply, HttpCall):
-                self._call = reply
-                reply.answer(self)
-            elif reply is ALREADY_SENT:
-                self._end()
-            else:
-                self._run(reply)
+                else:
+                    self._run(reply)
+                    return
+            self._send(reply)
         except Exception as error:
             self.raised(error)
 
