@@ -109,20 +109,17 @@ class Dispatcher(CallOwner):
 
     def submit(self, call: Call, refusal: Cause | None = None) -> None:
         """Admit a call, or refuse it for this cause; a refusal is raised by the first `Call.next`."""
-        now, limit, answer_in = self.now(), call.expires_in, call.answer_in
-        for other in (self._client_timeout, answer_in):
-            if other is not None and (limit is None or other < limit):
-                limit = other
+        now, limit = self.now(), self._client_timeout
+        if call.expires_in is not None or call.answer_in is not None:
+            limit = self._limit_of(call, now)
         if limit is not None:
             call.expires_at = now + limit
-        if answer_in is not None and not call.open_ended:
-            call.answer_by = now + answer_in
         if (account := call.account) is not None:
             call.client, call.weight = account.client, account.weight
-        if (named := call.sequence) is not None and self._keeps_sequences:
+        if self._keeps_sequences and (named := call.sequence) is not None:
             call.sequence_id, call.starts_sequence, call.ends_sequence = named.id, named.starts, named.ends
             call.step, call.token = named.step, named.token
-        call.belongs_to(self)
+        call.owner = self
         if call.open_ended:
             call.inputs = Inputs(lambda given: self._pass_on(call, given))
         metrics = self.metrics
@@ -136,6 +133,12 @@ class Dispatcher(CallOwner):
         self._perform(self.scheduler.submit(call, now), now)
         if not self._workers:
             self.on_waiting()
+
+    def _limit_of(self, call: Call, now: float) -> float:
+        """Return how long a call may wait whose client has named a limit; note until when it wants the answer."""
+        if call.answer_in is not None and not call.open_ended:
+            call.answer_by = now + call.answer_in
+        return min(each for each in (self._client_timeout, call.expires_in, call.answer_in) if each is not None)
 
     def close_sequence(self, sequence_id: str, *, keep_stored: bool) -> None:
         """Close a sequence once none of its jobs runs; with ``keep_stored`` a stored one may continue later."""
@@ -263,7 +266,7 @@ class Dispatcher(CallOwner):
         """
         if job.ended:
             return  # its reader has left
-        job.belongs_to(self)
+        job.owner = self
         now = self.now()
         self._perform(self.scheduler.submit(job.begin_again(by), now), now)
         if not self._workers:
@@ -477,14 +480,17 @@ class Dispatcher(CallOwner):
         jobs: Sequence[Call] = effect.jobs
         if worker is None:  # it was lost after it had begun what it was sent ahead
             return
-        worker.begin(jobs, self._clock.now())
+        begun_at = self._clock.now()
+        worker.begin(begun_at)
         self.metrics.begun.append(len(jobs))
         for job in jobs:
-            if job.refusal is not None:  # not at once: the scheduler's effects are still being performed
-                asyncio.get_running_loop().call_soon(self._refuse, job, job.refusal, worker)
-            if job.inputs is not None and not job.ended:
+            if not job.open_ended:  # it lasts as long as its client likes
+                job.heard_at = begun_at
+            elif job.inputs is not None and not job.ended:
                 for given in job.inputs.take_held():
                     worker.send_input(job.id, given)
+            if job.refusal is not None:  # not at once: the scheduler's effects are still being performed
+                asyncio.get_running_loop().call_soon(self._refuse, job, job.refusal, worker)
 
     def _refuse(self, job: Call, refusal: Part, worker: Worker) -> None:
         """Answer a job in place of its worker, unless that was lost meanwhile."""

@@ -118,16 +118,19 @@ class ClientCall(Call):
 
     Attributes:
         model: None for a workflow.
-        name: Of the model, or the workflow.
         version: The one that the client named.
     """
 
-    __slots__ = ("dialect", "model", "name", "version")
+    __slots__ = ("dialect", "model", "version")
 
     dialect: Dialect
     model: ServedModel | None
-    name: str
     version: str | None
+
+    @property
+    def name(self) -> str:
+        """The name of the model, or of the workflow."""
+        return "" if self.model is None else self.model.name
 
     @property
     def request_id_header(self) -> tuple[str, str]:
@@ -232,25 +235,34 @@ class HttpCall(RepliedCall):
     __slots__ = ("_comment", "comment_interval", "request", "responses")
 
     dialect: HttpDialect
-    request: Request
-    responses: Responses
-    comment_interval: int
-    _comment: asyncio.TimerHandle | None
 
-    def received(
+    def __init__(
         self,
         request: Request,
         responses: Responses,
         dialect: HttpDialect,
         model: ServedModel | None,
-        name: str,
-        version: str | None = None,
-        comment_interval: int = 0,
+        version: str | None,
+        headers: Sequence[tuple[Any, Any]],
+        body: Any = b"",
+        content_type: str | None = None,
+        protocol: str | None = None,
     ) -> None:
-        """Note what the call has come with, and in which dialect it is answered."""
-        self.request, self.responses, self.dialect = request, responses, dialect
-        self.model, self.name, self.version = model, name, version
-        self.comment_interval, self._comment = comment_interval, None
+        by_default = version is None
+        Call.__init__(
+            self, headers, body, content_type, protocol, by_default=by_default, client=request.connection.client
+        )
+        self.request = request
+        self.responses = responses
+        self.dialect = dialect
+        self.model = model
+        self.version = version
+        self.comment_interval = 0
+        self._comment: asyncio.TimerHandle | None = None
+
+    @property
+    def request_line(self) -> tuple[str, str, str]:
+        return self.request.method, self.request.target, self.request.route
 
     def header(self, name: str) -> str | None:
         # Nearly all requests lack what is asked for, which the parser's table tells sooner than a walk does.

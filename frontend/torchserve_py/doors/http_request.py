@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from torchserve_py.doors.client_call import TORCHSERVE_DIALECT, HttpCall, failure_answer
@@ -30,7 +31,7 @@ from torchserve_py.doors.token_authorization import Guard
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.http_connection import HttpConnection
-from torchserve_py.transport.http1.parser import Head, Headers
+from torchserve_py.transport.http1.parser import Headers
 from torchserve_py.transport.http1.request import OVER, STREAMING, WAITING, Request
 from torchserve_py.transport.refusal_counts import Refusal
 from ts.protocol.messages import STATUS_CANCELLED
@@ -61,9 +62,9 @@ class Application:
         self.ended = EndedRequests(context.metrics, is_logged=self.is_logged)
         self.refusals = context.refusals
 
-    def call(self, head: Head, connection: HttpConnection) -> HttpRequest:
-        """Return the request with this head."""
-        return HttpRequest(head, connection, self)
+    def request(self, connection: HttpConnection) -> HttpRequest:
+        """Return an empty record for a request of a connection."""
+        return HttpRequest(connection, self)
 
     def is_preflight(self, request: Request) -> bool:
         """Whether a browser asks, before it sends a request, whether its page may."""
@@ -71,7 +72,7 @@ class Application:
             return False
         return any(
             route.path != ANY_PATH and (route.applies is None or route.applies(request, values))
-            for route, values in self.find(request.target.partition("?")[0])
+            for route, values, _ in self.find(request.path)
         )
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
@@ -99,7 +100,7 @@ class HttpRequest(Request):
     """
 
     __slots__ = (
-        *("_after_body", "_allowed", "_application", "_declined", "_call", "_matches", "_read_body", "_task"),
+        *("_after_body", "_application", "_asked", "_call", "_matches", "_read_body", "_task"),
         *("at", "ids", "is_whole", "matched", "seconds"),
     )
 
@@ -108,15 +109,15 @@ class HttpRequest(Request):
     is_whole: bool
     ids: Mapping[str, str | None]
 
-    def __init__(self, head: Head, connection: HttpConnection, application: Application) -> None:
-        super().__init__(head, connection)
+    #: The routes of the path that were not asked yet.
+    _matches: Iterator[Match]
+
+    def __init__(self, connection: HttpConnection, application: Application) -> None:
+        Request.__init__(self, connection)
         self._application = application
-        #: The routes of the path that were not asked yet.
-        self._matches: Iterator[Match] = iter(())
         self.matched: Route | None = None
-        #: The route whose dialect words the refusal if no route replies, and the methods of routes that lack this one.
-        self._declined: Route | None = None
-        self._allowed: tuple[str, ...] = ()
+        #: The routes that have passed the request on, or have only other methods.
+        self._asked: tuple[Route, ...] = ()
         #: The reply that waits for the body; the body, once a handler that had it has passed the request on.
         self._after_body: AfterBody | None = None
         self._read_body: bytes | None = None
@@ -131,7 +132,7 @@ class HttpRequest(Request):
 
     def begin(self) -> None:
         application = self._application
-        self._matches = iter(application.find(self.target.partition("?")[0]))
+        self._matches = iter(application.find(self.path))
         try:
             if application.preflight and application.is_preflight(self):
                 reply: Reply = Answer(200)
@@ -154,8 +155,8 @@ class HttpRequest(Request):
         Raises DoorError: no further route replies: 405 if routes of the path have only other methods, else 404.
         """
         tokens = self._application.tokens
-        for route, values in self._matches:
-            if route.path == ANY_PATH and self._allowed:
+        for route, values, handler in self._matches:
+            if self._asked and route.path == ANY_PATH and self._lacking():
                 break
             self.matched = route
             if route.applies is not None and not route.applies(self, values):
@@ -165,42 +166,47 @@ class HttpRequest(Request):
                 if route.token is not None:
                     self.credential = tokens.admit(route.token, key_of(self), values.get("model_name"))
             if self.method in route.methods:
-                reply = route.handler(self, values)
+                reply = handler(self, values)
                 if reply is not None:
                     return reply
-                self._declined = self._declined or route
             elif route.applies is not None:
                 raise method_not_allowed(", ".join(route.methods))
-            else:
-                if not self._allowed:
-                    self._declined = route
-                self._allowed += route.methods
-        self.matched = self._declined
-        raise method_not_allowed(", ".join(dict.fromkeys(self._allowed))) if self._allowed else not_found()
+            self._asked += (route,)
+        lacking = self._lacking()
+        self.matched = next(iter(lacking or self._asked), None)  # its dialect words the refusal
+        if not lacking:
+            raise not_found()
+        raise method_not_allowed(", ".join(dict.fromkeys(chain.from_iterable(route.methods for route in lacking))))
+
+    def _lacking(self) -> list[Route]:
+        """Return those of the asked routes that have only other methods."""
+        return [route for route in self._asked if self.method not in route.methods]
 
     def follow(self, reply: Reply | None) -> None:
         """Answer with a reply, or with what it comes to; None passes the request on to further routes."""
         try:
-            while reply is None or callable(reply):
+            while not isinstance(reply, Answer):
+                if isinstance(reply, HttpCall):
+                    self._call = reply
+                    reply.answer(self)
+                    return
                 if reply is None:
                     reply = self._reply()
-                    continue
-                max_body = self._application.max_body
-                body = self.body_at_hand(max_body) if self._read_body is None else self._read_body
-                if body is None:
-                    self._after_body = reply
-                    self.when_read(max_body, self._has_body)
+                elif callable(reply):
+                    max_body = self._application.max_body
+                    body = self.body_at_hand(max_body) if self._read_body is None else self._read_body
+                    if body is None:
+                        self._after_body = reply
+                        self.when_read(max_body, self._has_body)
+                        return
+                    reply = self._with_body(reply, body)
+                elif reply is ALREADY_SENT:
+                    self._end()
                     return
-                reply = self._with_body(reply, body)
-            if isinstance(reply, Answer):
-                self._send(reply)
-            elif isinstance(reply, HttpCall):
-                self._call = reply
-                reply.answer(self)
-            elif reply is ALREADY_SENT:
-                self._end()
-            else:
-                self._run(reply)
+                else:
+                    self._run(reply)
+                    return
+            self._send(reply)
         except Exception as error:
             self.raised(error)
 
@@ -288,7 +294,7 @@ class HttpRequest(Request):
 
     def _refused(self, error: Exception) -> Coroutine[Any, Any, Reply] | None:
         """Return what answers a refused request in its route's own way, if there is such a way."""
-        route = self.matched or next((route for route, _ in self._matches), None)
+        route = self.matched or next((match.route for match in self._matches), None)
         if route is None or route.refuse is None:
             return None
         return route.refuse(self, route.dialect.refusal(error))

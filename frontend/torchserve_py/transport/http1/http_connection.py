@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from torchserve_py.transport.admission import Place, client_of, peer_of
 from torchserve_py.transport.http1.errors import BadMessage, BodyError, BodyMalformed, BodyTooSlow, ReaderStalled
-from torchserve_py.transport.http1.parser import MAX_PIECE, Head, RequestParser
+from torchserve_py.transport.http1.parser import MAX_PIECE, RequestParser
 from torchserve_py.transport.http1.request import CONTINUE, Buffer, Request
 from torchserve_py.transport.running_time import Deadline
 from torchserve_py.transport.turns import running_turns
@@ -66,8 +66,8 @@ class Limits:
 class Application(Protocol):
     """Answers requests; `doors.http_request.Application` does."""
 
-    def call(self, head: Head, connection: HttpConnection) -> Request:
-        """Return the request with this head, which `Request.begin` answers."""
+    def request(self, connection: HttpConnection) -> Request:
+        """Return an empty record for a request of a connection, which `Request.begin` answers."""
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
         """Return the response, head and body, to bytes that never became a request; the connection closes after it."""
@@ -78,6 +78,7 @@ class Listener(Protocol):
 
     loop: asyncio.AbstractEventLoop
     application: Application
+    is_leaving: bool
     limits: Limits
     budget: RequestBudget
     decompressor: Decompressor
@@ -264,10 +265,15 @@ class HttpConnection(ClientTransport):
 
     # Callbacks of the parser, called during `_parse`; `received_of_body` calls `on_end`, too.
 
-    def on_head(self, head: Head) -> None:
+    def new_head(self) -> Request:
+        return self._server.application.request(self)
+
+    def on_head(self, head: Request) -> None:
         self._awaits_head = False
-        self._incoming = request = self._server.application.call(head, self)
-        self._queue.append(request)
+        if self._server.is_leaving and not head.upgrades:
+            head.keep_alive = False
+        self._incoming = head
+        self._queue.append(head)
 
     def on_body(self, data: bytes) -> None:
         if self._incoming is not None and not self._incoming.take_body(data):
@@ -431,8 +437,7 @@ class HttpConnection(ClientTransport):
         try:
             request.begin()
         except Exception:
-            path = ascii(request.target.partition("?")[0])  # a query may hold a secret
-            logger.exception("%s %s failed.", request.method, path)
+            logger.exception("%s %s failed.", request.method, ascii(request.path))  # a query may hold a secret
             request.finish()
         if self._current is request and self._held and not request.is_complete:
             self._schedule()
