@@ -277,10 +277,8 @@ class WorkerEnd:
     def take_back(self) -> int:
         return self.tokens.take_back()
 
-    def begin(self, jobs: Sequence[Call], now: float) -> None:
+    def begin(self, now: float) -> None:
         self.sent_at = now
-        for job in jobs:
-            job.heard_at = now
         self._watch()
 
     def cancel(self, job_ids: Sequence[str]) -> None:

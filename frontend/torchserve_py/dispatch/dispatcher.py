@@ -20,7 +20,7 @@ from torchserve_py.dispatch.lost_requests import LostRequests
 from torchserve_py.dispatch.refused_steps import cause_of, close_reason, pause_of
 from torchserve_py.jobs.call import Call, CallOwner
 from torchserve_py.jobs.parts import Input, Inputs, Part
-from torchserve_py.metrics.model_metrics import BatchRecord, JobRecord, ModelMetrics
+from torchserve_py.metrics.model_metrics import BatchRecord, ModelMetrics
 from torchserve_py.scheduling.closed import Over
 from torchserve_py.scheduling.effects import (
     Begin,
@@ -47,6 +47,7 @@ from ts.protocol.messages import HELD_ELSEWHERE, SequenceNews
 logger = logging.getLogger(__name__)
 #: How many sequences without a job end in one turn of the event loop.
 _ENDED_AT_ONCE = 500
+_job_id_of: Final = attrgetter("job_id")
 #: A reader this many times behind its buffer limit is given up when others need the worker that serves it.
 _GIVE_UP_FACTOR: Final = 8
 
@@ -108,20 +109,17 @@ class Dispatcher(CallOwner):
 
     def submit(self, call: Call, refusal: Cause | None = None) -> None:
         """Admit a call, or refuse it for this cause; a refusal is raised by the first `Call.next`."""
-        now, limit, answer_in = self.now(), call.expires_in, call.answer_in
-        for other in (self._client_timeout, answer_in):
-            if other is not None and (limit is None or other < limit):
-                limit = other
+        now, limit = self.now(), self._client_timeout
+        if call.expires_in is not None or call.answer_in is not None:
+            limit = self._limit_of(call, now)
         if limit is not None:
             call.expires_at = now + limit
-        if answer_in is not None and not call.open_ended:
-            call.answer_by = now + answer_in
         if (account := call.account) is not None:
             call.client, call.weight = account.client, account.weight
-        if (named := call.sequence) is not None and self._keeps_sequences:
+        if self._keeps_sequences and (named := call.sequence) is not None:
             call.sequence_id, call.starts_sequence, call.ends_sequence = named.id, named.starts, named.ends
             call.step, call.token = named.step, named.token
-        call.belongs_to(self)
+        call.owner = self
         if call.open_ended:
             call.inputs = Inputs(lambda given: self._pass_on(call, given))
         metrics = self.metrics
@@ -129,11 +127,18 @@ class Dispatcher(CallOwner):
         if refusal is None and (self.rests or not self._workers):
             refusal = self.refuses(limit, call)
         if refusal is not None:
+            call.submitted_at = now
             self._perform((Finish(call, refusal),), now)
             return
         self._perform(self.scheduler.submit(call, now), now)
         if not self._workers:
             self.on_waiting()
+
+    def _limit_of(self, call: Call, now: float) -> float:
+        """Return how long a call may wait whose client has named a limit; note until when it wants the answer."""
+        if call.answer_in is not None and not call.open_ended:
+            call.answer_by = now + call.answer_in
+        return min(each for each in (self._client_timeout, call.expires_in, call.answer_in) if each is not None)
 
     def close_sequence(self, sequence_id: str, *, keep_stored: bool) -> None:
         """Close a sequence once none of its jobs runs; with ``keep_stored`` a stored one may continue later."""
@@ -158,11 +163,8 @@ class Dispatcher(CallOwner):
         """
         now = self.now()
         if handler_seconds:
-            job_ids: list[str] = []
-            answered = 0
-            for part in results:
-                job_ids.append(part.job_id)
-                answered += not (part.more or part.error is not None)
+            job_ids = [*map(_job_id_of, results)]
+            answered = sum([not part.more and part.error is None for part in results])
             batch = BatchRecord(time.time(), handler_seconds, heard_at - worker.sent_at, answered, job_ids)
             self.metrics.batches.append(batch)
             self.scheduler.step_took(handler_seconds)
@@ -264,7 +266,7 @@ class Dispatcher(CallOwner):
         """
         if job.ended:
             return  # its reader has left
-        job.belongs_to(self)
+        job.owner = self
         now = self.now()
         self._perform(self.scheduler.submit(job.begin_again(by), now), now)
         if not self._workers:
@@ -478,14 +480,17 @@ class Dispatcher(CallOwner):
         jobs: Sequence[Call] = effect.jobs
         if worker is None:  # it was lost after it had begun what it was sent ahead
             return
-        worker.begin(jobs, self._clock.now())
+        begun_at = self._clock.now()
+        worker.begin(begun_at)
         self.metrics.begun.append(len(jobs))
         for job in jobs:
-            if job.refusal is not None:  # not at once: the scheduler's effects are still being performed
-                asyncio.get_running_loop().call_soon(self._refuse, job, job.refusal, worker)
-            if job.inputs is not None and not job.ended:
+            if not job.open_ended:  # it lasts as long as its client likes
+                job.heard_at = begun_at
+            elif job.inputs is not None and not job.ended:
                 for given in job.inputs.take_held():
                     worker.send_input(job.id, given)
+            if job.refusal is not None:  # not at once: the scheduler's effects are still being performed
+                asyncio.get_running_loop().call_soon(self._refuse, job, job.refusal, worker)
 
     def _refuse(self, job: Call, refusal: Part, worker: Worker) -> None:
         """Answer a job in place of its worker, unless that was lost meanwhile."""
@@ -508,49 +513,27 @@ class Dispatcher(CallOwner):
         """
         if job.ended:
             raise RuntimeError(f"job {job.id} has an outcome already; this would be another: {outcome!r}")
+        job.at, job.ended_at = time.time(), now
+        if isinstance(outcome, Part):
+            job.told, job.succeeded = outcome.status, outcome.error is None
+            job.state_size = 0 if outcome.news is None else outcome.news.state_size
+        else:
+            job.told, job.succeeded, job.state_size = outcome, False, 0
+        self.metrics.ended(job)
         try:
-            self._record(job, outcome, now)
+            if job.on_end is not None:
+                job.on_end(job, outcome if isinstance(outcome, Part) else None)
         finally:
             job.on_end = job.on_part = None  # they may hold the job
+            job.body = None  # the job is kept for a moment by the metrics, or for long by a worker that is busy with it
             if job.inputs is not None:
                 job.inputs.end()
                 job.heard_at = self._clock.now()  # from now on the watchdog times the worker until its last part
             if isinstance(outcome, Part):
                 job.deliver(outcome)
             else:
-                job.body = None  # its worker may be busy with it for long
                 job.fail(outcome)
             self._caught_up(job)
-
-    def _record(self, job: Call, outcome: Part | Cause, now: float) -> None:
-        """Count and trace a job that ends."""
-        part: Part | None
-        told: Cause | int
-        if isinstance(outcome, Part):
-            part, told, failed = outcome, outcome.status, outcome.error is not None
-            size = 0 if outcome.news is None else outcome.news.state_size
-        else:
-            part, told, failed, size = None, outcome, True, 0
-        record = JobRecord(
-            time.time(),
-            job.submitted_at,
-            job.sent_at,
-            now,
-            job.by_default,
-            job.via,
-            told,
-            failed,
-            job.id,
-            job.headers,
-            job.trace_id or "",
-            job.sequence_id or "",
-            job.worker_id,
-            size,
-            job.opens,
-        )
-        self.metrics.ended(record)
-        if job.on_end is not None:
-            job.on_end(record, part)
 
     def _tell_closed(self, effect: CloseSequence, now: float) -> None:
         self.metrics.sequences_closed[effect.reason].inc()

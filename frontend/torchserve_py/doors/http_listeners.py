@@ -144,7 +144,7 @@ def _once(route: Route) -> Route:
 
     def answer(request: Request, values: PathValues) -> Reply | None:
         request.keep_alive = False
-        return route.handler(request, values)
+        return route.handler_of(values)(request, values)
 
     return replace(route, handler=answer)
 

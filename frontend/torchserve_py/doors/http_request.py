@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from torchserve_py.doors.client_call import TORCHSERVE_DIALECT, HttpCall, failure_answer
 from torchserve_py.doors.credentials import NO_CREDENTIAL, key_of
+from torchserve_py.doors.ended_requests import EndedRequests
 from torchserve_py.doors.failures import (
     EXPECTED_ERRORS,
     DoorError,
@@ -24,12 +26,12 @@ from torchserve_py.doors.failures import (
 )
 from torchserve_py.doors.requests import decompressed
 from torchserve_py.doors.responses import ALREADY_SENT, Answer, allows_other_origins
-from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, AfterBody, DoorContext, Match, Reply, Route, Router
+from torchserve_py.doors.routing import ANY_PATH, AfterBody, DoorContext, Match, Reply, Route, Router
 from torchserve_py.doors.token_authorization import Guard
 from torchserve_py.logs import access_log
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.transport.http1.http_connection import HttpConnection
-from torchserve_py.transport.http1.parser import Head, Headers
+from torchserve_py.transport.http1.parser import Headers
 from torchserve_py.transport.http1.request import OVER, STREAMING, WAITING, Request
 from torchserve_py.transport.refusal_counts import Refusal
 from ts.protocol.messages import STATUS_CANCELLED
@@ -38,16 +40,12 @@ from ts.protocol.request_names import REQUEST_NAME, trace_of, usable_name
 logger = logging.getLogger(__name__)
 
 _PREFLIGHT_HEADER: Final = "Access-Control-Request-Method"
-#: All methods that no route has are counted under one name, as clients may make them up.
-_OTHER: Final = "other"
 #: The status of an accepted WebSocket, whose client may leave at any time.
 _SWITCHING_PROTOCOLS: Final = 101
-_PROTOCOLS: Final = {(1, 1): "HTTP/1.1", (1, 0): "HTTP/1.0"}
 _ID_KEY: Final = REQUEST_NAME.encode()
 _ENCODING: Final = b"content-encoding"
 #: What a body has no longer once its encoding is undone.
 _OF_ENCODED: Final = frozenset((_ENCODING, b"content-length"))
-_NO_IDS: Final[Mapping[str, str | None]] = {}
 
 
 class Application:
@@ -61,12 +59,12 @@ class Application:
         self.preflight = allows_other_origins(context.settings)
         self.is_logged = context.settings.access_log
         self.max_body = context.settings.max_request_size
-        self.requests = context.metrics.http_requests
+        self.ended = EndedRequests(context.metrics, is_logged=self.is_logged)
         self.refusals = context.refusals
 
-    def call(self, head: Head, connection: HttpConnection) -> HttpRequest:
-        """Return the request with this head."""
-        return HttpRequest(head, connection, self)
+    def request(self, connection: HttpConnection) -> HttpRequest:
+        """Return an empty record for a request of a connection."""
+        return HttpRequest(connection, self)
 
     def is_preflight(self, request: Request) -> bool:
         """Whether a browser asks, before it sends a request, whether its page may."""
@@ -74,7 +72,7 @@ class Application:
             return False
         return any(
             route.path != ANY_PATH and (route.applies is None or route.applies(request, values))
-            for route, values in self.find(request.target.partition("?")[0])
+            for route, values, _ in self.find(request.path)
         )
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
@@ -92,37 +90,49 @@ class HttpRequest(Request):
     `Request.stage` says how far its answer has got. Until that is over, the call waits for one thing at a time: its
     turn on the connection, its body (`_after_body`), its job (`_exchange`), or a coroutine (`_task`) that answers
     without a job, or sends the job's stream.
+
+    Attributes:
+        matched: The route whose handler is called now, or has replied.
+        at: When it was over, in seconds since 1970.
+        seconds: From its head to that.
+        is_whole: Whether its answer was sent as a whole then.
+        ids: What lines in JSON name of it, see `named`.
     """
 
     __slots__ = (
-        *("_after_body", "_allowed", "_application", "_declined", "_call", "_matches", "_read_body", "_route"),
-        "_task",
+        *("_after_body", "_application", "_asked", "_call", "_matches", "_read_body", "_task"),
+        *("at", "ids", "is_whole", "matched", "seconds"),
     )
 
-    def __init__(self, head: Head, connection: HttpConnection, application: Application) -> None:
-        super().__init__(head, connection)
+    at: float
+    seconds: float
+    is_whole: bool
+    ids: Mapping[str, str | None]
+
+    #: The routes of the path that were not asked yet.
+    _matches: Iterator[Match]
+
+    def __init__(self, connection: HttpConnection, application: Application) -> None:
+        Request.__init__(self, connection)
         self._application = application
-        #: The routes of the path that were not asked yet.
-        self._matches: Iterator[Match] = iter(())
-        #: The route whose handler is called now, or has replied.
-        self._route: Route | None = None
-        #: The route whose dialect words the refusal if no route replies, and the methods of routes that lack this one.
-        self._declined: Route | None = None
-        self._allowed: tuple[str, ...] = ()
+        self.matched: Route | None = None
+        #: The routes that have passed the request on, or have only other methods.
+        self._asked: tuple[Route, ...] = ()
         #: The reply that waits for the body; the body, once a handler that had it has passed the request on.
         self._after_body: AfterBody | None = None
         self._read_body: bytes | None = None
-        #: The job, if the request has become one.
+        #: The job, if the request has become one. At the end this and what waits for the body are dropped: cycles would
+        #: wait for the garbage collector.
         self._call: HttpCall | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
     def route(self) -> str:
-        return "" if self._route is None else self._route.path
+        return "" if self.matched is None else self.matched.path
 
     def begin(self) -> None:
         application = self._application
-        self._matches = iter(application.find(self.target.partition("?")[0]))
+        self._matches = iter(application.find(self.path))
         try:
             if application.preflight and application.is_preflight(self):
                 reply: Reply = Answer(200)
@@ -145,10 +155,10 @@ class HttpRequest(Request):
         Raises DoorError: no further route replies: 405 if routes of the path have only other methods, else 404.
         """
         tokens = self._application.tokens
-        for route, values in self._matches:
-            if route.path == ANY_PATH and self._allowed:
+        for route, values, handler in self._matches:
+            if self._asked and route.path == ANY_PATH and self._lacking():
                 break
-            self._route = route
+            self.matched = route
             if route.applies is not None and not route.applies(self, values):
                 continue
             if tokens is not None:
@@ -156,42 +166,47 @@ class HttpRequest(Request):
                 if route.token is not None:
                     self.credential = tokens.admit(route.token, key_of(self), values.get("model_name"))
             if self.method in route.methods:
-                reply = route.handler(self, values)
+                reply = handler(self, values)
                 if reply is not None:
                     return reply
-                self._declined = self._declined or route
             elif route.applies is not None:
                 raise method_not_allowed(", ".join(route.methods))
-            else:
-                if not self._allowed:
-                    self._declined = route
-                self._allowed += route.methods
-        self._route = self._declined
-        raise method_not_allowed(", ".join(dict.fromkeys(self._allowed))) if self._allowed else not_found()
+            self._asked += (route,)
+        lacking = self._lacking()
+        self.matched = next(iter(lacking or self._asked), None)  # its dialect words the refusal
+        if not lacking:
+            raise not_found()
+        raise method_not_allowed(", ".join(dict.fromkeys(chain.from_iterable(route.methods for route in lacking))))
+
+    def _lacking(self) -> list[Route]:
+        """Return those of the asked routes that have only other methods."""
+        return [route for route in self._asked if self.method not in route.methods]
 
     def follow(self, reply: Reply | None) -> None:
         """Answer with a reply, or with what it comes to; None passes the request on to further routes."""
         try:
-            while reply is None or callable(reply):
+            while not isinstance(reply, Answer):
+                if isinstance(reply, HttpCall):
+                    self._call = reply
+                    reply.answer(self)
+                    return
                 if reply is None:
                     reply = self._reply()
-                    continue
-                max_body = self._application.max_body
-                body = self.body_at_hand(max_body) if self._read_body is None else self._read_body
-                if body is None:
-                    self._after_body = reply
-                    self.when_read(max_body, self._has_body)
+                elif callable(reply):
+                    max_body = self._application.max_body
+                    body = self.body_at_hand(max_body) if self._read_body is None else self._read_body
+                    if body is None:
+                        self._after_body = reply
+                        self.when_read(max_body, self._has_body)
+                        return
+                    reply = self._with_body(reply, body)
+                elif reply is ALREADY_SENT:
+                    self._end()
                     return
-                reply = self._with_body(reply, body)
-            if isinstance(reply, Answer):
-                self._send(reply)
-            elif isinstance(reply, HttpCall):
-                self._call = reply
-                reply.answer(self)
-            elif reply is ALREADY_SENT:
-                self._end()
-            else:
-                self._run(reply)
+                else:
+                    self._run(reply)
+                    return
+            self._send(reply)
         except Exception as error:
             self.raised(error)
 
@@ -208,7 +223,7 @@ class HttpRequest(Request):
             self.follow(reply)
 
     def _with_body(self, after_body: AfterBody, body: bytes) -> Reply | None:
-        if _ENCODING in self.headers.raw and (self._route is None or not self._route.passes_encoding_on):
+        if _ENCODING in self.headers.raw and (self.matched is None or not self.matched.passes_encoding_on):
             return self._decoded(after_body, body)
         reply = after_body(body)
         if reply is None:
@@ -279,14 +294,14 @@ class HttpRequest(Request):
 
     def _refused(self, error: Exception) -> Coroutine[Any, Any, Reply] | None:
         """Return what answers a refused request in its route's own way, if there is such a way."""
-        route = self._route or next((route for route, _ in self._matches), None)
+        route = self.matched or next((match.route for match in self._matches), None)
         if route is None or route.refuse is None:
             return None
         return route.refuse(self, route.dialect.refusal(error))
 
     def _failure(self, error: Exception) -> Answer:
         """Return the answer to an exception, in the dialect of the job, else of the route."""
-        call, dialect = self._call, TORCHSERVE_DIALECT if self._route is None else self._route.dialect
+        call, dialect = self._call, TORCHSERVE_DIALECT if self.matched is None else self.matched.dialect
         if call is not None:
             dialect = call.dialect
         failure = dialect.refusal(error)
@@ -297,31 +312,20 @@ class HttpRequest(Request):
         if self.stage is not OVER:
             call = self._call
             self._application.responses.send(self, answer, "" if call is None else call.id)
-        self._end()
+        self._end(is_whole=True)
 
-    def _end(self) -> None:
+    def _end(self, *, is_whole: bool = False) -> None:
         """Finish the request, whose answer was sent or broken off, and cancel a job that is not needed any more."""
-        if (call := self._call) is not None and not call.ended:
+        call = self._call
+        if call is not None and not call.ended:
             # In a later turn: the dispatcher may be calling this.
             asyncio.get_running_loop().call_soon(call.cancel)
-        self._record(self.status)
+        if self.stage is not OVER:
+            self._application.ended.note(self, self.status, is_whole=is_whole)
         self.finish()
 
-    def _record(self, status: int) -> None:
-        """Count the request, and note it in the access log, unless that was done."""
-        if self.stage is OVER:
-            return
-        route = self._route
-        path = "" if route is None else route.path
-        method = self.method if self.method in ANY_METHOD else _OTHER
-        self._application.requests[method, path, status] += 1
-        if self._application.is_logged and (route is None or not route.is_quiet or 400 <= status < 500):
-            connection, ids = self.connection, _NO_IDS if access_log.log.is_text_only else self._ids()
-            protocol, took = _PROTOCOLS[self.version], connection.loop.time() - self.arrived
-            access_log.log.note((connection.peer, self.method, self.target, protocol, status, took, ids, path))
-
-    def _ids(self) -> Mapping[str, str | None]:
-        """Return what the answer or the request has said, then what the job knows."""
+    def named(self) -> Mapping[str, str | None]:
+        """Return what lines in JSON name: what the answer or the request has said, then what the job knows."""
         raw, call = self.headers.raw, self._call
         return {
             "request_id": self.id or usable_name(raw.get(_ID_KEY)),
@@ -331,16 +335,12 @@ class HttpRequest(Request):
         }
 
     def finish(self) -> None:
-        super().finish()
-        self._forget()
+        self._call = self._after_body = self._read_body = None
+        Request.finish(self)
 
     def lose(self) -> None:
         super().lose()
-        self._forget()
-
-    def _forget(self) -> None:
-        """Drop what refers to this: cycles would wait for the garbage collector."""
-        self._call = self._after_body = None
+        self._call = self._after_body = self._read_body = None
 
     def left(self) -> None:
         """Give up: the client has disconnected."""
@@ -351,4 +351,5 @@ class HttpRequest(Request):
         task, self._task = self._task, None  # a cancelled task refers to this
         if task is not None:
             task.cancel()
-        self._record(self.status if self.status == _SWITCHING_PROTOCOLS else STATUS_CANCELLED)
+        status = self.status if self.status == _SWITCHING_PROTOCOLS else STATUS_CANCELLED
+        self._application.ended.note(self, status, is_whole=False)

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from torchserve_py.doors.client_call import HttpCall, TorchServeDialect
 from torchserve_py.doors.openapi import BINARY, Operation, document
-from torchserve_py.doors.requests import content_type_of, priority_of, seconds_left
+from torchserve_py.doors.requests import content_type_of, priority_of
 from torchserve_py.doors.responses import json_answer
-from torchserve_py.doors.routing import Door, DoorContext, PathValues, PredictPath, Reply, Route
+from torchserve_py.doors.routing import Door, DoorContext, Handler, PathValues, PredictPath, Prepared, Reply, Route
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.jobs.call import SequenceRequest
 from torchserve_py.serving.serving import Serving
@@ -58,7 +58,7 @@ class InferenceDoor(Door):
 
     def routes(self) -> Iterator[Route]:
         for path, explain, operation in (("/predictions", "False", PREDICT), ("/explanations", "True", EXPLAIN)):
-            handler = partial(self._infer, explain)
+            handler = Prepared(partial(self._prepared, explain))
             yield Route(f"{path}/{{model_name}}", handler, operations=(operation,), passes_encoding_on=True)
             of_version = operation.of_version("the default version", "a version")
             one = f"{path}/{{model_name}}/{{model_version}}"
@@ -67,9 +67,10 @@ class InferenceDoor(Door):
         yield Route("/{model_name}/predict", self._predict, passes_encoding_on=True)
         yield Route("/{model_name}/{model_version}/predict", self._predict, passes_encoding_on=True)
 
-    def _infer(self, explain: str, request: Request, values: PathValues) -> Reply:
+    def _prepared(self, explain: str, values: PathValues) -> Handler:
+        name, version = values["model_name"], values.get("model_version")
         headers = (("url_path", values.get("rest", "")), ("explain", explain))
-        return self.infer(request, values["model_name"], values.get("model_version"), headers)
+        return lambda request, _: self.infer(request, name, version, headers)
 
     def _predict(self, request: Request, values: PathValues) -> Reply:
         """Run a request of an oldest path, whose query becomes values of the row."""
@@ -98,33 +99,27 @@ class InferenceDoor(Door):
         model = self.serving.get(name, version)
         if request.method == "OPTIONS":
             return json_answer(predict_document(self.context.predict_paths, name))
-        sequence, dialect = None, self._dialect
+        headers = request.raw_headers + server_headers
+        context, content_type = self.context, content_type_of(request)
+        call = HttpCall(request, context.responses, self._dialect, model, version, headers, None, content_type)
+        call.priority = priority_of(request)
         if session is not None:
-            sequence, dialect = session
+            call.sequence, call.dialect = session
+            call.headers = headers + session.sequence.headers
         elif model.is_stateful:
-            sequence = self._sequences.of(request.headers)
+            call.sequence = sequence = self._sequences.of(request.headers)
+            call.headers = headers + sequence.headers
             if sequence.is_made_up:
                 self._note_unnamed(model.name)
-        content_type = content_type_of(request)
-        priority = priority_of(request)
+        if parameters:
+            call.content_type = None
+            row = [(key, None, value) for key, value in parameters]
 
-        def submit(body: bytes) -> HttpCall:
-            row: Any = body
-            if parameters:
-                row = [*((key, None, value) for key, value in parameters), (None, content_type, body)]
-            headers = request.raw_headers + server_headers
-            call = HttpCall(
-                headers if sequence is None else headers + sequence.headers,
-                row,
-                None if parameters else content_type,
-                sequence=sequence,
-                by_default=version is None,
-                priority=priority,
-                answer_in=seconds_left(request),
-            )
-            return self.context.submit(request, call, dialect, model, version)
+            def submit(body: bytes) -> HttpCall:
+                return context.submit(call, [*row, (None, content_type, body)])
 
-        return submit if body is None else submit(body)
+            return submit if body is None else submit(body)
+        return partial(context.submit, call) if body is None else context.submit(call, body)
 
     def _note_unnamed(self, model: str) -> None:
         """Log once for each model that a request named no sequence: the next one finds nothing of it."""

@@ -5,7 +5,6 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from torchserve_py.bounded_json import MAX_PARSED, UnreadableJson, read_member
-from torchserve_py.doors.client_call import HttpCall
 from torchserve_py.doors.failures import DoorError, bad_request, unsupported_encoding
 from torchserve_py.transport import decompression
 from torchserve_py.transport.http1.errors import BodyTooLarge
@@ -60,8 +59,11 @@ def content_type_of(request: Request) -> str:
 
     Raises DoorError: the header has characters outside of ASCII.
     """
-    content_type = request.headers.raw.get(b"content-type", b"").decode("utf-8", "surrogateescape")
-    if content_type and not content_type.isascii():
+    sent = request.headers.raw.get(b"content-type")
+    if sent is None:
+        return ""
+    content_type = sent.decode("utf-8", "surrogateescape")
+    if not sent.isascii():
         raise bad_request(f"Header Content-Type: {content_type!a} holds characters outside of ASCII.")
     return content_type
 
@@ -116,24 +118,6 @@ def seconds_left(request: Request) -> float | None:
             waited = request.connection.loop.time() - request.arrived
             return max(0.0, int(digits) / 1e3 - waited) if int(digits) else None
     return None
-
-
-def call_of(
-    request: Request, body: bytes, headers: tuple[tuple[str, str], ...] = (), protocol: str | None = None
-) -> HttpCall:
-    """Return a request as a call of the default version of a model; ``headers`` are told the model's code as well.
-
-    Raises DoorError: the header for the priority or for the time limit is invalid.
-    """
-    return HttpCall(
-        request.raw_headers + headers,
-        body,
-        request.headers.get("Content-Type"),
-        protocol,
-        by_default=True,
-        priority=priority_of(request),
-        answer_in=seconds_left(request),
-    )
 
 
 def model_in(body: bytes) -> str | None:

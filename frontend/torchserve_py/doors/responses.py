@@ -73,7 +73,7 @@ def json_answer(value: Any, status: int = 200) -> Answer:
 
 
 class Responses:
-    """Writes answers and counts them."""
+    """Writes answers, and counts those that are no whole answer to a request."""
 
     def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
         self._answered = metrics.answered
@@ -86,11 +86,12 @@ class Responses:
     def send(self, request: Request, answer: Answer, request_id: str = "") -> None:
         """Write a whole answer, but for headers that only the server may set. The transport handles a slow reader.
 
+        It is counted with its request.
+
         Raises BadResponse: the status or a header is not one that HTTP allows; nothing was written.
         """
         status, body, headers, reason = answer
-        request.respond(status, self._lines(headers, _name(request, request_id)), body, reason=reason)
-        self._answered(time.time(), status)
+        request.respond(status, self._lines(request, headers, request_id), body, reason)
 
     def start_stream(self, request: Request, head: Answer, request_id: str = "") -> None:
         """Begin an answer that is sent in pieces; see `Request.send`.
@@ -101,7 +102,7 @@ class Responses:
         headers = tuple(headers)
         if not any(name.lower() == _BUFFERING for name, _ in headers):
             headers += _NOT_BUFFERED
-        request.start_stream(status, self._lines(headers, _name(request, request_id)), reason=reason)
+        request.start_stream(status, self._lines(request, headers, request_id), reason=reason)
         self._answered(time.time(), status)
 
     def whole_failure(self, failure: Failure) -> bytes:
@@ -109,10 +110,16 @@ class Responses:
         body, headers = failure_body(failure)
         framing = f"content-length: {len(body)}\r\n"
         self._answered(time.time(), failure.status)
-        lines = self._lines((*failure.headers, *headers), str(uuid.uuid4()))
+        lines = self._named_lines((*failure.headers, *headers), str(uuid.uuid4()))
         return response_head(failure.status, "", False, framing, lines) + body
 
-    def _lines(self, headers: Headers, request_id: str) -> str:
+    def _lines(self, request: Request, headers: Headers, request_id: str) -> str:
+        """Note the id that the client is told: its own, else that of the request's job, else a new one."""
+        sent = request.headers.raw.get(_ID_KEY)
+        request.id = name = (sent and usable_name(sent)) or request_id or str(uuid.uuid4())
+        return self._named_lines(headers, name)
+
+    def _named_lines(self, headers: Headers, request_id: str) -> str:
         lines = f"{self._standard}{request_id}\r\n"
         if self._is_confining:
             headers = tuple(headers)
@@ -122,13 +129,6 @@ class Responses:
             if not _is_standard(name):
                 lines += header_line(name, value)
         return lines
-
-
-def _name(request: Request, request_id: str) -> str:
-    """Note and return the id that the client is told: its own, else that of the request's job, else a new one."""
-    sent = request.headers.raw.get(_ID_KEY)
-    request.id = (sent and usable_name(sent)) or request_id or str(uuid.uuid4())
-    return request.id
 
 
 @functools.lru_cache(maxsize=256)

@@ -20,7 +20,7 @@ from torchserve_py.doors.credentials import Credential
 from torchserve_py.doors.failures import Failure
 from torchserve_py.doors.openapi import Operation
 from torchserve_py.doors.path_templates import PathTemplate, read_template
-from torchserve_py.doors.requests import split_path
+from torchserve_py.doors.requests import priority_of, seconds_left, split_path
 from torchserve_py.doors.responses import AlreadySent, Answer, Responses
 from torchserve_py.doors.token_authorization import Authorization, TokenType
 from torchserve_py.jobs.job_observer import Account
@@ -57,6 +57,13 @@ Handler: TypeAlias = "Callable[[Request, PathValues], Reply | None]"
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """Makes the handler of one path, which has what is the same for each request of the path."""
+
+    handler_of: Callable[[PathValues], Handler]
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """One row of a door's table.
 
@@ -79,7 +86,7 @@ class Route:
     """
 
     path: str
-    handler: Handler
+    handler: Handler | Prepared
     methods: tuple[str, ...] = ANY_METHOD
     token: TokenType | None = TokenType.inference
     dialect: HttpDialect = TORCHSERVE_DIALECT
@@ -89,6 +96,10 @@ class Route:
     is_quiet: bool = False
     is_probe: bool = False
     passes_encoding_on: bool = False
+
+    def handler_of(self, values: PathValues) -> Handler:
+        """Return the handler of a path that names these values."""
+        return self.handler.handler_of(values) if isinstance(self.handler, Prepared) else self.handler
 
 
 T = TypeVar("T")
@@ -166,30 +177,34 @@ class DoorContext:
             self._shared[make] = make(self)
         return cast(T, self._shared[make])
 
-    def submit(
+    def call_of(
         self,
         request: Request,
-        call: HttpCall,
         dialect: HttpDialect,
         model: ServedModel,
-        version: str | None = None,
-        *,
-        events: bool = False,
+        headers: tuple[tuple[str, str], ...] = (),
+        protocol: str | None = None,
     ) -> HttpCall:
-        """Submit the call of a model that a request is; return the call.
+        """Return a request as a call of the default version of a model; ``headers`` are told the model's code as well.
 
-        Args:
-            version: The version that the client named.
-            events: Whether whatever answers the request is a stream of server-sent events.
-
-        Raises DoorError: the request's key is not for this model.
+        Raises DoorError: the header for the priority is invalid.
         """
+        sent, content_type = request.raw_headers, request.headers.get("Content-Type")
+        call = HttpCall(request, self.responses, dialect, model, None, sent + headers, b"", content_type, protocol)
+        call.priority = priority_of(request)
+        return call
+
+    def submit(self, call: HttpCall, body: Any) -> HttpCall:
+        """Submit the call of a model that a request is, with the request's body; return the call.
+
+        Raises DoorError: the request's key is not for the model, or its time limit is invalid.
+        """
+        model = call.model
+        assert model is not None, "workflows have their own calls"
+        call.body = body
         if self.tokens is not None:
-            call.account = self.account(request, model.name)
-        call.client = request.connection.client
-        call.request_line = request.method, request.target, request.route
-        comments = self.settings.event_comment_interval if events else 0
-        call.received(request, self.responses, dialect, model, model.name, version, comments)
+            call.account = self.account(call.request, model.name)
+        call.answer_in = seconds_left(call.request)
         self.serving.submit(model, call)
         return call
 
@@ -241,8 +256,12 @@ class Door(ABC):
         """Return the door's table."""
 
 
-#: A route, and what a path names in it.
-Match = tuple[Route, PathValues]
+class Match(NamedTuple):
+    """A route of a path, what the path names in it, and the handler of its requests."""
+
+    route: Route
+    values: PathValues
+    handler: Handler
 
 
 class Router:
@@ -262,4 +281,4 @@ class Router:
         text = "/".join(("", first, *rest))
         candidates = chain(self._by_first.get(first, ()), self._by_first.get(None, ()))
         found = ((route, template.match(text)) for template, route in candidates)
-        return tuple((route, values) for route, values in found if values is not None)
+        return tuple(Match(route, values, route.handler_of(values)) for route, values in found if values is not None)

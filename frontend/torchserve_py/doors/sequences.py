@@ -7,6 +7,7 @@ library changed their case.
 import re
 import uuid
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.doors.failures import DoorError, Failure, bad_request
@@ -20,6 +21,8 @@ _MARKERS: Final = {"true": True, "1": True, "false": False, "0": False, "": Fals
 #: Characters of the id of a sequence or of a request; the server keeps ids as long as the sequence is open.
 MAX_ID_LENGTH: Final = 1000
 MAX_TOKEN_LENGTH: Final = 200
+#: Of how many sequences it is kept what a step says that has nothing but their id.
+_KEPT_IDS: Final = 1024
 #: The beginning of the ids of live sessions' sequences.
 LIVE_ID_PREFIX: Final = "live-"
 #: The greatest number of a step: numbers have 64 bits, one of them for the sign.
@@ -57,6 +60,10 @@ class SequenceHeaders:
         self._start: str = settings.ts_header_key_sequence_start
         self.end_name: str = settings.ts_header_key_sequence_end
         self._asks_for_new = NEW_SESSION if self.id_name.lower() == SESSION_ID.lower() else ""
+        self._id_key = self.id_name.lower().encode()
+        #: For what a new id is made up each time; all others say the same in each step of a sequence.
+        self._made_up = frozenset((b"", self._asks_for_new.encode()))
+        self._of_id = lru_cache(maxsize=_KEPT_IDS)(self._read_id)
         #: What says more than the id, as the parser has it.
         self._says_more = frozenset(
             name.lower().encode() for name in (self._start, self.end_name, REQUEST_ID, STEP_NUMBER, SEQUENCE_TOKEN)
@@ -65,10 +72,15 @@ class SequenceHeaders:
     def of(self, sent: Mapping[str, str]) -> SequenceRequest:
         """Return the sequence that the headers of a request, or the metadata of a gRPC call, name, as `of_values`."""
         if isinstance(sent, Headers) and self._says_more.isdisjoint(sent.raw):
-            return self.of_values(sent.get(self.id_name, ""), None, None)
+            named = sent.raw.get(self._id_key, b"")
+            return self._read_id(named) if named in self._made_up else self._of_id(named)
         return self.of_values(
             sent.get(self.id_name, ""), sent.get(self._start), sent.get(self.end_name), claim_of(sent)
         )
+
+    def _read_id(self, sent: bytes) -> SequenceRequest:
+        """Return the sequence of a request that says nothing but its id."""
+        return self.of_values(sent.decode("utf-8", "surrogateescape"), None, None)
 
     def of_values(self, sequence_id: str, start: Marker, end: Marker, claim: StepClaim = NO_CLAIM) -> SequenceRequest:
         """Return the sequence of a request with these values of the three headers, and what says which step it is.

@@ -90,7 +90,6 @@ class Call(Job):
         answer_in: After how many seconds its client gives up, if it has said so: after that, running it is pointless.
         via: How it has come, for the counts of outcomes.
         account: The account of the client's key, if it has one.
-        request_line: Method, target and route of a request that has come over HTTP.
         only_ask: Whether it must not run, but asks for the kept answer to an earlier one with its request id. Only for
             a model whose sequences are stored.
         inputs: The further inputs, if it takes several.
@@ -102,9 +101,11 @@ class Call(Job):
         heard_at: When it was sent or last answered, by the time in which this process runs; None while it may last as
             long as its client likes, because it takes several inputs.
         refusal: The answer to a call that no worker can be sent.
+        owner: Is told what the reader does.
         held_since: Since when another server holds its sequence (the scheduler's time).
         part_at: When the last part of its stream came (the scheduler's time).
         overdue: Whether the worker said nothing about it for too long, and was told to drop it.
+        at, ended_at, told, succeeded, state_size: What `metrics.model_metrics.EndedJob` says, once it has ended.
     """
 
     __slots__ = (
@@ -119,11 +120,18 @@ class Call(Job):
             "only_ask",
             "protocol",
         ),
-        *("request_line", "sequence", "via"),
-        *("_buffer", "_copy_to", "_failure", "_is_awaited", "_owner", "_waiter", "_worker_end"),
+        *("owner", "sequence", "via"),
+        *("_buffer", "_copy_to", "_failure", "_is_awaited", "_waiter", "_worker_end"),
         *("buffered_bytes", "ended", "exceeded", "inputs", "other_version", "trace_id"),
         *("heard_at", "held_since", "on_end", "on_part", "overdue", "part_at", "refusal"),
+        *("at", "ended_at", "state_size", "succeeded", "told"),
     )
+
+    at: float
+    ended_at: float
+    told: Cause | int
+    succeeded: bool
+    state_size: int
 
     def __init__(
         self,
@@ -159,7 +167,6 @@ class Call(Job):
         self.via = via
         self.client = client
         self.account = account
-        self.request_line: tuple[str, str, str] | None = None
         self.only_ask = only_ask
         self.on_end: OnEnd | None = None
         self.on_part: OnPart | None = None
@@ -174,13 +181,18 @@ class Call(Job):
         self.other_version: str | None = None
         self.inputs: Inputs | None = None
         self.buffered_bytes = 0
-        self._owner: CallOwner = _NOBODY
+        self.owner: CallOwner = _NOBODY
         self._buffer: deque[Part] | None = None
         self._failure: Cause | None = None
         self._is_awaited = False
         self._worker_end: asyncio.Future[str] | None = None
         self._waiter: asyncio.Future[Part] | None = None
         self._copy_to: Callable[[Part | Cause | None], None] | None = None
+
+    @property
+    def request_line(self) -> tuple[str, str, str] | None:
+        """Method, target and route of a request that has come over HTTP."""
+        return None
 
     def header(self, name: str) -> str | None:
         """Return a header of the request, whose name is given in lower case; of several the last one counts."""
@@ -207,10 +219,6 @@ class Call(Job):
         )
 
     # What the dispatcher and the worker's connection do.
-
-    def belongs_to(self, owner: CallOwner) -> None:
-        """Tell this one, from now on, what the reader does."""
-        self._owner = owner
 
     @property
     def is_part_of_another(self) -> bool:
@@ -351,13 +359,13 @@ class Call(Job):
             arrived.append(self._buffer.popleft())
             size += len(arrived[-1].body)
         self.buffered_bytes -= size
-        self._owner.was_read(self)
+        self.owner.was_read(self)
         return arrived
 
     def _take(self, buffer: deque[Part]) -> Part:
         part = buffer.popleft()
         self.buffered_bytes -= len(part.body)
-        self._owner.was_read(self)
+        self.owner.was_read(self)
         return part
 
     async def send_input(self, body: bytes, *, more: bool) -> None:
@@ -375,4 +383,4 @@ class Call(Job):
         if not self.ended:
             if self._copy_to is not None:
                 self._copy_to(None)
-            self._owner.gave_up(self)
+            self.owner.gave_up(self)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.parts import Exceeded, Part
-from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.metrics.model_metrics import EndedJob
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
 
-#: Gets the record of a job that has its outcome, and the last part of its answer, or None if it has no answer.
-OnEnd: TypeAlias = Callable[[JobRecord, Part | None], None]
+#: Gets a job that has its outcome, and the last part of its answer, or None if it has no answer.
+OnEnd: TypeAlias = Callable[[EndedJob, Part | None], None]
 #: Gets a part of a job's answer that others will follow.
 OnPart: TypeAlias = Callable[[Part], None]
 

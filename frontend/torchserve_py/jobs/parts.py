@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
 from torchserve_py.scheduling.effects import Cause
@@ -111,6 +113,26 @@ class Part(NamedTuple):
 _new: Final = tuple.__new__
 _FIELDS: Final = len(Part._fields)
 _NEWS: Final = Part._fields.index("news")
+#: The types that the fields may have.
+_TYPES: Final[Mapping[str, Sequence[type]]] = {
+    "job_id": (str,),
+    "more": (bool,),
+    "status": (int,),
+    "reason": (str,),
+    "headers": (list,),
+    "body": (bytes, bytearray),
+    "error": (NoneType, str),
+    "news": (NoneType, list),
+}
+#: Those of all rows that are well formed: one look tells more than one at each field.
+_SHAPES: Final = frozenset(product(*_TYPES.values()))
+_WRONG: Final = {
+    "more": "whether parts follow is told as {value!r}",
+    "headers": "its headers are not a list of pairs",
+    "body": "the body is of type {type}; it must be bytes",
+    "error": "its error is not text, or parts are to follow it",
+    "news": "what it tells of sequences is not a list of the fields of `SequenceNews`, such as a cause, ids, a token",
+}
 _NEWS_TYPES: Final = [str, list, str, str, int, str, int]
 _UNKNOWN: Final = SequenceNews(Cause.outcome_unknown.value)
 #: With this status a worker accepts a WebSocket; what is sent over it follows in further parts.
@@ -137,35 +159,40 @@ def part_of(row: Any) -> Part:
 
 def _problem(row: list[Any]) -> str | None:
     """Why the row is malformed, None if it is not."""
-    if len(row) != _FIELDS:
-        return f"its row has {len(row)} fields instead of {_FIELDS}"
-    _, more, status, reason, headers, body, error, news = row
-    if type(more) is not bool:
-        return f"whether parts follow is told as {more!r}"
-    if type(body) not in (bytes, bytearray):
-        return f"the body is of type {type(body).__name__}; it must be bytes"
-    if error is not None and (type(error) is not str or more):
-        return "its error is not text, or parts are to follow it"
-    if type(headers) is not list:
-        return "its headers are not a list of pairs"
-    if headers:
-        for pair in headers:
-            if type(pair) is not list or len(pair) != 2:
-                return "its headers are not a list of pairs"
+    if tuple(map(type, row)) not in _SHAPES:
+        return _problem_of_shape(row)
+    _, more, status, reason, headers, _, error, news = row
+    if more and error is not None:
+        return _WRONG["error"]
+    for pair in headers:
+        if type(pair) is not list or len(pair) != 2:
+            return _WRONG["headers"]
     if news is not None and not _is_news(news):
-        return "what it tells of sequences is not a list of the fields of `SequenceNews`, such as a cause, ids, a token"
+        return _WRONG["news"]
     problem = None
-    if type(status) is not int or not (200 <= status <= 599 or (status == _SWITCHING_PROTOCOLS and more)):
+    if not (200 <= status <= 599 or (status == _SWITCHING_PROTOCOLS and more)):
         problem = status_problem(status)
-    if problem is None and reason != "":
+    if reason and problem is None:
         problem = reason_problem(reason)
-    if problem is None and headers:
+    if headers and problem is None:
         problem = headers_problem(headers)
     return None if problem is None else f"the handler set {problem}"
 
 
-def _is_news(news: Any) -> bool:
-    return type(news) is list and [*map(type, news)] == _NEWS_TYPES and {*map(type, news[1])} <= {str}
+def _problem_of_shape(row: list[Any]) -> str:
+    """Say which field of a row is of a wrong type, or that their number is wrong."""
+    if len(row) != _FIELDS:
+        return f"its row has {len(row)} fields instead of {_FIELDS}"
+    name, value = next((each, row[i]) for i, (each, types) in enumerate(_TYPES.items()) if type(row[i]) not in types)
+    if name == "status":
+        return f"the handler set {status_problem(value)}"
+    if name == "reason":
+        return f"the handler set {reason_problem(value)}"
+    return _WRONG[name].format(value=value, type=type(value).__name__)
+
+
+def _is_news(news: list[Any]) -> bool:
+    return [*map(type, news)] == _NEWS_TYPES and {*map(type, news[1])} <= {str}
 
 
 class JobFailed(Exception):

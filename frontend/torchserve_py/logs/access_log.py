@@ -64,7 +64,8 @@ def flush() -> None:
 
 def _text_of(entry: Entry, start: str, second: int) -> str:
     peer, method, target, protocol, status, seconds, _, _ = entry
-    target = without_secrets(target)
+    if "?" in target:
+        target = without_secrets(target)
     if not (target.isascii() and target.isprintable()):
         target = fit(target.encode("ascii", "backslashreplace").decode("ascii"))
     return f'{start}/{_client(peer)} "{method} {target} {protocol}" {status} {round(seconds * 1000)}'

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ TEXT_ONLY: Final[set[str]] = set()
 
 #: So many entries are logged together.
 _MOST_WAITING: Final = 256
+#: The moment of an entry.
+_moment_of: Final = itemgetter(0)
 #: Stands for the head of a line; no text has this character.
 _HEAD: Final = "\0"
 
@@ -104,6 +107,8 @@ class LineLog(Generic[T]):
         self._text_of = text_of
         self._more_of = more_of
         self._waiting: list[tuple[float, T]] = []
+        #: What notes further entries once the present ones are to be logged.
+        self._sources: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -127,8 +132,19 @@ class LineLog(Generic[T]):
         elif self._timer is None:
             self._flush_soon()
 
+    def awaits(self, source: Callable[[], None]) -> None:
+        """Soon log what ``source`` notes, which is called once before that; it must not raise anything."""
+        self._sources.append(source)
+        if self._timer is None:
+            self._flush_soon()
+
     def flush(self) -> None:
         """Log the stored entries."""
+        if self._sources:
+            sources, self._sources = self._sources, []
+            for note in sources:
+                note()
+            self._waiting.sort(key=_moment_of)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

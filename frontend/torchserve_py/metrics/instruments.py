@@ -6,6 +6,7 @@ An instrument holds only its value; `families.Family` adds names and labels when
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 
@@ -97,6 +98,13 @@ class Histogram:
         self.sum += value
 
     update = observe
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Counts each of `values`."""
+        counts = self.counts
+        for bucket in map(partial(bisect_left, self.bounds), values):
+            counts[bucket] += 1
+        self.sum += sum(values)
 
     def samples(self) -> Iterator[Sample]:
         total = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Instrument
@@ -22,20 +22,32 @@ class LineForm:
         names: Those of the values for the places, in order.
     """
 
-    __slots__ = ("_lines", "_second", "_start", "_template", "_values_of")
+    __slots__ = ("_lines", "second", "start", "template", "values_of")
 
     def __init__(self, lines: str, names: Sequence[str]) -> None:
         self._lines = lines
-        self._values_of: Callable[[Mapping[str, Any]], object] = itemgetter(*names) if names else lambda _: ()
-        self._start = self._template = ""
-        self._second = -1
+        #: Returns the values for the places, in order, of those by their names.
+        self.values_of: Callable[[Mapping[str, Any]], object] = itemgetter(*names) if names else lambda _: ()
+        #: The lines with this start and second.
+        self.template = self.start = ""
+        self.second = -1
 
-    def text(self, values: Mapping[str, Any], start: str, second: int) -> str:
-        """Return the lines with these values, by their names."""
-        if start is not self._start or second != self._second:  # all events of a millisecond share a start
-            self._start, self._second = start, second
-            self._template = self._lines.replace(START, start).replace(SECOND, str(second))
-        return self._template % self._values_of(values)
+    def begin(self, start: str, second: int) -> None:
+        """Make the template of another start, or second."""
+        self.start, self.second = start, second
+        self.template = self._lines.replace(START, start).replace(SECOND, str(second))
+
+
+#: A form, and the values for its places by their names.
+Filled: TypeAlias = tuple[LineForm, Mapping[str, object]]
+
+
+def text_of(filled: Filled, start: str, second: int) -> str:
+    """Return the lines of an event; a `logs.line_logs.TextOf`."""
+    form, values = filled
+    if start is not form.start or second != form.second:  # all events of a millisecond share a start
+        form.begin(start, second)
+    return form.template % form.values_of(values)
 
 
 class MetricLines:
@@ -43,7 +55,7 @@ class MetricLines:
 
     def __init__(self) -> None:
         #: Events that are not passed on yet: when (seconds since 1970), a form, and its values.
-        self.events: list[tuple[float, tuple[LineForm, dict[str, object]]]] = []
+        self.events: list[tuple[float, Filled]] = []
 
     def form(self, *metrics: tuple[Iterable[str], Mapping[str, str]]) -> LineForm | None:
         """Return the form of the lines of an event that changes metrics, None if none of them gets lines.

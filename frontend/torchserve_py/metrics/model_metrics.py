@@ -7,11 +7,13 @@ Jobs and batches must not pay for their metrics: the dispatcher only records eac
 records soon after, and before any metric is read.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from time import time
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from torchserve_py.metrics.families import ServerFamilies, U
 from torchserve_py.metrics.instruments import Counter, Gauge, Histogram, Updatable
@@ -36,11 +38,11 @@ _TOOK, _QUEUED, _WAITED = "%(took).3f", "%(queued).3f", "%(waited).3f"
 
 
 #: Is told the name and version of a model, and the jobs that have ended since the last call.
-FollowJobs: TypeAlias = "Callable[[str, str, Sequence[JobRecord]], None]"
+FollowJobs: TypeAlias = "Callable[[str, str, Sequence[EndedJob]], None]"
 
 
-class JobRecord(NamedTuple):
-    """A job that has its outcome.
+class EndedJob(Protocol):
+    """A job that has its outcome: a `jobs.call.Call`, which nothing changes any more.
 
     Attributes:
         at: When it ended, in seconds since 1970.
@@ -48,28 +50,47 @@ class JobRecord(NamedTuple):
         by_default: Whether its request named no version.
         via: How its request came.
         told: The status of its answer, or the cause why it has none.
-        failed: Whether it has no answer, or one that is an error.
-        headers: Of its request.
-        trace_id, sequence_id, worker_id: Empty for none.
+        succeeded: Whether it has an answer, and that is no error.
+        worker_id: Empty for none.
         state_size: How many bytes the state has that a store has written with it; 0 if it has written none.
         opens: Whether it is the first job of its sequence for its worker.
     """
 
-    at: float
-    submitted_at: float
-    sent_at: float
-    ended_at: float
-    by_default: bool
-    via: str
-    told: Cause | int
-    failed: bool
-    job_id: str
-    headers: Iterable[tuple[Any, Any]]
-    trace_id: str
-    sequence_id: str
-    worker_id: str
-    state_size: int
-    opens: bool = False
+    @property
+    def id(self) -> str: ...
+    @property
+    def at(self) -> float: ...
+    @property
+    def submitted_at(self) -> float: ...
+    @property
+    def sent_at(self) -> float: ...
+    @property
+    def ended_at(self) -> float: ...
+    @property
+    def by_default(self) -> bool: ...
+    @property
+    def via(self) -> str: ...
+    @property
+    def told(self) -> Cause | int: ...
+    @property
+    def succeeded(self) -> bool: ...
+    @property
+    def trace_id(self) -> str | None: ...
+    @property
+    def sequence_id(self) -> str | None: ...
+    @property
+    def worker_id(self) -> str: ...
+    @property
+    def state_size(self) -> int: ...
+    @property
+    def opens(self) -> bool: ...
+
+    def header(self, name: str) -> str | None:
+        """Return a header of its request, whose name is given in lower case."""
+
+
+#: Jobs of which this is equal are added up together.
+_kind_of: Final = attrgetter("by_default", "via", "told", "succeeded")
 
 
 class BatchRecord(NamedTuple):
@@ -171,7 +192,7 @@ class ModelMetrics:
         #: What is not folded yet: the sizes of batches that have begun, calls of the handler, jobs that have ended.
         self.begun: list[int] = []
         self.batches: list[BatchRecord] = []
-        self.jobs: list[JobRecord] = []
+        self.jobs: list[EndedJob] = []
         #: Seconds until the first part of each stream, and from each part to the next.
         self.part_times: tuple[list[float], list[float]] = ([], [])
         #: What is shown once the version is used: families, labels and instruments.
@@ -242,11 +263,11 @@ class ModelMetrics:
         if sequences is not None:
             self._families.child(Gauge, "ts_sequence_store_sequences", self._labels).set(float(sequences))
 
-    def ended(self, job: JobRecord) -> None:
-        """Record a job that has its outcome."""
-        self.jobs.append(job)
-        if len(self.jobs) == 1:
+    def ended(self, job: EndedJob) -> None:
+        """Record a job that has its outcome; it is kept until `fold` has added it up."""
+        if not self.jobs:
             self._soon(self.fold)
+        self.jobs.append(job)
 
     def fold(self) -> None:
         """Add up the records so far."""
@@ -256,15 +277,13 @@ class ModelMetrics:
         self.jobs.clear()
         if begun or batches or jobs:
             self.show()
-        for size in begun:
-            self.batch_size.observe(size)
+        self.batch_size.observe_all(begun)
         for batch in batches:
             self._fold_batch(batch)
-        for job in jobs:
-            self._fold_job(job)
+        for kind, alike in groupby(jobs, _kind_of):
+            self._fold_jobs(kind, [*alike])
         for histogram, times in zip((self.first_part_seconds, self.next_part_seconds), self.part_times, strict=True):
-            for seconds in times:
-                histogram.observe(seconds)
+            histogram.observe_all(times)
             times.clear()
         for follow in self._followers if jobs else ():
             follow(self._labels["model_name"], self._labels["model_version"], jobs)
@@ -285,41 +304,43 @@ class ModelMetrics:
         if self._worker_thread_line:
             self._lines.events.append((at, (self._worker_thread_line, {"value": besides})))
 
-    def _fold_job(self, job: JobRecord) -> None:
-        at, submitted_at, sent_at, ended_at, by_default, via, told, failed, *_ = job
+    def _fold_jobs(self, kind: tuple[bool, str, Cause | int, bool], jobs: Sequence[EndedJob]) -> None:
+        """Add up jobs of one kind."""
+        by_default, via, told, succeeded = kind
         counters, outcomes = self.by_default if by_default else self.by_version, self.outcomes
         if isinstance(told, Cause):
             cause = told.value
         elif told >= 500:
             cause = HANDLER_ERROR
         else:
-            cause = REFUSED_BY_HANDLER if failed else ANSWERED
-        took = ended_at - submitted_at
-        self.request_seconds.observe(took)
-        counters.inference_latency_microseconds.value += took * 1e6
-        if sent_at:
-            waited = sent_at - submitted_at
-            self.queue_seconds.observe(waited)
-            counters.queue_latency_microseconds.value += waited * 1e6
-        outcomes.last_at = ended_at
-        if failed:
-            outcomes.failures[cause] = outcomes.failures.get(cause, 0) + 1
-            outcomes.failed_seconds += took
-            if counters.line:
-                self._lines.events.append((at, (counters.line, {})))
+            cause = ANSWERED if succeeded else REFUSED_BY_HANDLER
+        took = [job.ended_at - job.submitted_at for job in jobs]
+        waited = [job.sent_at - job.submitted_at for job in jobs if succeeded or job.sent_at]
+        seconds, queued = sum(took), sum(waited)
+        self.request_seconds.observe_all(took)
+        self.queue_seconds.observe_all(waited)
+        counters.inference_latency_microseconds.value += seconds * 1e6
+        counters.queue_latency_microseconds.value += queued * 1e6
+        outcomes.last_at = jobs[-1].ended_at
+        if succeeded:
+            outcomes.succeeded += len(jobs)
+            outcomes.succeeded_seconds += seconds
+            outcomes.running_seconds += seconds - queued
+            if lines := counters.answered_lines:
+                self._lines.events += [
+                    (job.at, (lines, {"took": all_of_it * 1e6, "queued": before * 1e6, "waited": before * 1e3}))
+                    for job, all_of_it, before in zip(jobs, took, waited, strict=True)
+                ]
         else:
-            outcomes.succeeded += 1
-            outcomes.succeeded_seconds += took
-            outcomes.running_seconds += ended_at - sent_at
-            if counters.answered_lines:
-                waited = (sent_at - submitted_at) * 1e3
-                values: dict[str, object] = {"took": took * 1e6, "queued": waited * 1e3, "waited": waited}
-                self._lines.events.append((at, (counters.answered_lines, values)))
+            outcomes.failures[cause] = outcomes.failures.get(cause, 0) + len(jobs)
+            outcomes.failed_seconds += seconds
+            if line := counters.line:
+                self._lines.events += [(job.at, (line, {})) for job in jobs]
         counter = self._ended.get((via, cause))
         if counter is None:
             counter = self._families.child(Counter, "ts_outcomes_total", self._outcome_labels(via, cause))
             self._ended[via, cause] = counter
-        counter.value += 1
+        counter.value += len(jobs)
 
     def worker_load_time(self, worker_name: str, milliseconds: float) -> None:
         """The worker (`W-<id>-<model>_<version>`) took that long from its launch until it was ready."""

@@ -9,6 +9,8 @@ import importlib
 import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, Protocol, TypeAlias
 
 from torchserve_py.metrics.catalog import HOST_GAUGES, LEGACY_NAMES, SERVER_METRICS
@@ -71,9 +73,9 @@ class ServerMetrics:
         }
         for name in ("QueueTime", "WorkerThreadTime", *(each.name for each in HOST_GAUGES)):
             self._families.child(Gauge, name, of_host)
-        #: HTTP answers whose head was written and that are not folded yet: when (seconds since 1970), and their status.
+        #: Heads of HTTP answers that were written and are not folded yet: when (seconds since 1970), and their status.
         self._answers: list[tuple[float, int]] = []
-        #: What adds up the records of models, and of answers, that have some.
+        #: What adds up records, of those that have some.
         self._due: list[Callable[[], None]] = []
         #: How often a request with this method, route (the pattern of its path, empty for an unknown path) and status
         #: was answered.
@@ -99,7 +101,7 @@ class ServerMetrics:
         """The instruments of a model version; `further` is the `ContractOffer.metrics` of its contract."""
         metrics = self._models.get((name, version))
         if metrics is None:
-            about = (name, version, self._hostname, self.handlers.register(name), self.followers, self._soon)
+            about = (name, version, self._hostname, self.handlers.register(name), self.followers, self.soon)
             metrics = ModelMetrics(self._families, self._lines, *about)
             self._models[name, version] = metrics
         if further:
@@ -149,10 +151,20 @@ class ServerMetrics:
         """The head of an HTTP answer was written at that moment (seconds since 1970)."""
         self._answers.append((at, status))
         if len(self._answers) == 1:
-            self._soon(self._fold_answers)
+            self.soon(self._fold_answers)
+
+    def count_answers(self, status: int, moments: Sequence[float]) -> None:
+        """Count HTTP answers whose heads were written at these moments; like TorchServe, no redirections."""
+        if (counted := self._counted.get(status // 100)) is not None:
+            counter, line = counted
+            counter.value += len(moments)
+            if line:
+                self._lines.events += [(at, (line, {})) for at in moments]
 
     def fold(self) -> None:
         """Add up what was recorded so far."""
+        for fold in self._due:
+            fold()
         for model in self._models.values():
             model.fold()
         self._fold_answers()
@@ -165,16 +177,11 @@ class ServerMetrics:
         self._lines.pass_on()
 
     def _fold_answers(self) -> None:
-        """Like TorchServe, the server counts no redirections as answers."""
-        answers, self._answers[:] = self._answers[:], ()
-        for at, status in answers:
-            if (counted := self._counted.get(status // 100)) is not None:
-                counter, line = counted
-                counter.value += 1
-                if line:
-                    self._lines.events.append((at, (line, {})))
+        answers, self._answers = self._answers, []
+        for status, alike in groupby(answers, itemgetter(1)):
+            self.count_answers(status, [at for at, _ in alike])
 
-    def _soon(self, fold: Callable[[], None]) -> None:
+    def soon(self, fold: Callable[[], None]) -> None:
         """Have records added up within `FOLD_DELAY` seconds. Outside an event loop they wait for `fold`."""
         self._due.append(fold)
         if len(self._due) == 1:

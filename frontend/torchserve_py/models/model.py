@@ -13,7 +13,7 @@ from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.job_observer import Account, JobObserver, ObservedJob
 from torchserve_py.jobs.parts import Exceeded, Part
 from torchserve_py.metrics.instruments import Histogram
-from torchserve_py.metrics.model_metrics import JobRecord, ModelMetrics
+from torchserve_py.metrics.model_metrics import EndedJob, ModelMetrics
 from torchserve_py.plans.plan import Plan
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.model_activity import Activity, Timing
@@ -127,9 +127,9 @@ class Model:
         self.dispatcher.submit(call, refusal)
 
     def _let_follow(self, call: Call, observed: Sequence[ObservedJob]) -> None:
-        def end(record: JobRecord, last: Part | None) -> None:
+        def end(ended: EndedJob, last: Part | None) -> None:
             for each in observed:
-                each.end(record, last)
+                each.end(ended, last)
 
         def part(arrived: Part) -> None:
             for tell in tell_part:

@@ -224,10 +224,10 @@ class Assignment:
 
     def _send_next_ahead(self, lane: Lane[Any], now: float) -> bool:
         """Send jobs ahead to one worker; return whether there were any to send."""
-        worker = self._next_ahead(lane)
-        room = self.batch_size - sum(len(batch.jobs) for batch in worker.ahead)
         if not lane.items or self.shared.alone:  # a job that shares no batch needs a worker that becomes idle
             return False
+        worker = self._next_ahead(lane)
+        room = self.batch_size - sum(len(batch.jobs) for batch in worker.ahead)
         if not worker.ahead and not lane.may_go_ahead(room, now):
             if lane.waits(now):
                 self.shared.deadlines.start_timer(lane, now)

@@ -36,9 +36,10 @@ class JobLane(Lane[Job]):
     def take(self, room: int, only: Job | None = None) -> list[Job]:
         """The first jobs."""
         jobs: list[Job] = []
-        while self.items and len(jobs) < room:
-            jobs.append(self.first() if only is None else only)
-            self.pop(jobs[-1])
+        for _ in range(min(room, len(self.items))):
+            job = self.first() if only is None else only
+            self.pop(job)
+            jobs.append(job)
         return jobs
 
 
@@ -60,13 +61,14 @@ class Fifo:
 
     def admit(self, job: Job, now: float) -> Cause | None:
         """Queue the job unless the queue is full; a full one may make room for a job, at the cost of another."""
-        if self._tickets and not self.lane.free:
+        lane, shared = self.lane, self._shared
+        if self._tickets and not lane.free:
             return Cause.queue_full
-        if len(self.lane.items) + self.lane.jobs_ahead >= self.lane.size and not self._make_room(job, now):
+        if len(lane.items) + lane.jobs_ahead >= lane.size and not self._make_room(job, now):
             return Cause.queue_full
-        newest_first = self.lane.put(job, now)
-        job.number = -self._shared.accepted if newest_first else self._shared.accepted
-        self._shared.lanes_to_serve.append(self.lane)
+        job.number = -shared.accepted if lane.put(job, now) else shared.accepted
+        if lane.free or lane.busy:
+            shared.lanes_to_serve.append(lane)
         return None
 
     def _make_room(self, job: Job, now: float) -> bool:

@@ -162,8 +162,8 @@ class SharedState:
 
     `alone` are those that wait and share no batch: unbatched ones, and suspects (see `lost_jobs`).
 
-    `effects` are those of the present event so far, `lanes_to_serve` the lanes in which it has made something sendable;
-    both are empty between events.
+    `effects` are those of the present event so far, `lanes_to_serve` the lanes in which it has made something sendable
+    to a worker that may take it; both are empty between events.
     """
 
     __slots__ = ("accepted", "alone", "deadlines", "effects", "jobs", "lanes_to_serve")

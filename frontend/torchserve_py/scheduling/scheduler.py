@@ -445,13 +445,7 @@ class Scheduler:
             return self._closed
         if job.expires_at is not None and job.expires_at <= now:
             return Cause.client_timeout
-        continues = self._sequences is not None and not job.unbatched and job.sequence_id in self._sequences.open
-        continues = continues or job.handed_over_by is not None
-        if (
-            self._draining
-            and (not continues or (self._durable and not self.runs_out))
-            and not (self._draining is Cause.draining and job.is_part_of_another)
-        ):
+        if self._draining is not None and self._is_new(job):
             return self._draining
         if not self._wanted_workers and not self._any_worker():
             if self._sequences is not None and not job.unbatched:
@@ -462,6 +456,13 @@ class Scheduler:
             if place is not None and self._overload.refuses(job, place, now):
                 return Cause.overloaded
         return (self._unbatched if job.unbatched else self._source).admit(job, now)
+
+    def _is_new(self, job: Job) -> bool:
+        """Whether a job is refused while this drains: no job of an open sequence, and no part of an accepted job."""
+        continues = self._sequences is not None and not job.unbatched and job.sequence_id in self._sequences.open
+        if (continues or job.handed_over_by is not None) and not (self._durable and not self.runs_out):
+            return False
+        return not (self._draining is Cause.draining and job.is_part_of_another)
 
     def _refuse_without_workers(self, now: float) -> None:
         """End the waiting jobs if no worker is up and none is wanted: they would wait for ever."""

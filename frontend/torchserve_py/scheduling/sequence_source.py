@@ -108,7 +108,11 @@ class Sequences:
             if len(self.open) >= self._capacity and not self._make_room(now):
                 return Cause.sequence_capacity
             self._open(job, now)
-        elif job.token not in sequence.tokens[-1:] and (cause := self._over.known_cause(job, now)) is not None:
+        elif (
+            job.token is not None
+            and job.token not in sequence.tokens[-1:]
+            and (cause := self._over.known_cause(job, now)) is not None
+        ):
             return cause
         elif sequence.ends_at <= now and not (sequence.successors or may_begin(job, self._policy)):
             return Cause.sequence_expired
@@ -396,7 +400,8 @@ class Sequences:
             lane.put_first(sequence, now)
         else:
             lane.put(sequence, now)
-        self._shared.lanes_to_serve.append(lane)
+        if lane.free or lane.busy:
+            self._shared.lanes_to_serve.append(lane)
 
     def _recall(self, sequence: Sequence) -> None:
         """Let no second job join: the one that was to join is over, or the sequence is about to end."""

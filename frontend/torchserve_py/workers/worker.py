@@ -239,12 +239,9 @@ class Worker:
         """Return how many frames of the batch that was sent ahead last the worker has not begun, and now never will."""
         return 0 if self._tokens is None else self._tokens.take_back()
 
-    def begin(self, jobs: Sequence[Call], now: float) -> None:
-        """Time the jobs from now on, by the time in which this process runs."""
+    def begin(self, now: float) -> None:
+        """Note that it begins a batch, by the time in which this process runs."""
         self.sent_at = now
-        for job in jobs:
-            if not job.open_ended:  # it lasts as long as its client likes
-                job.heard_at = now
         if self.paused:  # what slow readers hold back must not hold back the new jobs
             self.resume()
 

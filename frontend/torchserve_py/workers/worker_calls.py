@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.function_call import CallModel, CallOutcome, ModelCall
 from torchserve_py.jobs.parts import Part
-from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.metrics.model_metrics import EndedJob
 from ts.protocol import messages
 from ts.protocol.frames import Buffer, encode
 from ts.protocol.messages import MAX_OPEN_CALLS, STATUS_CANCELLED
@@ -71,14 +71,14 @@ class WorkerCalls:
         self._of_job[job.id] = set()
         then = job.on_end
 
-        def end(record: JobRecord, last: Part | None) -> None:
+        def end(ended: EndedJob, last: Part | None) -> None:
             for number in sorted(self._of_job[job.id]):
                 self._drop(number)
                 # Behind the message that cancels the job, if there is one: the handler is to see that, and no failure.
                 asyncio.get_running_loop().call_soon(self._answer, number, _OVER)
             del self._of_job[job.id]
             if then is not None:
-                then(record, last)
+                then(ended, last)
 
         job.on_end = end
 

@@ -1,10 +1,10 @@
 """What the console remembers of jobs that have ended: the slowest of each model, and the steps of each sequence."""
 
 import pytest
+from tests.unit.metrics.records import Ended
 
 from torchserve_py.features.console import finished_jobs
 from torchserve_py.features.console.finished_jobs import MOST_SLOW, MOST_STEPS, WINDOW, FinishedJobs
-from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.scheduling.effects import Cause
 
 
@@ -17,9 +17,10 @@ def job(
     told: Cause | int = 200,
     waited: float = 0.0,
     state: int = 0,
-) -> JobRecord:
-    about = ("job", [(b"X-Request-Id", f"request-{number}".encode())], "trace", sequence, "9000", state)
-    return JobRecord(at, 10.0, 10.0 + waited, 10.0 + took, False, "http", told, told != 200, *about)
+) -> Ended:
+    headers = ((b"X-Request-Id", f"request-{number}".encode()),)
+    about = {"at": at, "headers": headers, "trace_id": "trace", "sequence_id": sequence, "worker_id": "9000"}
+    return Ended(10.0, 10.0 + waited, 10.0 + took, told, told == 200, state_size=state, **about)  # type: ignore[arg-type]
 
 
 def requests_of(jobs: list[dict[str, object]]) -> list[object]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.metrics.records import Ended
 
 from torchserve_py.features.journal import journal_thread as thread
 from torchserve_py.features.journal.job_journal import JobJournal
@@ -13,7 +14,6 @@ from torchserve_py.features.journal.journal_files import JournalFiles
 from torchserve_py.features.journal.journal_keys import JournalConfig
 from torchserve_py.jobs.call import Call, SequenceRequest
 from torchserve_py.jobs.parts import Part
-from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.scheduling.effects import Cause
 
 Run = Callable[..., None]
@@ -40,8 +40,8 @@ class Written:
         for part in parts[:-1]:
             if observed.part is not None:
                 observed.part(part)
-        record = JobRecord(0, 1, 2, 3, True, "http", told, False, "j", (), "", sequence or "", "w", 0, opens=False)
-        observed.end(record, parts[-1] if parts else None)
+        ended = Ended(1, 2, 3, told, id="j", sequence_id=sequence, worker_id="w")
+        observed.end(ended, parts[-1] if parts else None)
 
     def records(self) -> list[dict[str, Any]]:
         assert thread.journal_thread.wait(30)
@@ -102,6 +102,6 @@ def test_what_the_server_tells_a_handler_of_a_step_is_written(tmp_path: Path) ->
     journal = Written(tmp_path)
     observed = journal.follower.begin(request, "m", "1.0")
     assert observed is not None
-    observed.end(JobRecord(0, 1, 2, 3, True, "http", 200, False, "j", (), "", "", "w", 0, opens=False), None)
+    observed.end(Ended(1, 2, 3, id="j", worker_id="w"), None)
     (record,) = journal.records()
     assert record["headers"] == told

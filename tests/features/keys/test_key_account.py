@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.metrics.records import Ended
 
 from torchserve_py.features.keys.key_account import KeyAccount, KeyUsage, tokens_in
 from torchserve_py.features.keys.keys_file import LimitsEntry
 from torchserve_py.jobs.call import Call, SequenceRequest
 from torchserve_py.jobs.job_observer import ObservedJob
 from torchserve_py.jobs.parts import Exceeded, Part
-from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.scheduling.effects import Cause
 
 
@@ -50,8 +50,7 @@ class Key(KeyAccount):
         for _ in range(parts):
             job.part(Part("j", True, 200, "", [], b"", None))
         status = 500 if error else 200
-        record = JobRecord(0.0, 1.0, 2.0, 2.5, True, "http", status, error is not None, "j", (), "", "", "w", 0)
-        job.end(record, Part("j", False, status, "", [], body, error))
+        job.end(Ended(1.0, 2.0, 2.5, status, error is None), Part("j", False, status, "", [], body, error))
 
 
 def test_a_call_that_a_function_makes_is_counted_and_never_refused() -> None:

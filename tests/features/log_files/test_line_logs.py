@@ -35,6 +35,18 @@ def test_lines_have_the_time_of_what_they_tell_of(tmp_path: Path, monkeypatch: p
     assert times == ["03,000", "03,500", "04,250"]
 
 
+def test_what_is_noted_late_stands_where_it_belongs(tmp_path: Path) -> None:
+    configure(tmp_path)
+    log: LineLog[str] = LineLog("TS_METRICS", text_of)
+    log.awaits(lambda: log.note_all([(1.0, "first"), (3.0, "third")]))
+    log.note("second", 2.0)
+    log.flush()
+    log.flush()
+    assert wait_until_written(30)
+    texts = [line.rpartition(" ")[2] for line in lines(tmp_path / "metrics" / "ts_metrics.log")]
+    assert texts == ["first", "second", "third"]
+
+
 def test_lines_are_handed_over_at_most_50_milliseconds_after_what_they_tell_of(tmp_path: Path) -> None:
     configure(tmp_path)
     delays: list[float] = []

@@ -52,7 +52,7 @@ class _Process:
         for message in buffer.messages():
             self.worker.runtime.admit(decode_infer(*message[1:]))
 
-    def begin(self, jobs: Sequence[Call], now: float) -> None:
+    def begin(self, now: float) -> None:
         """The watchdog is not part of this."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.metrics.records import Ended
 from tests.unit.models.registries import MakeRegistry, without_workers, write_model
 
 from torchserve_py.features.management.management_calls import ManagementCalls
@@ -15,7 +17,6 @@ from torchserve_py.features.traffic.canaries import Canaries
 from torchserve_py.features.traffic.canary_rules import CanaryRules, ShadowRule
 from torchserve_py.features.traffic.shadows import Shadows
 from torchserve_py.features.traffic.traffic_body import ShadowRules
-from torchserve_py.metrics.model_metrics import JobRecord
 from torchserve_py.models.registry import ModelRegistry
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import BadParameter, ModelError
@@ -142,14 +143,13 @@ async def test_only_requests_that_chance_has_shared_are_compared(registry: Model
     await canaries.begin("m", CanaryRules(version="2", min_requests=100))
     now = time.monotonic()
 
-    def job(told: Cause | int, *, by_default: bool = True, took: float = 0.0, job_id: str = "") -> JobRecord:
-        failed = told != 200
-        return JobRecord(0, now - took, 0, now, by_default, "", told, failed, job_id, (), "", "", "", 0)
+    def job(told: Cause | int, *, by_default: bool = True, took: float = 0.0, job_id: str = "") -> Ended:
+        return Ended(now - took, 0, now, told, told == 200, job_id, by_default=by_default)
 
     counted = [job(200), job(500), job(Cause.worker_died), job(Cause.queue_full), job(Cause.cancelled)]
     others = [job(200, by_default=False), job(200, took=60.0), job(400), job(Cause.rate_limited), job(Cause.step_gap)]
     for version in "12":
-        canaries.follow("m", version, [each._replace(job_id=str(i)) for i, each in enumerate([*counted, *others])])
+        canaries.follow("m", version, [replace(each, id=str(i)) for i, each in enumerate([*counted, *others])])
     await canaries.look(now + 1)
     assert canaries.about("m")["canary"]["now"] == "5 of 100 requests compared so far"
 
@@ -188,8 +188,7 @@ async def test_a_step_begins_anew_when_a_worker_dies(
     now = time.monotonic()
 
     for version in "12":
-        job = JobRecord(0, now, 0, now, True, "", 200, False, "", (), "", "", "", 0)
-        canaries.follow("m", version, [job])
+        canaries.follow("m", version, [Ended(now, 0, now)])
     await canaries.look(now + 5)
     assert canaries.about("m")["canary"]["now"].startswith("0 of 1 requests failed")
     deaths += dies

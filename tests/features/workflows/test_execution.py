@@ -42,7 +42,7 @@ class FakeModel:
     submitted: asyncio.Event = field(default_factory=asyncio.Event)
 
     def submit(self, call: Call) -> None:
-        call.belongs_to(self)
+        call.owner = self
         given = Try(tuple(call.headers), call.body, call.content_type, call)
         self.calls.append(given)
         self.submitted.set()

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -182,4 +183,4 @@ async def test_nothing_new_is_accepted_while_the_server_drains(registry: Workflo
     await registry.register(RegisterRequest(url="w.war"))
     assert await registry.drain(30)
     with pytest.raises(ShuttingDown):
-        registry.submit(registry.get("w"), WorkflowCall((), b""))
+        registry.submit(registry.get("w"), WorkflowCall(Mock(), Mock(), Mock(), "w", b"", None))

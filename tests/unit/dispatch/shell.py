@@ -53,7 +53,7 @@ class FakeWorker:
         self.ahead.clear()
         return not_begun
 
-    def begin(self, jobs: Sequence[Call], now: float) -> None:
+    def begin(self, now: float) -> None:
         if self.ahead:
             self.batches.append([body for bodies in self.ahead for body in bodies])
             self.ahead.clear()

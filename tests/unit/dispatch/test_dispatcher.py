@@ -54,6 +54,23 @@ async def test_a_request_that_is_refused_from_the_start_is_counted_and_starts_no
     shell.dispatcher.submit(call, Cause.rate_limited)
     assert await cause_of(call) is Cause.rate_limited
     assert (started, ended) == ([], [Cause.rate_limited])
+    shell.metrics.fold()
+    assert shell.dispatcher.metrics.request_seconds.sum == 0, "it has taken no time"
+
+
+async def test_a_job_that_is_kept_until_it_is_counted_keeps_no_body() -> None:
+    shell = Shell(stateless())
+    (worker,) = shell.workers
+    answered, cancelled = shell.submit("one"), shell.submit("two")
+    assert answered.body
+    cancelled.cancel()
+    shell.answer(worker, answered, b"answer")
+    kept = shell.dispatcher.metrics.jobs
+    assert kept == [cancelled, answered]
+    assert [each.body for each in (cancelled, answered)] == [None, None]
+    assert [(each.told, each.succeeded) for each in kept] == [(Cause.cancelled, False), (200, True)]
+    shell.metrics.fold()
+    assert kept == []
 
 
 async def test_a_full_queue_refuses() -> None:
@@ -79,19 +96,19 @@ async def test_the_times_until_the_first_part_of_a_stream_and_between_parts_are_
 
 
 async def test_jobs_that_have_ended_are_told_with_their_ids() -> None:
-    told: list[tuple[str, str, str, str, str, str]] = []
+    told: list[tuple[str, str, str, str | None, str | None, str]] = []
     shell = Shell(stateless())
     (worker,) = shell.workers
     shell.metrics.followers.append(
         lambda name, version, jobs: told.extend(
-            (name, version, each.job_id, each.trace_id, each.sequence_id, each.worker_id) for each in jobs
+            (name, version, each.id, each.trace_id, each.sequence_id, each.worker_id) for each in jobs
         )
     )
     parts = shell.submit("x")
     shell.answer(worker, parts)
     shell.metrics.fold()
     shell.metrics.fold()
-    assert told == [("m", "1.0", parts.id, "", "", worker.id)]
+    assert told == [("m", "1.0", parts.id, None, None, worker.id)]
 
 
 # Workers that come and go

@@ -19,7 +19,7 @@ from tests.unit.scheduling.invariants import validate
 
 from torchserve_py.jobs.call import Call, SequenceRequest
 from torchserve_py.jobs.parts import JobFailed, Part
-from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.metrics.model_metrics import EndedJob
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.scheduling.job import CANCELLED, RUNNING, STREAMING
 from torchserve_py.scheduling.policy import Policy, SequencePolicy
@@ -38,10 +38,10 @@ class Spans:
         self.ends: Counter[str] = Counter()
         self.failed: set[str] = set()
 
-    def ended(self, record: JobRecord, last: Part | None) -> None:
-        self.ends[record.job_id] += 1
-        if record.failed:
-            self.failed.add(record.job_id)
+    def ended(self, job: EndedJob, last: Part | None) -> None:
+        self.ends[job.id] += 1
+        if not job.succeeded:
+            self.failed.add(job.id)
 
 
 class ShellMachine(RuleBasedStateMachine):

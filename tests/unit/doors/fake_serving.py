@@ -206,7 +206,7 @@ class FakeModel:
         return self._served
 
     def submit(self, call: Call) -> None:
-        call.belongs_to(self)
+        call.owner = self
         if call.unbatched:
             call.deliver(Part(call.id, False, 200, "", [], json.dumps(self.metadata).encode(), None))
             return

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,15 +32,32 @@ U = TypeVar("U")
 
 class FakeMetrics:
     def __init__(self) -> None:
-        self.answers: list[tuple[float, int]] = []
+        self._answers: list[tuple[float, int]] = []
+        self._http_requests: Counter[tuple[str, str, int]] = Counter()
+        #: What counts requests that are over.
+        self._due: list[Callable[[], None]] = []
         self.asked_for: set[str] | None = None
         self.exposed: Iterable[str] = ("# HELP\n",)
         self.followers: list[Any] = []
         self.value_followers: list[Any] = []
         self.handlers = HandlerMetrics()
-        self.http_requests: Counter[tuple[str, str, int]] = Counter()
         #: Families that were added.
         self.added: list[Any] = []
+
+    @property
+    def answers(self) -> list[tuple[float, int]]:
+        self._fold()
+        return self._answers
+
+    @property
+    def http_requests(self) -> Counter[tuple[str, str, int]]:
+        self._fold()
+        return self._http_requests
+
+    def _fold(self) -> None:
+        due, self._due = self._due, []
+        for fold in due:
+            fold()
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -48,7 +65,13 @@ class FakeMetrics:
         return counts[2], counts[4], counts[5]
 
     def answered(self, at: float, status: int) -> None:
-        self.answers.append((at, status))
+        self._answers.append((at, status))
+
+    def count_answers(self, status: int, moments: Sequence[float]) -> None:
+        self._answers += ((at, status) for at in moments)
+
+    def soon(self, fold: Callable[[], None]) -> None:
+        self._due.append(fold)
 
     def add(self, family: U) -> U:
         """Remember the family."""

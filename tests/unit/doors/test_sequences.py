@@ -2,12 +2,17 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from tests.unit.doors.fake_serving import FakeModel, FakeServing
+from tests.unit.doors.fakes import make_settings
 
-from torchserve_py.doors.sequences import MAX_ID_LENGTH
+from torchserve_py.doors.failures import DoorError
+from torchserve_py.doors.sequences import MAX_ID_LENGTH, SequenceHeaders
+from torchserve_py.jobs.call import SequenceRequest
 from torchserve_py.scheduling.effects import Cause
+from torchserve_py.transport.http1.parser import Headers
 
 ID = "ts_request_sequence_id"
 START = "ts_request_sequence_start"
@@ -40,6 +45,22 @@ async def test_without_an_id_the_server_makes_one_and_starts_a_sequence(stateful
     assert call.starts_sequence
     assert answer.headers[ID] == call.sequence_id
     assert (call.header_dict[ID], call.header_dict[START]) == (call.sequence_id, "true")
+
+
+@pytest.mark.parametrize(("id_name", "unnamed"), [(ID, b""), ("X-Amzn-SageMaker-Session-Id", b"NEW_SESSION")])
+def test_each_request_without_an_id_begins_another_sequence_and_each_with_one_continues_it(
+    tmp_path: Path, id_name: str, unnamed: bytes
+) -> None:
+    reader = SequenceHeaders(make_settings(tmp_path, ts_header_key_sequence_id=id_name))
+    first, second = (reader.of(Headers({id_name.lower().encode(): unnamed})) for _ in range(2))
+    assert first.is_made_up
+    assert second.is_made_up
+    assert first.id != second.id
+    for _ in range(2):
+        named = reader.of(Headers({id_name.lower().encode(): b"mine"}))
+        assert named == SequenceRequest("mine", False, False, ((id_name, "mine"),))
+        with pytest.raises(DoorError, match="is not a sequence id"):
+            reader.of(Headers({id_name.lower().encode(): b"a\x01"}))
 
 
 async def test_who_names_no_sequence_is_told_in_each_answer_and_once_in_the_log(stateful, caplog):

@@ -11,6 +11,7 @@ from tests.unit.transport.http1.engine import LIMITS, FakeTransport
 from torchserve_py.doors.http_request import Application
 from torchserve_py.doors.responses import Answer
 from torchserve_py.doors.routing import DoorContext, PathValues, Route
+from torchserve_py.logs import access_log
 from torchserve_py.transport.http1.http_connection import HttpConnection
 from torchserve_py.transport.http1.http_server import HttpServer
 from torchserve_py.transport.http1.request import OVER, WAITING, Request
@@ -57,3 +58,4 @@ async def test_a_client_that_left_is_logged_once_whatever_its_door_does_then(
     await asyncio.sleep(0)
     assert late.stages == [WAITING, OVER]
     assert dict(late.metrics.http_requests) == {("GET", "/late", 499): 1}
+    access_log.flush()  # no other test is to find the line

@@ -30,7 +30,7 @@ def reader() -> Reader:
 @pytest.fixture
 def call(reader: Reader) -> Call:
     call = Call((), b"")
-    call.belongs_to(reader)
+    call.owner = reader
     return call
 
 

@@ -6,15 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.unit.metrics.records import Ended
 
 from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.function_call import CallOutcome, ModelCall
-from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.metrics.model_metrics import EndedJob
 from torchserve_py.workers.worker_calls import WorkerCalls
 from ts.protocol.frames import Buffer, FrameBuffer
 from ts.protocol.messages import CALL, CALLED, DROP_CALL, MAX_OPEN_CALLS
 
-RECORD = JobRecord(0.0, 1.0, 2.0, 2.5, True, "http", 200, False, "j", (), "", "", "w", 0)
+ENDED = Ended(1.0, 2.0, 2.5)
 
 
 class Bench:
@@ -76,18 +77,18 @@ async def test_what_comes_of_a_call_is_sent() -> None:
 
 async def test_calls_end_with_their_job() -> None:
     bench = Bench()
-    ended: list[JobRecord] = []
+    ended: list[EndedJob] = []
     bench.job.on_end = lambda record, last: ended.append(record)
     for number in range(3):
         bench.call(number)
     await turns()
     bench.receive(DROP_CALL, 0)
     assert bench.job.on_end is not None
-    bench.job.on_end(RECORD, None)
+    bench.job.on_end(ENDED, None)
     bench.job.ended = True
     bench.call(7)
     await turns()
-    assert (bench.cancelled, ended) == (3, [RECORD])
+    assert (bench.cancelled, ended) == (3, [ENDED])
     over = "the request that makes the call is over"
     assert sorted(each[1:] for each in bench.sent) == [[number, 499, "", b"", over] for number in (1, 2, 7)]
 
@@ -102,7 +103,7 @@ async def test_the_calls_of_a_lost_worker_and_of_unknown_jobs_end() -> None:
     await turns()
     assert bench.cancelled == 1
     assert bench.job.on_end is not None
-    bench.job.on_end(RECORD, None)
+    bench.job.on_end(ENDED, None)
 
 
 @pytest.mark.parametrize(

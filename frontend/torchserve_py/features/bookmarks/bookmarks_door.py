@@ -225,7 +225,7 @@ class BookmarksDoor(Door):
 
 def _path_of(request: Request) -> str:
     """Return the path as it was sent: a slash of an id is not one between segments there, if it is encoded."""
-    return request.target.partition("?")[0].rstrip("/")
+    return request.path.rstrip("/")
 
 
 def _is_done(request: Request, values: PathValues) -> bool:

@@ -22,6 +22,8 @@ from torchserve_py.transport.http1.request import Request
 
 _OWN_SITE: Final = ("same-origin", "none")
 _ANY: Final = "*"
+#: What only browsers send: that a page of another site asks, and which.
+_OF_BROWSERS: Final = frozenset((b"sec-fetch-site", b"origin"))
 #: Clients name the server in few ways: of so many it is kept whether they are allowed.
 _KEPT_HOSTS: Final = 256
 #: RFC 6761, 6.3: browsers resolve these names to the loopback without asking anyone.
@@ -48,17 +50,19 @@ class BrowserGuard:
 
     def check(self, request: Request) -> None:
         """Refuse a request for a foreign name (421), or of a page of another site (403), by raising DoorError."""
-        headers, raw = request.headers, request.headers.raw
+        headers = request.headers
+        raw = headers.raw
         if self._names is not None and not self._knows(raw.get(b"host", b"")):
             message = (
                 f"Host is {headers['Host'][:100]!a}: while token authorization is off, it must be an address,"
                 " localhost, the machine's host name, or a name of the setting allowed_hosts."
             )
             raise DoorError(Failure(421, "HostNotAllowedException", message))
-        site = headers.get("Sec-Fetch-Site") if b"sec-fetch-site" in raw else None
+        if _OF_BROWSERS.isdisjoint(raw):
+            return
+        site = headers.get("Sec-Fetch-Site")
         if site is None:
-            if b"origin" in raw:
-                check_origin(request, self._settings)
+            check_origin(request, self._settings)
         elif site not in _OWN_SITE and not _is_link(request) and not _is_allowed(headers.get("Origin"), self._settings):
             message = "Pages of other sites may not send requests while token authorization is off; see"
             raise _not_allowed(f"{message} cors_allowed_origin.")
@@ -100,7 +104,7 @@ def _is_allowed(origin: str | None, settings: Settings) -> bool:
 
 def _is_link(request: Request) -> bool:
     """Whether somebody follows a link to the console."""
-    is_page = request.target.partition("?")[0].startswith(_PAGE)
+    is_page = request.path.startswith(_PAGE)
     return is_page and request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
 
 

@@ -119,7 +119,7 @@ class ConsoleDoor(Door):
         yield Route(sessions, self._live.open, ("GET",), _MANAGEMENT, refuse=self._live.refuse)
 
     def _page(self, request: Request, values: PathValues) -> Answer:
-        path = request.target.partition("?")[0]
+        path = request.path
         if "file" not in values and not path.endswith("/"):  # relative links start from the folder
             return Answer(307, b"", (("location", "console/"),))
         found = self._files.get(values.get("file", "index.html"))

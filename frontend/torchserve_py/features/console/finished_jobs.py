@@ -3,12 +3,12 @@
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
-from torchserve_py.metrics.model_metrics import HANDLER_ERROR, JobRecord
+from torchserve_py.metrics.model_metrics import HANDLER_ERROR, EndedJob
 from torchserve_py.scheduling.effects import Cause
-from ts.protocol.request_names import name_among
+from ts.protocol.request_names import REQUEST_NAME, usable_name
 
 #: The models whose slowest jobs are kept, how many of each, and for how long (seconds), twice that at most.
 MOST_MODELS: Final = 500
@@ -18,8 +18,14 @@ WINDOW: Final = 300.0
 MOST_SEQUENCES: Final = 500
 MOST_STEPS: Final = 50
 
-#: How long a job took, a number that orders equal ones, and what is shown of the job.
-_Slow = tuple[float, int, dict[str, Any]]
+#: What is kept of a job: a few of its fields, and the id by which people find it. All of it would take much memory.
+_Kept = tuple[tuple[Any, ...], str]
+_fields_of: Final = attrgetter(
+    *("at", "submitted_at", "sent_at", "ended_at", "told", "succeeded"),
+    *("trace_id", "sequence_id", "state_size", "worker_id"),
+)
+#: How long a job took, a number that orders equal ones, and what is kept of the job.
+_Slow = tuple[float, int, _Kept]
 
 
 class _Windows(NamedTuple):
@@ -35,10 +41,10 @@ class FinishedJobs:
 
     def __init__(self) -> None:
         self._slow: OrderedDict[tuple[str, str], _Windows] = OrderedDict()
-        self._steps: OrderedDict[tuple[str, str, str], deque[dict[str, Any]]] = OrderedDict()
+        self._steps: OrderedDict[tuple[str, str, str], deque[_Kept]] = OrderedDict()
         self._count = 0
 
-    def follow(self, name: str, version: str, jobs: Sequence[JobRecord]) -> None:
+    def follow(self, name: str, version: str, jobs: Sequence[EndedJob]) -> None:
         """Remember jobs that have ended, in the order in which they did."""
         slow = self._window(name, version, jobs[-1].at).now
         for job in jobs:
@@ -46,7 +52,7 @@ class FinishedJobs:
             if len(slow) < MOST_SLOW or took > slow[0][0]:
                 self._count += 1
                 add = heapq.heappush if len(slow) < MOST_SLOW else heapq.heappushpop
-                add(slow, (took, self._count, _shown(job)))
+                add(slow, (took, self._count, _kept(job)))
             if job.sequence_id:
                 self._add_step((name, version, job.sequence_id), job)
 
@@ -54,11 +60,11 @@ class FinishedJobs:
         """Return the slowest jobs of a model in the last minutes, the slowest first."""
         windows = self._slow.get((name, version))
         every = [] if windows is None else sorted([*windows.now, *windows.before], key=itemgetter(0, 1), reverse=True)
-        return [job for _, _, job in every[:MOST_SLOW]]
+        return [_shown(job) for _, _, job in every[:MOST_SLOW]]
 
     def steps(self, name: str, version: str, sequence_id: str) -> list[dict[str, Any]]:
         """Return the last steps of a sequence, the oldest first; none if it is not remembered."""
-        return [*self._steps.get((name, version, sequence_id), ())]
+        return [_shown(each) for each in self._steps.get((name, version, sequence_id), ())]
 
     def _window(self, name: str, version: str, at: float) -> _Windows:
         windows = self._slow.get((name, version))
@@ -69,7 +75,7 @@ class FinishedJobs:
                 self._slow.popitem(last=False)
         return windows
 
-    def _add_step(self, key: tuple[str, str, str], job: JobRecord) -> None:
+    def _add_step(self, key: tuple[str, str, str], job: EndedJob) -> None:
         steps = self._steps.get(key)
         if steps is None:
             steps = self._steps[key] = deque(maxlen=MOST_STEPS)
@@ -77,7 +83,7 @@ class FinishedJobs:
                 self._steps.popitem(last=False)
         else:
             self._steps.move_to_end(key)
-        steps.append(_shown(job))
+        steps.append(_kept(job))
 
 
 def _told(told: Cause | int) -> str:
@@ -87,17 +93,22 @@ def _told(told: Cause | int) -> str:
     return str(told) if told < 500 else HANDLER_ERROR
 
 
-def _shown(job: JobRecord) -> dict[str, Any]:
-    sent_at = job.sent_at or job.ended_at
+def _kept(job: EndedJob) -> _Kept:
+    return _fields_of(job), usable_name(job.header(REQUEST_NAME)) or job.id
+
+
+def _shown(kept: _Kept) -> dict[str, Any]:
+    (at, submitted_at, sent_at, ended_at, told, succeeded, trace, sequence, state_size, worker), request = kept
+    sent_at = sent_at or ended_at
     return {
-        "at": job.at,
-        "waited": (sent_at - job.submitted_at) * 1000,
-        "ran": (job.ended_at - sent_at) * 1000,
-        "told": _told(job.told),
-        "failed": job.failed,
-        "request": name_among(job.headers) or job.job_id,
-        "trace": job.trace_id,
-        "sequence": job.sequence_id,
-        "state": job.state_size or None,
-        "worker": job.worker_id,
+        "at": at,
+        "waited": (sent_at - submitted_at) * 1000,
+        "ran": (ended_at - sent_at) * 1000,
+        "told": _told(told),
+        "failed": not succeeded,
+        "request": request,
+        "trace": trace or "",
+        "sequence": sequence or "",
+        "state": state_size or None,
+        "worker": worker,
     }

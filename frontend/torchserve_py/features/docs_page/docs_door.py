@@ -45,7 +45,7 @@ class DocsDoor(Door):
         yield Route("/openapi.json", self._document, READING)
 
     def _page(self, request: Request, values: PathValues) -> Answer:
-        path = request.target.partition("?")[0]
+        path = request.path
         if "file" not in values and not path.endswith("/"):  # relative links start from the folder
             return Answer(307, b"", (("location", "docs/"),))
         found = page_files(_FOLDER).get(values.get("file", "index.html"))

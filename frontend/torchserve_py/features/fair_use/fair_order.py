@@ -110,7 +110,7 @@ class FairOrder(Generic[Item]):
             job = self._job_of(item)
             if len(waiting) == 1:
                 self._only = job.client
-            if job.client == self._only and self._urgency(job) == -math.inf:
+            if job.client == self._only and not self._has_priority(job):
                 return  # as nearly always
             self._add_others(item, waiting)
         self._add(item, newest_first=newest_first, tag=tag)
@@ -128,8 +128,11 @@ class FairOrder(Generic[Item]):
             if other is not item:
                 self._add(other)
 
+    def _has_priority(self, job: Job) -> bool:
+        return job.priority != _UNSET and self._by_priority
+
     def _urgency(self, job: Job) -> float:
-        return -job.priority if self._by_priority and job.priority != _UNSET else -math.inf
+        return -job.priority if self._has_priority(job) else -math.inf
 
     def _add(self, item: Item, *, newest_first: bool = False, tag: float | None = None) -> None:
         job = self._job_of(item)

@@ -50,7 +50,7 @@ class GrpcCall(RepliedCall, LaterReply):
     def received(self, rpc: Rpc, dialect: GrpcDialect, model: ServedModel, version: str | None) -> None:
         """Note what the call has come with, and in which dialect it is answered."""
         self.rpc, self.dialect = rpc, dialect
-        self.model, self.name, self.version = model, model.name, version
+        self.model, self.version = model, version
 
     def answer(self, replier: Replier) -> None:
         """Answer the call with one message, without a task unless the dialect needs one."""

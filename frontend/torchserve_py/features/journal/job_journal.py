@@ -18,6 +18,7 @@ from torchserve_py.features.journal.journal_record import (
     SECRET_HEADERS,
     KeptBody,
     KeptJob,
+    KeptOutcome,
     KeptRequest,
     kept_body,
 )
@@ -27,7 +28,7 @@ from torchserve_py.features.journal.sealed_lines import KeyUnusable, Sealer, key
 from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.job_observer import ObservedJob
 from torchserve_py.jobs.parts import Part
-from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.metrics.model_metrics import EndedJob
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.serving.errors import InvalidModel
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
@@ -118,11 +119,12 @@ class JobJournal:
         body, at = kept_body(call.body, self._limit), time.time()
         request, headers = KeptRequest.of(call), call.headers
 
-        def end(record: JobRecord, last: Part | None) -> None:
+        def end(job: EndedJob, last: Part | None) -> None:
             if last is not None:
                 kept.add(last)
                 last = last._replace(body=b"")
-            journal_thread.put(self.journal, KeptJob(at, request, body, kept.parts, kept.answer, record, last))
+            outcome = KeptOutcome.of(job)
+            journal_thread.put(self.journal, KeptJob(at, request, body, kept.parts, kept.answer, outcome, last))
 
         return ObservedJob(headers, None, end, kept.add)
 

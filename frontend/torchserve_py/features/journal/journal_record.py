@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, NotRequired, Self, TypedDict
 
 from torchserve_py.jobs.call import Call, SequenceRequest
 from torchserve_py.jobs.parts import Part
-from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.metrics.model_metrics import EndedJob
 from torchserve_py.scheduling.effects import Cause
 from ts.protocol.messages import SEQUENCE_TOKEN
 from ts.protocol.request_names import name_among
@@ -70,6 +70,28 @@ class KeptRequest(NamedTuple):
         )
 
 
+class KeptOutcome(NamedTuple):
+    """What a record has of how a job has ended; see `metrics.model_metrics.EndedJob`."""
+
+    job_id: str
+    opens: bool
+    told: Cause | int
+    succeeded: bool
+    submitted_at: float
+    sent_at: float
+    ended_at: float
+    trace_id: str | None
+    worker_id: str
+
+    @classmethod
+    def of(cls, job: EndedJob) -> Self:
+        """Return that of a job, without the job."""
+        return cls(
+            *(job.id, job.opens, job.told, job.succeeded, job.submitted_at, job.sent_at, job.ended_at),
+            *(job.trace_id, job.worker_id),
+        )
+
+
 class KeptJob(NamedTuple):
     """What the event loop keeps of a job for its record.
 
@@ -78,7 +100,7 @@ class KeptJob(NamedTuple):
         request: What was asked, without the body.
         parts: Of each part of the answer, seconds from the admission and bytes.
         answer: The beginning of the answer.
-        record: Of the job.
+        outcome: Of the job.
         last: The last part of the answer without its body, None if there is none.
     """
 
@@ -87,7 +109,7 @@ class KeptJob(NamedTuple):
     body: KeptBody
     parts: Sequence[tuple[float, int]]
     answer: KeptBody
-    record: JobRecord
+    outcome: KeptOutcome
     last: Part | None
 
     @property
@@ -167,21 +189,21 @@ def _size(value: Any) -> int:
 
 def record_of(job: KeptJob, model: str, version: str, headers: frozenset[str]) -> JournalRecord:
     """Return the record of a job; ``headers`` are the names of those that are written, in lower case."""
-    request, record, last, sequence = job.request, job.record, job.last, job.request.sequence
+    request, outcome, last, sequence = job.request, job.outcome, job.last, job.request.sequence
     content, form = _written(job.body)
     answer, answer_form = _written(job.answer)
     method, path, route = request.request_line or ("", "", "")
-    told = record.told
-    sent_at = record.sent_at or record.ended_at
+    told = outcome.told
+    sent_at = outcome.sent_at or outcome.ended_at
     token = "" if last is None or last.news is None else last.news.token
     return {
         "format": FORMAT,
         "time": datetime.fromtimestamp(job.at, UTC).isoformat(timespec="microseconds"),
         "model": model,
         "version": version,
-        "request_id": name_among(request.headers) or record.job_id,
+        "request_id": name_among(request.headers) or outcome.job_id,
         "sequence": None if sequence is None else sequence.id,
-        "sequence_opens": record.opens,
+        "sequence_opens": outcome.opens,
         "sequence_headers": {} if sequence is None else {n: v for n, v in sequence.headers if n != SEQUENCE_TOKEN},
         "sequence_generation": hashlib.sha256(token.encode()).hexdigest()[:16] if token else None,
         "step": None if sequence is None else sequence.step,
@@ -199,7 +221,7 @@ def record_of(job: KeptJob, model: str, version: str, headers: frozenset[str]) -
         "more_input": request.more_input,
         "status": None if isinstance(told, Cause) else told,
         "cause": told.value if isinstance(told, Cause) else None,
-        "failed": record.failed,
+        "failed": not outcome.succeeded,
         "error": None if last is None or last.error is None else _text(last.error),
         "answer_headers": {} if last is None else _answer_headers(last.headers),
         "answer": answer,
@@ -208,10 +230,10 @@ def record_of(job: KeptJob, model: str, version: str, headers: frozenset[str]) -
         "answer_cut": job.answer.cut,
         "part_seconds": [round(at, 6) for at, _ in job.parts],
         "part_bytes": [size for _, size in job.parts],
-        "waiting_seconds": round(sent_at - record.submitted_at, 6),
-        "running_seconds": round(record.ended_at - sent_at, 6),
-        "trace_id": record.trace_id or None,
-        "worker": record.worker_id or None,
+        "waiting_seconds": round(sent_at - outcome.submitted_at, 6),
+        "running_seconds": round(outcome.ended_at - sent_at, 6),
+        "trace_id": outcome.trace_id,
+        "worker": outcome.worker_id or None,
     }
 
 

@@ -52,7 +52,7 @@ class _BrokenSequences:
         """Return whether a step before this job got no record; a sequence that begins anew is whole again."""
         if not self._ids or (sequence := job.request.sequence) is None:
             return False
-        if job.record.opens and (sequence.starts or sequence.step == 1):
+        if job.outcome.opens and (sequence.starts or sequence.step == 1):
             self._ids.pop(sequence.id, None)
         return sequence.id in self._ids
 

@@ -12,7 +12,7 @@ from torchserve_py.features.keys.token_bucket import TokenBucket
 from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.job_observer import ObservedJob
 from torchserve_py.jobs.parts import Exceeded, Part
-from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.metrics.model_metrics import EndedJob
 from torchserve_py.scheduling.effects import Cause
 
 #: How many bytes at the end of an answer are searched for its usage.
@@ -123,13 +123,13 @@ class KeyAccount:
     def _part(self, counted: _Counted, part: Part) -> None:
         self._charge(counted, 1)
 
-    def _end(self, counted: _Counted, record: JobRecord, last: Part | None) -> None:
+    def _end(self, counted: _Counted, ended: EndedJob, last: Part | None) -> None:
         self._running -= counted.places
         usage = counted.usage
         usage.requests += 1
-        usage.failed += record.failed
-        if record.sent_at:
-            usage.seconds += record.ended_at - record.sent_at
+        usage.failed += not ended.succeeded
+        if ended.sent_at:
+            usage.seconds += ended.ended_at - ended.sent_at
         if last is not None and last.error is None:
             told = tokens_in(last.body)
             self._charge(counted, 1 if told is None else told - counted.tokens)

@@ -89,7 +89,7 @@ class StepTemplate(NamedTuple):
             account=None if only_ask else common.account,
             only_ask=only_ask,
         )
-        call.dialect, call.model, call.name, call.version = _DIALECT, model, model.name, self.version
+        call.dialect, call.model, call.version = _DIALECT, model, self.version
         call.number, call.size, call.send = step.number, len(step.body), send
         call.ends, call.last_applied = sequence.ends, 0
         self.serving.submit(model, call)

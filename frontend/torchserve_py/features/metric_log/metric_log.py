@@ -14,7 +14,7 @@ from torchserve_py.logs.unfit_characters import fit
 from torchserve_py.metrics.catalog import LEGACY_NAMES, Declaration
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Gauge, Histogram, Instrument
-from torchserve_py.metrics.metric_lines import SECOND, START, LineForm, MetricLines
+from torchserve_py.metrics.metric_lines import SECOND, START, Filled, LineForm, MetricLines, text_of
 from torchserve_py.metrics.metrics_plan import MetricsPlan
 
 #: The metrics of which TorchServe writes a line for each request, answer, batch or worker.
@@ -35,8 +35,8 @@ class MetricLog(MetricLines):
     def __init__(self, hostname: str, plan: MetricsPlan) -> None:
         super().__init__()
         self._hostname = hostname
-        self._of_server = LineLog[tuple[LineForm, dict[str, object]]](METRICS_LOGGER, _text_of)
-        self._of_handlers = LineLog[tuple[LineForm, dict[str, object]]](HANDLER_METRICS_LOGGER, _text_of)
+        self._of_server = LineLog[Filled](METRICS_LOGGER, text_of)
+        self._of_handlers = LineLog[Filled](HANDLER_METRICS_LOGGER, text_of)
         #: The metrics with a line for each event.
         self._declared = _with_lines(plan)
         self._changes = _Changes(self._of_server, hostname)
@@ -77,7 +77,7 @@ class _Changes:
     set. Histograms give none: the format has no form for them.
     """
 
-    def __init__(self, log: LineLog[tuple[LineForm, dict[str, object]]], hostname: str) -> None:
+    def __init__(self, log: LineLog[Filled], hostname: str) -> None:
         self._log = log
         self._hostname = hostname
         self._seen: dict[tuple[str, str], float] = {}
@@ -133,8 +133,3 @@ def _compiled(text: str) -> LineForm:
     """Return the form of lines whose places have names."""
     names = [found[1] for found in _PLACE.finditer(text) if found[1]]
     return LineForm(_PLACE.sub(lambda found: "%" if found[1] else "%%", text), names)
-
-
-def _text_of(entry: tuple[LineForm, dict[str, object]], start: str, second: int) -> str:
-    form, values = entry
-    return form.text(values, start, second)

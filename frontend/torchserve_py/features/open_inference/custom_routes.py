@@ -16,7 +16,7 @@ from torchserve_py.doors.client_call import HttpCall
 from torchserve_py.doors.failures import bad_request, method_not_allowed
 from torchserve_py.doors.model_index import ModelIndex
 from torchserve_py.doors.path_templates import PathTemplate, read_template, shown
-from torchserve_py.doors.requests import GZIP, call_of, decompressed, request_line
+from torchserve_py.doors.requests import GZIP, decompressed, request_line
 from torchserve_py.doors.routing import DoorContext, Reply
 from torchserve_py.features.open_inference.rest_dialect import CUSTOM_DIALECT
 from torchserve_py.serving.serving import ServedModel
@@ -121,9 +121,10 @@ class CustomRoutes:
             )
 
         def submit(body: bytes) -> HttpCall:
-            call = call_of(request, body, request_line(request, found[model]), CUSTOM)
+            line = request_line(request, found[model])
+            call = self._context.call_of(request, CUSTOM_DIALECT, model, line, CUSTOM)
             call.unbatched = model.is_stateful
-            return self._context.submit(request, call, CUSTOM_DIALECT, model)
+            return self._context.submit(call, body)
 
         if request.headers.get("Content-Encoding", "").strip().lower() != GZIP:
             return submit  # MLServer undoes no other encoding: what the model's own code undoes stays as it is

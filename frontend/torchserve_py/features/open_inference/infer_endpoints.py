@@ -12,7 +12,7 @@ from typing import Any, Final
 from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.doors.client_call import HttpCall
 from torchserve_py.doors.failures import DoorError, bad_request
-from torchserve_py.doors.requests import PRIORITY, priority_in_parameter, priority_of, seconds_left
+from torchserve_py.doors.requests import PRIORITY, priority_in_parameter, priority_of
 from torchserve_py.doors.routing import AfterBody, DoorContext
 from torchserve_py.doors.sequences import SequenceHeaders
 from torchserve_py.features.open_inference.answers import refuse_if_failing
@@ -82,18 +82,12 @@ class OpenInferenceCalls:
         sequence = self._sequence(request, model, body, size) if model.is_stateful else None
         if sequence is not None:
             headers += sequence.headers
-        call = HttpCall(
-            headers,
-            body,
-            protocol=OPEN_INFERENCE_REST,
-            sequence=sequence,
-            by_default=version is None,
-            priority=priority,
-            expires_in=expires_in,
-            answer_in=seconds_left(request),
-        )
-        events = isinstance(dialect, EventsDialect)
-        return self._context.submit(request, call, dialect, model, version, events=events)
+        context = self._context
+        call = HttpCall(request, context.responses, dialect, model, version, headers, protocol=OPEN_INFERENCE_REST)
+        call.sequence, call.priority, call.expires_in = sequence, priority, expires_in
+        if isinstance(dialect, EventsDialect):
+            call.comment_interval = context.settings.event_comment_interval
+        return context.submit(call, body)
 
     def _sequence(self, request: Request, model: ServedModel, body: bytes, size: int) -> SequenceRequest:
         try:

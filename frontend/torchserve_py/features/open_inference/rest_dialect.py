@@ -65,8 +65,8 @@ class WholeDialect(CustomDialect):
         failure = super().ended(call, cause)
         return failure._replace(status=429) if self._is_text and cause in _OVERLOADED else failure
 
-    def stream(self, call: HttpCall, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
-        return None
+    def reply(self, call: HttpCall, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
+        return self.answer(call, first)
 
     def answer(self, call: HttpCall, part: Part) -> Answer | Coroutine[Any, Any, Answer]:
         if part.more or not part.body or encoding_for(call.request, part.body, self._compress_from) is not None:
@@ -82,7 +82,7 @@ class WholeDialect(CustomDialect):
 class EventsDialect(WholeDialect):
     """An endpoint that answers with events, even where there is one. Parts without a body are not sent."""
 
-    def stream(self, call: HttpCall, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
+    def reply(self, call: HttpCall, first: Part) -> Coroutine[Any, Any, AlreadySent]:
         return call.stream(first)
 
     def opening(self, call: HttpCall, first: Part) -> Answer:

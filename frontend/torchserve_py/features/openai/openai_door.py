@@ -17,7 +17,7 @@ from torchserve_py.doors.client_call import HttpCall, HttpDialect
 from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.doors.model_index import ModelIndex
 from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation
-from torchserve_py.doors.requests import asks_for_stream, call_of, model_in, split_path
+from torchserve_py.doors.requests import asks_for_stream, model_in, split_path
 from torchserve_py.doors.responses import EVENTS_TYPE, JSON_TYPE, Answer
 from torchserve_py.doors.routing import AfterBody, Door, DoorContext, PathValues, Route
 from torchserve_py.doors.sequences import SequenceHeaders, claim_of
@@ -76,7 +76,7 @@ class OpenAIDoor(Door):
         super().__init__(context)
         self.models = ModelIndex(self.serving, _of_this_interface)
         self.sequences = SequenceHeaders(context.settings)
-        self.sends_comments = context.settings.event_comment_interval > 0
+        self.comment_interval = context.settings.event_comment_interval
 
     def routes(self) -> Iterator[Route]:
         for path, operation in _OPERATIONS.items():
@@ -89,12 +89,13 @@ class OpenAIDoor(Door):
         """Run a request on the model that its body names."""
         model = self.named(model_in(body) or "")
         headers = (("url_path", "/".join(split_path(request.target))), ("explain", "False"))
-        call = call_of(request, body, headers)
+        call = self.context.call_of(request, DIALECT, model, headers)
         if model.is_stateful:
             call.sequence = self._sequence(request)
             call.headers = (*call.headers, *call.sequence.headers)
-        events = self.sends_comments and asks_for_stream(body)
-        return self.context.submit(request, call, DIALECT, model, events=events)
+        if self.comment_interval and asks_for_stream(body):
+            call.comment_interval = self.comment_interval
+        return self.context.submit(call, body)
 
     def _sequence(self, request: Request) -> SequenceRequest:
         """Return the sequence of a request. One that names none ends with its answer, which does not name it either."""

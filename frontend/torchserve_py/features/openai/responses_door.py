@@ -19,7 +19,7 @@ from torchserve_py.bounded_json import UnreadableJson, read_member
 from torchserve_py.doors.client_call import HttpCall
 from torchserve_py.doors.failures import DoorError, Failure
 from torchserve_py.doors.openapi import EVENTS, JSON, OBJECT, Operation, Parameter
-from torchserve_py.doors.requests import asks_for_stream, call_of
+from torchserve_py.doors.requests import asks_for_stream
 from torchserve_py.doors.responses import Answer
 from torchserve_py.doors.routing import AfterBody, PathValues, Route
 from torchserve_py.features.openai.openai_door import OPENAI_ERROR, OpenAIDialect, OpenAIDoor
@@ -189,12 +189,13 @@ class ResponsesDoor(OpenAIDoor):
 
     def _submit_call(self, request: Request, body: bytes, model: ServedModel, sequence: str, call: Call) -> HttpCall:
         headers = ((CALL_HEADER, call.encoded()), ("url_path", _COMPLETIONS), ("explain", "False"))
-        submitted = call_of(request, body, headers, OPENAI)
+        submitted = self.context.call_of(request, DIALECT, model, headers, OPENAI)
         if model.is_stateful:
             submitted.sequence = self.sequences.of_values(f"openai-{sequence}", call.is_new or None, None)
             submitted.headers = (*submitted.headers, *submitted.sequence.headers)
-        events = self.sends_comments and asks_for_stream(body)
-        return self.context.submit(request, submitted, DIALECT, model, events=events)
+        if self.comment_interval and asks_for_stream(body):
+            submitted.comment_interval = self.comment_interval
+        return self.context.submit(submitted, body)
 
 
 def _digest(model: ServedModel) -> str:

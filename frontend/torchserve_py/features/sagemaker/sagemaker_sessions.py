@@ -16,7 +16,6 @@ from typing import Final
 from torchserve_py.doors.client_call import HttpCall, TorchServeDialect
 from torchserve_py.doors.failures import bad_request
 from torchserve_py.doors.predictions import Session
-from torchserve_py.doors.requests import call_of
 from torchserve_py.doors.responses import Answer
 from torchserve_py.doors.routing import DoorContext
 from torchserve_py.doors.sequences import NEW_SESSION, SESSION_ID, SequenceHeaders, claim_of
@@ -127,9 +126,9 @@ class SageMakerSessions:
             self._check_open(model, session_id)
             if model.is_durable:  # any worker may have it, and only a step ends what is stored
                 sequence = self._headers.of_values(session_id, None, True)
-                call = call_of(request, body, sequence.headers)
+                call = self._context.call_of(request, self._closing, model, sequence.headers)
                 call.sequence = sequence
-                return self._context.submit(request, call, self._closing, model)
+                return self._context.submit(call, body)
             self._serving.release_sequence(model, session_id)
         return _closed(session_id)
 

@@ -42,7 +42,7 @@ class FunctionsDoor(InferenceDoor):
         if failure.type != not_found().failure.type:
             return None
         names = sorted(self._names.get()) if self.context.tokens is None else []
-        return self._unknown(about_unknown_path(request.target.partition("?")[0], names))
+        return self._unknown(about_unknown_path(request.path, names))
 
     async def _unknown(self, message: str) -> Reply:
         return self._dialect.failure(Failure(404, "", message))

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from torchserve_py.jobs.call import Call
 from torchserve_py.jobs.job_observer import ObservedJob
 from torchserve_py.jobs.parts import Part
-from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.metrics.model_metrics import EndedJob
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.settings.schemas.plugin_keys import PluginKeys
@@ -88,12 +88,12 @@ class JobSpans:
         via = call.via
         self._propagator.inject(own, set_span_in_context(span, context))
 
-        def end(record: JobRecord, last: Part | None) -> None:
-            told, failed = record.told, record.failed
-            span.set_attribute("request.id", request_id or record.job_id)
+        def end(ended: EndedJob, last: Part | None) -> None:
+            told = ended.told
+            span.set_attribute("request.id", request_id or ended.id)
             if via == _HTTP and not isinstance(told, Cause):
                 span.set_attribute("http.response.status_code", told)
-            if failed:
+            if not ended.succeeded:
                 span.set_attribute("error.type", told.value if isinstance(told, Cause) else str(told))
                 span.set_status(StatusCode.ERROR)
             span.end()

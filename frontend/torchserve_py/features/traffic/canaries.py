@@ -21,7 +21,7 @@ from torchserve_py.features.traffic.trial import Trial
 from torchserve_py.features.traffic.version_watch import VersionWatch, memory_of
 from torchserve_py.metrics.families import Family
 from torchserve_py.metrics.instruments import Counter
-from torchserve_py.metrics.model_metrics import JobRecord
+from torchserve_py.metrics.model_metrics import EndedJob
 from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import BadParameter, ModelError
 from torchserve_py.serving.serving import Serving
@@ -154,7 +154,7 @@ class Canaries:
             for name, run in self._runs.items()
         }
 
-    def follow(self, name: str, version: str, jobs: Sequence[JobRecord]) -> None:
+    def follow(self, name: str, version: str, jobs: Sequence[EndedJob]) -> None:
         """Count jobs that have ended, if their version is in a canary: a `metrics.model_metrics.FollowJobs`.
 
         Those that name their version are not shared by chance, so they are not compared. Nor are those that came before
@@ -169,13 +169,13 @@ class Canaries:
             took = job.ended_at - job.submitted_at
             if not job.by_default or now - took < run.began or job.told in _NO_FAULT:
                 continue
-            if job.failed and job.told is not Cause.cancelled:
+            if not job.succeeded and job.told is not Cause.cancelled:
                 if not isinstance(job.told, Cause) and job.told < 500:
                     continue  # it is the client's mistake
                 seconds = None
             else:
                 seconds = took  # a client that left has waited so long
-            side.ended((job.worker_id, job.sent_at) if job.sent_at else job.job_id, seconds)
+            side.ended((job.worker_id, job.sent_at) if job.sent_at else job.id, seconds)
 
     def follow_values(self, name: str, version: str, entries: Sequence[Any]) -> None:
         """Take what a handler has reported: a `metrics.server_metrics.FollowValues`."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Self
 from torchserve_py.doors.client_call import HttpCall, HttpDialect
 from torchserve_py.doors.failures import not_found
 from torchserve_py.doors.model_index import ModelIndex
-from torchserve_py.doors.requests import call_of, model_in, request_line
+from torchserve_py.doors.requests import model_in, request_line
 from torchserve_py.doors.responses import JSON_TYPE, Answer
 from torchserve_py.doors.routing import ANY_METHOD, ANY_PATH, Door, DoorContext, PathValues, Reply, Route
 from torchserve_py.features.live.websocket import WebSocket
@@ -212,7 +212,7 @@ class TrussDoor(Door):
 
     def _metrics(self, request: Request, values: PathValues) -> Reply:
         """Answer ``/metrics/`` with the metrics of the only Truss's own code."""
-        if not request.target.partition("?")[0].endswith("/"):
+        if not request.path.endswith("/"):
             return Answer(307, b"", (("location", "/metrics/"),))
         return self._serve(Endpoint.metrics, request, values)
 
@@ -290,10 +290,10 @@ class TrussDoor(Door):
         """Run a request on a model; pseudo headers pass the request line to the worker."""
         is_socket = endpoint is Endpoint.websocket
         line = request_line(request, endpoint.value, "ws" if is_socket else "http")
-        call = call_of(request, body, line, TRUSS)
+        call = self.context.call_of(request, dialect, model, line, TRUSS)
         if is_socket:
             call.open_ended, call.via = True, "websocket"
-        return self.context.submit(request, call, dialect, model)
+        return self.context.submit(call, body)
 
     def _called(self, model: ServedModel) -> str:
         """Return the name of a model that the request does not name."""

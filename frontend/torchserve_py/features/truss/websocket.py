@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from torchserve_py.doors.client_call import HttpCall
-from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent
+from torchserve_py.doors.responses import ALREADY_SENT, AlreadySent, Answer
 from torchserve_py.features.live.websocket import Kind, WebSocket
 from torchserve_py.features.truss.truss_dialect import MODEL_FAILED, TrussDialect
 from torchserve_py.jobs.call import Call
@@ -47,11 +47,11 @@ class WebSocketDialect(TrussDialect):
         #: Whether the client's frames are read now; while the model is busy they are not, and a pong may be unread.
         self._reading = True
 
-    def stream(self, call: HttpCall, first: Part) -> Coroutine[Any, Any, AlreadySent] | None:
+    def reply(self, call: HttpCall, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
         """Serve the socket, if the model accepts the handshake."""
         if first.status == _SWITCHING_PROTOCOLS and first.more:
             return self._serve(call, first)
-        return super().stream(call, first)
+        return super().reply(call, first)
 
     async def _serve(self, call: Call, first: Part) -> AlreadySent:
         """Carry frames both ways until the job has ended; then the socket is closed."""

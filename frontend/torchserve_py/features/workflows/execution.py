@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from torchserve_py.bounded_json import UnreadableJson, check_object
-from torchserve_py.doors.client_call import HttpCall
+from torchserve_py.doors.client_call import HttpCall, HttpDialect
+from torchserve_py.doors.responses import Responses
 from torchserve_py.features.workflows.errors import NodeFailed
 from torchserve_py.features.workflows.spec import Dag, Node
 from torchserve_py.jobs.call import Call
@@ -21,6 +22,7 @@ from torchserve_py.scheduling.effects import Cause
 from torchserve_py.serving.errors import ModelNotFound, ModelVersionNotFound
 from torchserve_py.serving.serving import Serving
 from torchserve_py.task_group import TaskGroup
+from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.running_time import running_time
 
 logger = logging.getLogger(__name__)
@@ -56,14 +58,31 @@ class WorkflowCall(HttpCall):
     ``failure`` names the node that gave no answer, if one did not.
     """
 
-    __slots__ = ("failure", "task")
+    __slots__ = ("_name", "failure", "task")
 
     failure: NodeFailed | None
     task: asyncio.Task[None]
 
+    def __init__(
+        self,
+        request: Request,
+        responses: Responses,
+        dialect: HttpDialect,
+        name: str,
+        body: bytes,
+        content_type: str | None,
+    ) -> None:
+        super().__init__(request, responses, dialect, None, None, request.raw_headers, body, content_type)
+        self.by_default = False  # the nodes name their versions
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
     def run(self, answer: Coroutine[Any, Any, bytes]) -> None:
         """Run what gives the workflow's answer."""
-        self.belongs_to(_RUNS)
+        self.owner = _RUNS
         self.failure = None
         self.task = asyncio.create_task(self._run(answer))
         self.task.add_done_callback(lambda _: answer.close())  # it may not have begun when the client left

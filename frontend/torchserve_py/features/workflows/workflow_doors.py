@@ -117,9 +117,8 @@ class WorkflowInferenceDoor(Door):
         content_type = content_type_of(request)
 
         def submit(body: bytes) -> HttpCall:
-            client = request.connection.client
-            call = WorkflowCall(request.raw_headers, body, content_type, client=client, account=account)
-            call.received(request, self.context.responses, _DIALECT, None, workflow.name)
+            call = WorkflowCall(request, self.context.responses, _DIALECT, workflow.name, body, content_type)
+            call.account = account
             self._workflows.submit(workflow, call)
             return call
 

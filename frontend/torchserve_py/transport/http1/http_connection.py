@@ -14,13 +14,14 @@ import socket
 import struct
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from torchserve_py.transport.admission import Place, client_of, peer_of
 from torchserve_py.transport.http1.errors import BadMessage, BodyError, BodyMalformed, BodyTooSlow, ReaderStalled
-from torchserve_py.transport.http1.parser import MAX_PIECE, Head, RequestParser
+from torchserve_py.transport.http1.parser import MAX_PIECE, RequestParser
 from torchserve_py.transport.http1.request import CONTINUE, Buffer, Request
 from torchserve_py.transport.running_time import Deadline
 from torchserve_py.transport.turns import running_turns
@@ -65,8 +66,8 @@ class Limits:
 class Application(Protocol):
     """Answers requests; `doors.http_request.Application` does."""
 
-    def call(self, head: Head, connection: HttpConnection) -> Request:
-        """Return the request with this head, which `Request.begin` answers."""
+    def request(self, connection: HttpConnection) -> Request:
+        """Return an empty record for a request of a connection, which `Request.begin` answers."""
 
     def refusal(self, status: int, message: str, peer: Any) -> bytes:
         """Return the response, head and body, to bytes that never became a request; the connection closes after it."""
@@ -77,6 +78,7 @@ class Listener(Protocol):
 
     loop: asyncio.AbstractEventLoop
     application: Application
+    is_leaving: bool
     limits: Limits
     budget: RequestBudget
     decompressor: Decompressor
@@ -106,11 +108,19 @@ class ClientTransport(asyncio.Protocol):
     def is_connected(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def write(self, *pieces: Buffer) -> None:
+    def write(self, data: Buffer) -> None:
         """Send bytes; do nothing once the client has disconnected."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            transport.write(pieces[0]) if len(pieces) == 1 else transport.writelines(pieces)
+            transport.write(data)
+            if self._unread is not None:
+                self._unread.set(transport.get_write_buffer_size())
+
+    def write_all(self, pieces: Sequence[Buffer]) -> None:
+        """Send bytes as `write` does, without joining them."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.writelines(pieces)
             if self._unread is not None:
                 self._unread.set(transport.get_write_buffer_size())
 
@@ -239,7 +249,7 @@ class HttpConnection(ClientTransport):
             self._upgraded.writable_again()
         if self._awaits_reader:
             self._awaits_reader = False
-            self._next()
+            self._next()  # the client has caught up
 
     def _count_no_unread(self) -> None:
         if self._unread is not None:
@@ -255,10 +265,15 @@ class HttpConnection(ClientTransport):
 
     # Callbacks of the parser, called during `_parse`; `received_of_body` calls `on_end`, too.
 
-    def on_head(self, head: Head) -> None:
+    def new_head(self) -> Request:
+        return self._server.application.request(self)
+
+    def on_head(self, head: Request) -> None:
         self._awaits_head = False
-        self._incoming = request = self._server.application.call(head, self)
-        self._queue.append(request)
+        if self._server.is_leaving and not head.upgrades:
+            head.keep_alive = False
+        self._incoming = head
+        self._queue.append(head)
 
     def on_body(self, data: bytes) -> None:
         if self._incoming is not None and not self._incoming.take_body(data):
@@ -422,8 +437,7 @@ class HttpConnection(ClientTransport):
         try:
             request.begin()
         except Exception:
-            path = ascii(request.target.partition("?")[0])  # a query may hold a secret
-            logger.exception("%s %s failed.", request.method, path)
+            logger.exception("%s %s failed.", request.method, ascii(request.path))  # a query may hold a secret
             request.finish()
         if self._current is request and self._held and not request.is_complete:
             self._schedule()
@@ -447,15 +461,15 @@ class HttpConnection(ClientTransport):
             self._timer.start(self._limits.linger_seconds, self.linger)
             if self._held and not self.is_scheduled:
                 self._schedule()
+        elif self.pace.is_reader_slow:
+            self._awaits_reader = True
+            self.pace.watch_reader()
         else:
             self._next()
 
     def _next(self) -> None:
         """Process what arrived behind an answered request, or wait for more input."""
-        if self.pace.is_reader_slow:
-            self._awaits_reader = True
-            self.pace.watch_reader()
-        elif self._queue or self._held:
+        if self._queue or self._held:
             self._timer.stop()
             self._schedule()
         elif self._ignores_input:

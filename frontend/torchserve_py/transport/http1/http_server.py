@@ -4,31 +4,16 @@ import asyncio
 
 from torchserve_py.transport.decompression import Decompressor
 from torchserve_py.transport.http1.http_connection import Application, HttpConnection, Limits
-from torchserve_py.transport.http1.parser import Head
-from torchserve_py.transport.http1.request import Request
 from torchserve_py.transport.request_budget import RequestBudget
-
-
-class LastRequests:
-    """Answers as another application does, and lets each connection end after the answer to its next request."""
-
-    def __init__(self, application: Application) -> None:
-        self._application = application
-        self.refusal = application.refusal
-
-    def call(self, head: Head, connection: HttpConnection) -> Request:
-        """Return the request with this head."""
-        request = self._application.call(head, connection)
-        if not head.upgrades:
-            request.keep_alive = False
-        return request
 
 
 class HttpServer:
     """Knows and closes the connections of a listener; without ``budget`` it has one of its own."""
 
     def __init__(self, application: Application, limits: Limits, budget: RequestBudget | None = None) -> None:
-        self.application: Application = application
+        self.application = application
+        #: Whether each connection ends after the answer to its next request.
+        self.is_leaving = False
         self.limits = limits
         self.budget = budget or RequestBudget()
         self.decompressor = Decompressor()
@@ -38,9 +23,9 @@ class HttpServer:
 
     def leave(self) -> None:
         """Have clients go elsewhere: from now on every answer says that its connection is closed."""
-        if isinstance(self.application, LastRequests):
+        if self.is_leaving:
             return
-        self.application = LastRequests(self.application)
+        self.is_leaving = True
         for connection in tuple(self.connections):
             connection.close_after_requests()
 

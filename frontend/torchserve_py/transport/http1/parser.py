@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NoReturn, Protocol, TypeVar, overload
+from typing import Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar, overload
 
 import httptools
 
 from torchserve_py.transport.http1.errors import BadMessage
 
 T = TypeVar("T")
+HeadT = TypeVar("HeadT", bound="Head")
 
 #: TorchServe's limits; its 8192 bytes are for all headers together, here they are for each of up to 128 headers.
 MAX_REQUEST_LINE: Final = 4096
@@ -31,6 +31,9 @@ _MAX_FRUITLESS: Final = 2 * MAX_HEAD
 _TOO_MANY: Final = f"A request may have {MAX_HEADERS} headers of {MAX_HEAD} bytes together."
 #: Length of a request line without method and target: two spaces and ``HTTP/1.1``.
 _REST_OF_LINE: Final = 10
+#: Headers that say more than usual of how the body comes, or what is asked for instead of an answer.
+_SPECIAL: Final = frozenset((b"expect", b"sec-websocket-key1", b"transfer-encoding", b"upgrade"))
+_KEPT_LINES: Final = 1024
 _VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
 #: Headers that a request may have only once; with two it would be undefined which one holds (RFC 9110, 5.3).
 _ONLY_ONCE: Final = frozenset(
@@ -91,36 +94,84 @@ def _is_host(value: bytes) -> bool:
     return _HOST.fullmatch(value) is not None
 
 
-@dataclass(slots=True)
-class Head:
-    """The head of a request."""
+class RequestLine(NamedTuple):
+    """What the first line of a request says."""
 
     method: str
     target: str  # as it was sent: a path with its query, or an absolute URL
+    path: str  # the target without its query
     version: tuple[int, int]  # (1, 1) or (1, 0)
-    headers: Headers  # with the host of an absolute URL as Host
-    raw_headers: tuple[tuple[bytes, bytes], ...]  # as they were sent, in order
-    keep_alive: bool  # whether the client lets the connection stay open after the answer
-    length: int | None  # bytes of the body; None if it is sent in chunks
-    expects_continue: bool  # whether the client sends the body only after ``100 Continue``
-    upgrades: bool  # whether the client asks for a WebSocket; upgrades to other protocols are ignored
+    host: bytes | None  # that of an absolute URL
 
 
-class Receiver(Protocol):
+def _read_line(method: bytes, version: str, target: bytes) -> RequestLine:
+    """Return what a request line says. Raises BadMessage: it is not one that this server takes."""
+    read_version = _VERSIONS.get(version)
+    if read_version is None:
+        raise BadMessage("The version of HTTP must be 1.0 or 1.1.")
+    if method == b"CONNECT":
+        raise BadMessage("The method CONNECT is not supported; it is for proxies.")
+    absolute = None if target[:1] == b"/" else _ABSOLUTE.match(target)
+    if not (target[:1] == b"/" or absolute or (target, method) == (b"*", b"OPTIONS")):
+        raise BadMessage("The target must be a path or an absolute URL of http or https.")
+    if len(method) + len(target) + _REST_OF_LINE > MAX_REQUEST_LINE:
+        raise BadMessage(f"The request line may have {MAX_REQUEST_LINE} bytes.")
+    text = target.decode("utf-8", "surrogateescape")
+    return RequestLine(method.decode(), text, text.partition("?")[0], read_version, absolute and absolute[1])
+
+
+#: Clients use few paths: the latest lines without a query are kept.
+_known_line: Final = functools.lru_cache(maxsize=_KEPT_LINES)(_read_line)
+
+
+class Head:
+    """The head of a request: a record that the parser fills in.
+
+    Attributes:
+        method, target, path, version: See `RequestLine`.
+        headers: By name, with the host of an absolute URL as Host.
+        raw_headers: As they were sent, in order.
+        keep_alive: Whether the client lets the connection stay open after the answer.
+        length: Bytes of the body; None if it is sent in chunks.
+        expects_continue: Whether the client sends the body only after ``100 Continue``.
+        upgrades: Whether the client asks for a WebSocket; upgrades to other protocols are ignored.
+    """
+
+    __slots__ = (
+        *("expects_continue", "headers", "keep_alive", "length", "method", "path", "raw_headers", "target"),
+        *("upgrades", "version"),
+    )
+
+    method: str
+    target: str
+    path: str
+    version: tuple[int, int]
+    headers: Headers
+    raw_headers: tuple[tuple[bytes, bytes], ...]
+    keep_alive: bool
+    length: int | None
+    expects_continue: bool
+    upgrades: bool
+
+
+class Receiver(Protocol[HeadT]):
     """Takes what was parsed; it is `http_connection.HttpConnection`."""
 
-    def on_head(self, head: Head) -> None: ...
+    def new_head(self) -> HeadT:
+        """Return an empty record for a head that is complete: the parser fills it in, and passes it to `on_head`."""
+
+    def on_head(self, head: HeadT) -> None: ...
     def on_body(self, data: bytes) -> None: ...
     def on_end(self) -> None: ...
 
 
-class RequestParser:
+class RequestParser(Generic[HeadT]):
     """Parses the requests of one connection, whose callbacks it calls.
 
     After an upgrade, or after the connection's last request, the parser takes no more bytes.
     """
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver[HeadT]) -> None:
         self._receiver = receiver
         self._parser = httptools.HttpRequestParser(self)
         #: Whether part of a head has arrived, but not all of it.
@@ -197,49 +248,30 @@ class RequestParser:
         if self._fruitless > MAX_PIECE:
             self._check_sizes()
         self._fruitless = 0
-        parser = self._parser
-        version = _VERSIONS.get(parser.get_http_version())
-        if version is None:
-            self._fail("The version of HTTP must be 1.0 or 1.1.")
-        method = parser.get_method().decode()
-        if method == "CONNECT":
-            self._fail("The method CONNECT is not supported; it is for proxies.")
-        target = self._target
-        absolute = None if target[:1] == b"/" else _ABSOLUTE.match(target)
-        if not (target[:1] == b"/" or absolute or (target, method) == (b"*", "OPTIONS")):
-            self._fail("The target must be a path or an absolute URL of http or https.")
-        if len(method) + len(target) + _REST_OF_LINE > MAX_REQUEST_LINE:
-            self._fail(f"The request line may have {MAX_REQUEST_LINE} bytes.")
-        values = self._values(version)
-        if absolute is not None:  # its host is the one that counts (RFC 9112, 3.2.2)
-            values[b"host"] = absolute[1]
+        parser, target = self._parser, self._target
+        try:
+            line = (_read_line if b"?" in target else _known_line)(
+                parser.get_method(), parser.get_http_version(), target
+            )
+        except BadMessage as error:
+            self._problem = error
+            raise
+        values = self._values(line)
         digits = values.get(b"content-length", b"0")
         if len(digits) > _MAX_DIGITS:
             self._fail(f"Content-Length may have {_MAX_DIGITS} digits.")
-        length: int | None = int(digits)
-        coding = values.get(b"transfer-encoding")
-        if coding is not None:
-            if version == (1, 0) or coding.lower() != b"chunked":
-                self._fail("Transfer-Encoding must be chunked, and is not allowed in HTTP/1.0.")
-            length = None
-        upgrades = parser.should_upgrade()
-        if upgrades:
-            asked = (method, version, length) == ("GET", (1, 1), 0)
-            upgrades = asked and values.get(b"upgrade", b"").lower() == b"websocket"
-            if not upgrades:
-                coded = b"Transfer-Encoding: chunked"
-                self._ignored_upgrade = coded if length is None else b"Content-Length: %d" % length
-        head = Head(
-            method,
-            target.decode("utf-8", "surrogateescape"),
-            version,
-            Headers(values),
-            tuple(self._raw_headers),
-            parser.should_keep_alive(),
-            length,
-            b"expect" in values and version == (1, 1) and values[b"expect"].lower() == b"100-continue",
-            upgrades,
-        )
+        declared = int(digits)
+        length: int | None = declared
+        expects = upgrades = False
+        if not _SPECIAL.isdisjoint(values):
+            length = self._length(line, values, declared)
+            expects = line.version == (1, 1) and values.get(b"expect", b"").lower() == b"100-continue"
+            upgrades = self._upgrades(line, values, length)
+        head = self._receiver.new_head()
+        head.method, head.target, head.path, head.version, _ = line
+        head.headers, head.raw_headers = Headers(values), tuple(self._raw_headers)
+        head.keep_alive = parser.should_keep_alive()
+        head.length, head.expects_continue, head.upgrades = length, expects, upgrades
         self._receiver.on_head(head)
 
     def on_body(self, data: bytes) -> None:
@@ -251,7 +283,7 @@ class RequestParser:
         if self._ignored_upgrade is None:
             self._receiver.on_end()
 
-    def _values(self, version: tuple[int, int]) -> dict[bytes, bytes]:
+    def _values(self, line: RequestLine) -> dict[bytes, bytes]:
         """Return the first value of each header by its name in lower case."""
         headers = self._raw_headers
         if len(headers) > MAX_HEADERS:
@@ -262,14 +294,36 @@ class RequestParser:
             for name in values.keys() & _ONLY_ONCE:
                 if names.count(name) > 1:
                     self._fail(f"Header {name.decode('ascii', 'replace')} is given twice.")
+        host = values.get(b"host")
+        if host is None:
+            if line.version == (1, 1):
+                self._fail("Header Host is missing.")
+        elif not _is_host(host):
+            self._fail("Header Host is no host with an optional port.")
+        if line.host is not None:  # it is the one that counts (RFC 9112, 3.2.2)
+            values[b"host"] = line.host
+        return values
+
+    def _length(self, line: RequestLine, values: Mapping[bytes, bytes], length: int) -> int | None:
+        """Return the length of the body, ``length`` unless it is sent in chunks."""
         if b"sec-websocket-key1" in values:
             self._fail("This is the handshake of an obsolete WebSocket draft, which is not supported.")
-        if b"host" not in values:
-            if version == (1, 1):
-                self._fail("Header Host is missing.")
-        elif not _is_host(values[b"host"]):
-            self._fail("Header Host is no host with an optional port.")
-        return values
+        coding = values.get(b"transfer-encoding")
+        if coding is None:
+            return length
+        if line.version == (1, 0) or coding.lower() != b"chunked":
+            self._fail("Transfer-Encoding must be chunked, and is not allowed in HTTP/1.0.")
+        return None
+
+    def _upgrades(self, line: RequestLine, values: Mapping[bytes, bytes], length: int | None) -> bool:
+        """Return whether the client asks for a WebSocket; note a request for another protocol, which is ignored."""
+        if not self._parser.should_upgrade():
+            return False
+        asked = (line.method, line.version, length) == ("GET", (1, 1), 0)
+        if asked and values.get(b"upgrade", b"").lower() == b"websocket":
+            return True
+        self._ignored_upgrade = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
+        return False
 
     def _check_sizes(self) -> None:
         """Check what has arrived since the latest complete head, or the latest part of a body."""

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from torchserve_py.transport.http1.errors import BadResponse, BodyError, BodyTooLarge
+from torchserve_py.transport.http1.parser import Head
 from torchserve_py.transport.request_budget import NoRoomError
 
 if TYPE_CHECKING:
     from torchserve_py.transport.decompression import Encoding
     from torchserve_py.transport.http1.http_connection import HttpConnection
-    from torchserve_py.transport.http1.parser import Head
 
 Buffer = bytes | bytearray | memoryview
 
@@ -127,32 +127,25 @@ class Stage(IntEnum):
 WAITING, STREAMING, ANSWERED, OVER = Stage
 
 
-class Request(ABC):
-    """A request whose head has arrived. A subclass answers it.
+class Request(Head, ABC):
+    """A request: the record of its head, and what has become of it since. A subclass answers it.
 
     `begin` is its turn: it answers with `respond`, or with `start_stream` and `send`, and calls `finish` when it is
     done, whether it has answered or not; then the next request of the connection begins. If the client leaves before
-    that, `left` is called instead. For ``method``, ``target``, ``version``, ``headers``, ``raw_headers``,
-    ``keep_alive`` and ``upgrades`` see `parser.Head`.
+    that, `left` is called instead.
     """
 
     __slots__ = (
-        *("_awaits_continue", "_body", "_held", "_is_chunked", "_length", "_limit", "_query", "_then", "_unsent_head"),
-        "_whole",
-        *("arrived", "body_error", "body_size", "cause", "connection", "credential", "headers", "id", "is_complete"),
-        *("keep_alive", "log_fields", "method", "raw_headers", "stage", "status", "target", "upgrades", "version"),
+        *("_body", "_held", "_is_chunked", "_limit", "_then", "_unsent_head"),
+        *("arrived", "body_error", "body_size", "cause", "connection", "credential", "id", "is_complete"),
+        *("log_fields", "stage", "status"),
     )
 
-    def __init__(self, head: Head, connection: HttpConnection) -> None:
-        self.method = head.method
-        self.target = head.target
-        self.version = head.version
-        self.headers = head.headers
-        self.raw_headers = head.raw_headers
-        self.keep_alive = head.keep_alive
-        self._length = head.length
-        self._awaits_continue = head.expects_continue
-        self.upgrades = head.upgrades
+    #: Of a streamed response: whether each piece is a chunk, and the head until the first piece is sent with it.
+    _is_chunked: bool
+    _unsent_head: bytes
+
+    def __init__(self, connection: HttpConnection) -> None:
         self.connection = connection
         #: When the head was complete, by the event loop's clock.
         self.arrived = connection.loop.time()
@@ -171,19 +164,15 @@ class Request(ABC):
         self.is_complete = False
         #: How many bytes of the body have arrived.
         self.body_size = 0
-        #: What has arrived of the body, unless it is not wanted any more: all of it, if it came in one piece …
-        self._whole = b""
-        #: … else its pieces.
-        self._body: Body | None = None
+        #: What has arrived of the body, unless it is not wanted any more: all of it, if it came in one piece, else its
+        #: pieces.
+        self._body: bytes | Body = b""
         #: How many bytes count in the budget of the server.
         self._held = 0
-        self._is_chunked = False
         #: Why the body cannot be read, if so; the start of the next request cannot be found then.
         self.body_error: BodyError | NoRoomError | None = None
         self._limit: int | None = None
         self._then: Callable[[bytes | Exception], None] | None = None
-        self._unsent_head = b""
-        self._query: list[tuple[str, str]] | None = None
 
     @property
     def route(self) -> str:
@@ -203,10 +192,8 @@ class Request(ABC):
     @property
     def query(self) -> list[tuple[str, str]]:
         """The names and values of the query, decoded, in order."""
-        if self._query is None:
-            query = self.target.partition("#")[0].partition("?")[2]
-            self._query = parse_qsl(query, keep_blank_values=True, errors="replace") if query else []
-        return self._query
+        query = self.target.partition("#")[0].partition("?")[2]
+        return parse_qsl(query, keep_blank_values=True, errors="replace") if query else []
 
     def parameter(self, name: str) -> str | None:
         return next((value for key, value in self.query if key == name), None)
@@ -222,7 +209,6 @@ class Request(ABC):
         """Take the body if all of it has arrived and is no longer than ``limit``; else None, and `when_read` tells."""
         if not self.is_complete or self.body_error is not None or self.body_size > limit:
             return None
-        self._limit = limit
         return self._pop_body()
 
     def when_read(self, limit: int, then: Callable[[bytes | Exception], None]) -> None:
@@ -230,7 +216,7 @@ class Request(ABC):
 
         Call it at once if either is known, and never if the client disconnects first.
         """
-        if max(self.body_size, self._length or 0) > limit and self.body_error is None:
+        if max(self.body_size, self.length or 0) > limit and self.body_error is None:
             self.body_error = BodyTooLarge(limit)
         self._limit = limit
         self._then = then
@@ -240,8 +226,8 @@ class Request(ABC):
             except NoRoomError as error:
                 self.body_error = error
             else:
-                self.connection.wait_for_body(ask=self._awaits_continue and not self.body_size)
-                self._awaits_continue = False
+                self.connection.wait_for_body(ask=self.expects_continue and not self.body_size)
+                self.expects_continue = False
                 return
         self.deliver_body()
 
@@ -289,7 +275,7 @@ class Request(ABC):
 
     # The answer.
 
-    def respond(self, status: int, lines: str, body: Buffer, *, reason: str = "") -> None:
+    def respond(self, status: int, lines: str, body: Buffer, reason: str = "") -> None:
         """Send a whole response, for whose head see `response_head`; the connection handles a slow reader.
 
         The body is not sent where HTTP allows none (HEAD, 204, 304). Raises BadResponse: the status or the reason is
@@ -308,7 +294,7 @@ class Request(ABC):
         self.status = status
         self.stage = ANSWERED
         if len(body) > _JOIN_LIMIT:
-            connection.write(head, body)
+            connection.write_all((head, body))
         else:
             connection.write(head + body)
 
@@ -325,7 +311,7 @@ class Request(ABC):
         self.status = status
         self.stage = STREAMING if has_body else ANSWERED
         if has_body:
-            self._unsent_head = head  # sent together with the first piece
+            self._unsent_head = head
         else:
             self.connection.write(head)
 
@@ -364,6 +350,7 @@ class Request(ABC):
     def finish(self) -> None:
         """End the request; if its response is incomplete, close its connection."""
         is_answered, self.stage = self.stage is ANSWERED, OVER
+        self._body = b""  # the request may be kept for a moment
         if self._held:
             self.connection.budget.held -= self._held
             self._held = 0
@@ -371,7 +358,7 @@ class Request(ABC):
 
     def _stays_open(self, close: bool = False) -> bool:
         # A client that still waits for ``100 Continue`` may send its body or not: the next bytes would be ambiguous.
-        unsure = self.body_error is not None or (self._awaits_continue and not self.is_complete)
+        unsure = self.body_error is not None or (self.expects_continue and not self.is_complete)
         self.keep_alive = self.keep_alive and not close and not unsure and not self.connection.is_closing
         return self.keep_alive
 
@@ -380,7 +367,7 @@ class Request(ABC):
     @property
     def missing_size(self) -> int:
         """How many bytes of the body have not arrived yet; 0 where that is unknown."""
-        return 0 if self._length is None else self._length - self.body_size
+        return 0 if self.length is None else self.length - self.body_size
 
     def take_body(self, data: bytes | memoryview) -> bool:
         """Take a piece of the body; return whether to read more before the application asks for the body."""
@@ -388,10 +375,11 @@ class Request(ABC):
         self.body_size += size
         if self._limit is not None and self.body_size > self._limit:
             self.body_error = BodyTooLarge(self._limit)
-        if size == self._length and type(data) is bytes and not self._held and budget.held + size <= budget.room:
+        if size == self.length and type(data) is bytes and not self._held and budget.held + size <= budget.room:
             if self.body_error is None and self.stage < ANSWERED:
                 budget.held += size
-                self._held, self._whole = size, data
+                self._held, self._body = size, data
+                return size <= UNASKED_BODY
         elif self._has_room(self.body_size):
             self._pieces().add(data)
         return self._limit is not None or self.stage >= ANSWERED or self.body_size <= UNASKED_BODY
@@ -404,7 +392,7 @@ class Request(ABC):
         if self._limit is None or not self.missing_size:
             return None
         body = self._pieces()
-        capacity = body.next_capacity(self._length or 0)
+        capacity = body.next_capacity(self.length or 0)
         return body.room(capacity) if self._has_room(capacity) else None
 
     def filled(self, count: int) -> None:
@@ -413,7 +401,7 @@ class Request(ABC):
         self._pieces().filled(count)
 
     def _pieces(self) -> Body:
-        if self._body is None:
+        if isinstance(self._body, bytes):
             self._body = Body()
         return self._body
 
@@ -427,13 +415,13 @@ class Request(ABC):
                 return True
             except NoRoomError as error:
                 self.body_error = error
-        self._body, self._whole = None, b""
+        self._body = b""
         self._release()
         return False
 
     def lose(self) -> None:
         """Note that the client has disconnected, and drop the body: the request may live on for long."""
-        self._body, self._whole, self._then = None, b"", None
+        self._body, self._then = b"", None
         if self.stage is not OVER:
             self.left()
             self.stage = OVER
@@ -451,8 +439,8 @@ class Request(ABC):
             then(self.body_error or self._pop_body())
 
     def _pop_body(self) -> bytes:
-        body, self._whole = self._whole if self._body is None else self._body.take(), b""
-        return body
+        body, self._body = self._body, b""
+        return body if isinstance(body, bytes) else body.take()
 
 
 def header_line(name: str, value: str) -> str:
@@ -477,23 +465,16 @@ def response_head(status: int, reason: str, keep_alive: bool, framing: str, line
     the body ends, ``lines`` all others, made by `header_line`. Raises BadResponse: HTTP does not allow the status (200
     to 599) or the reason.
     """
-    opening = _opening(status, keep_alive) if not reason else _custom_opening(status, reason, keep_alive)
-    return f"{opening}date: {_date(int(time.time()))}\r\n{framing}{lines}\r\n".encode("utf-8", "surrogateescape")
+    opening = _opening(status, reason, keep_alive, int(time.time()))
+    return f"{opening}{framing}{lines}\r\n".encode("utf-8", "surrogateescape")
 
 
 @functools.lru_cache(maxsize=1024)
-def _opening(status: int, keep_alive: bool) -> str:
-    return _custom_opening(status, _REASONS.get(status, "Unknown"), keep_alive)
-
-
-def _custom_opening(status: int, reason: str, keep_alive: bool) -> str:
+def _opening(status: int, reason: str, keep_alive: bool, second: int) -> str:
+    reason = reason or _REASONS.get(status, "Unknown")
     if not 200 <= status <= 599:
         raise BadResponse(f"the response status {status}: it must lie between 200 and 599")
     if _CONTROL_CHARACTER.search(reason):
         raise BadResponse(f"the reason phrase {reason!r}: it holds a control character")
-    return f"HTTP/1.1 {status} {reason}\r\nconnection: {'keep-alive' if keep_alive else 'close'}\r\n"
-
-
-@functools.lru_cache(maxsize=2)
-def _date(second: int) -> str:
-    return formatdate(second, usegmt=True)
+    connection, date = "keep-alive" if keep_alive else "close", formatdate(second, usegmt=True)
+    return f"HTTP/1.1 {status} {reason}\r\nconnection: {connection}\r\ndate: {date}\r\n"

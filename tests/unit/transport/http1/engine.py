@@ -9,7 +9,6 @@ from typing import Any
 from torchserve_py.transport.http1.errors import BodyMalformed, BodyTooLarge
 from torchserve_py.transport.http1.http_connection import HttpConnection, Limits
 from torchserve_py.transport.http1.http_server import HttpServer
-from torchserve_py.transport.http1.parser import Head
 from torchserve_py.transport.http1.request import Request, header_line
 from torchserve_py.transport.request_budget import NoRoomError
 
@@ -68,8 +67,8 @@ class FakeTransport(asyncio.Transport):
 class EchoRequest(Request):
     """``/echo`` answers with the body, ``/early`` without reading it, ``/stream`` in parts, ``/wait`` when told."""
 
-    def __init__(self, head: Head, connection: HttpConnection, echo: "Echo") -> None:
-        super().__init__(head, connection)
+    def __init__(self, connection: HttpConnection, echo: "Echo") -> None:
+        super().__init__(connection)
         self.application = echo
 
     def begin(self) -> None:
@@ -99,8 +98,8 @@ class Echo:
         self.bodies: list[bytes] = []
         self.lost: list[Request] = []
 
-    def call(self, head: Head, connection: HttpConnection) -> Request:
-        return EchoRequest(head, connection, self)
+    def request(self, connection: HttpConnection) -> Request:
+        return EchoRequest(connection, self)
 
     def echo(self, request: Request, body: bytes | Exception) -> None:
         if isinstance(body, Exception):

@@ -32,6 +32,9 @@ class Taken:
         self.error = ""
         self.rest: bytes | None = None
 
+    def new_head(self) -> Head:
+        return Head()
+
     def on_head(self, head: Head) -> None:
         self.begun = head
         self.body = b""

@@ -1,14 +1,13 @@
 """Bytes to requests: which are taken, which refused, what is read from them, and that aiohttp reads the same."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.transport.http1.parsed_twice import Parsed, parse, parse_alike
 
-from torchserve_py.transport.http1.parser import MAX_HEAD, MAX_HEADER, Headers
+from torchserve_py.transport.http1.parser import MAX_HEAD, MAX_HEADER, Head
 
 CURL = (
     b"POST /predictions/noop HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n"
@@ -301,4 +300,5 @@ def test_reads_make_no_difference(data: bytes, cuts: list[int]) -> None:
 
 
 def _seen(request: Parsed) -> tuple[object, ...]:
-    return (replace(request.head, headers=Headers({})), request.body)
+    fields = {name: getattr(request.head, name) for name in Head.__slots__}
+    return ({**fields, "headers": dict(request.head.headers)}, request.body)
