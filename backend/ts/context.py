@@ -17,15 +17,9 @@ from ts.row_states import RowStates
 WireText = bytes | str
 
 
-class ResponseHead(NamedTuple):
-    """The head of one row's response; ``reason`` is the reason phrase, empty for that of the status."""
-
-    status: int
-    reason: str
-    headers: Sequence[tuple[str, str]]
-
-
-_UNTOUCHED: Final = ResponseHead(200, "", ())
+#: The status, the reason phrase (empty for that of the status) and the headers of a response.
+ResponseHead = tuple[int, str, Sequence[tuple[str, str]]]
+_USUAL: Final[ResponseHead] = (200, "", ())
 
 #: Sends one part of a streamed response for rows of the batch that is running: results, rows, error message, status.
 PartSender = Callable[..., None]
@@ -49,18 +43,20 @@ class RequestProcessor:
             the key of each value of the row a dict ``{"content-type": type}``, unless a real header has that name.
     """
 
-    __slots__ = (
-        "_by_name",
-        "_reason_phrase",
-        "_request_header",
-        "_response_header",
-        "_status_code",
-        "_value_types",
-        "_wire_headers",
-        "begins_sequence",
-        "error",
-        "open_inference",
-    )
+    # What few requests have: an instance gets it when it is set.
+    #: Name to value as they came over the socket; made when the first header is asked for.
+    _by_name: dict[WireText, WireText] | None = None
+    #: Whether anything of the response's head was set.
+    _has_head = False
+    _status_code: int | None = 200
+    _reason_phrase: str | None = None
+    _response_header: dict[str, str] | None = None
+    #: A `ts.features.open_inference.types.InferenceRequest` if the request came by the Open Inference Protocol.
+    open_inference: Any = None
+    #: Whether the request is the first step of its sequence.
+    begins_sequence = False
+    #: The error with which the handler answers the request; its step does not count.
+    error: RowError | None = None
 
     def __init__(
         self,
@@ -71,22 +67,11 @@ class RequestProcessor:
         self._request_header = request_header
         self._wire_headers = wire_headers
         self._value_types = value_types
-        #: Name to value as they came over the socket; made when the first header is asked for.
-        self._by_name: dict[WireText, WireText] | None = None
-        self._status_code: int | None = 200
-        self._reason_phrase: str | None = None
-        self._response_header: dict[str, str] | None = None
-        #: A `ts.features.open_inference.types.InferenceRequest` if the request came by the Open Inference Protocol.
-        self.open_inference: Any = None
-        #: Whether the request is the first step of its sequence.
-        self.begins_sequence = False
-        #: The error with which the handler answers the request; its step does not count.
-        self.error: RowError | None = None
 
     def get_request_property(self, key: str) -> Any:
         """Return the request header ``key``, or None; a name that differs only in case counts where none is exact."""
         # Decoding only the requested value costs much less than decoding all headers.
-        headers = self.get_headers_by_name()
+        headers = self._request_header or self._by_name or self.get_headers_by_name()
         value = headers.get(key)
         if value is None:
             value = headers.get(key.encode())
@@ -108,6 +93,7 @@ class RequestProcessor:
 
     def report_status(self, code: int | None, reason_phrase: str | None = None) -> None:
         """Set the status code and reason phrase of the response."""
+        self._has_head = True
         self._status_code = code
         self._reason_phrase = reason_phrase
 
@@ -123,6 +109,7 @@ class RequestProcessor:
         """Set the response header ``key``, replacing an earlier value, also one under the name in another case."""
         headers = self._response_header
         if headers is None:
+            self._has_head = True
             self._response_header = {key: value}
             return
         if key not in headers:
@@ -134,6 +121,7 @@ class RequestProcessor:
         """Return the response headers; changes to the dict change the response."""
         headers = self._response_header
         if headers is None:
+            self._has_head = True
             headers = self._response_header = {}
         return headers
 
@@ -143,9 +131,8 @@ class RequestProcessor:
 
     def response_head(self) -> ResponseHead:
         """Return status, reason and headers of the response. Raises ValueError: HTTP cannot carry one of them."""
-        headers = self._response_header
-        if headers is None and self._reason_phrase is None and self._status_code == 200:
-            return _UNTOUCHED
+        if not self._has_head:
+            return _USUAL
         status, reason, problem = self._status_code, self._reason_phrase, None
         if type(status) is not int or status != 200 or reason is not None:
             if status is None:
@@ -154,14 +141,17 @@ class RequestProcessor:
                 status = int(status)  # the handler may have set a member of an enumeration
             reason = str(reason or "")
             problem = status_problem(status) or reason_problem(reason)
-        pairs = [] if headers is None else [(str(name), str(value)) for name, value in headers.items()]
-        problem = problem or headers_problem(pairs)
+        pairs = [] if self._response_header is None else list(self._response_header.items())
+        if headers_problem(pairs) is not None:  # some may only be no text
+            pairs = [(str(name), str(value)) for name, value in pairs]
+            problem = problem or headers_problem(pairs)
         if problem is not None:
             raise ValueError(f"the handler set {problem}")
-        return ResponseHead(status, reason or "", pairs)
+        return status, reason or "", pairs
 
     def reset_response(self) -> None:
         """Reset the response's status and headers, because the next step of a continuous batch sets its own."""
+        self._has_head = False
         self._status_code = 200
         self._reason_phrase = None
         self._response_header = None

@@ -17,7 +17,7 @@ def prepare(row: Row, news_of: Callable[[Sequence[Sequence[str]]], SequenceNews 
         body = None if row.prepare is None else row.prepare()
         if body is None:
             return None
-        headers = row.processor.response_head().headers
+        _, _, headers = row.response_head()
         answer = ResultRow(row.job_id, False, 200, "", headers, body, None, news_of(headers))
     except Failure as failure:
         answer = failed_row(row.job_id, failure)

@@ -155,7 +155,7 @@ class Steps:
         return running, self._with_rolled_back(answers)
 
     def _step_of(self, row: Row, wire_rows: Mapping[str, InferRow], histories: Histories) -> Step | None:
-        headers, context, job_id = row.processor.get_headers_by_name(), self._context, row.job_id
+        headers, context, job_id = row.get_headers_by_name(), self._context, row.job_id
         sent = headers.get
         sequence_id = sent(context.header_key_sequence_id)
         if not sequence_id:
@@ -171,7 +171,7 @@ class Steps:
         needs_digest = (self._compares_all or is_named) and not asks
         digest = b""
         if needs_digest:
-            digest = digest_of_request(wire_rows[job_id], row.processor, self._forms, is_named=is_named)
+            digest = digest_of_request(wire_rows[job_id], row, self._forms, is_named=is_named)
         fields = (
             None if number is None else int(number),
             sent(SEQUENCE_TOKEN),
@@ -220,7 +220,7 @@ class Steps:
     def _begin(self, step: Step, record: SequenceRecord) -> SequenceRecord:
         """Let a step begin an incarnation; return its record. The one before comes back if the step does not count."""
         sequence_id = step.sequence_id
-        step.row.processor.begins_sequence = True
+        step.row.begins_sequence = True
         if sequence_id in self._live_of:
             self._cache.undo(sequence_id)
             self._end_live(sequence_id)

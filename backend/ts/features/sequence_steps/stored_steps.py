@@ -202,7 +202,7 @@ class StoredSteps(Steps):
 
     def _begin_stored(self, step: Step, lease: Lease) -> None:
         """Let a step begin an incarnation: it finds no state."""
-        step.row.processor.begins_sequence = True
+        step.row.begins_sequence = True
         self._end_live(step.sequence_id)
         self._states.drop(step.sequence_id)
         self._holdings.unreadable.pop(step.sequence_id, None)
@@ -310,7 +310,7 @@ class StoredSteps(Steps):
         step = self._live.get(sent.job_id)
         if step is None:
             return True
-        return digest_of_values(sent, step.row.processor, self._forms) == step.claim.digest[:DIGEST_SIZE]
+        return digest_of_values(sent, step.row, self._forms) == step.claim.digest[:DIGEST_SIZE]
 
     def _write_and_apply(self, batch: BatchCommit) -> list[ResultRow]:
         """Write a commit to the store and apply it to memory; return the answers to send."""
