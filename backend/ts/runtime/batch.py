@@ -119,6 +119,7 @@ class Batch:
                 raise Failure(500, too_large(len(body), self._max_response_size))
             if stream_next is not None and encode is None:
                 row.get_response_headers()[STREAM_NEXT] = stream_next
+            headers: Sequence[Sequence[str]]
             status, reason, headers = row.response_head()
         except Failure as failure:
             self.fail(row, failure)
@@ -138,10 +139,10 @@ class Batch:
             row.sent_headers = headers
             if row.streaming and nothing_new:
                 headers = ()
-            row.streaming = more
-        row.done = not more
-        steps = self._steps
-        news = steps.news_of(headers) if steps is not None and headers else None
+        news = None
+        if self._steps is not None:
+            headers, news = self._steps.tell(row, headers)
+        row.streaming, row.done = more, not more
         self._answers.append(_new(ResultRow, (row.job_id, more, status, reason, headers, body, None, news)))
 
     def fail(self, row: Row, failure: Failure) -> None:

@@ -34,7 +34,7 @@ class Claim(NamedTuple):
     Attributes:
         number: Its number; None if the client sends none.
         token: The token of the incarnation; None if the client sends none.
-        request_id: The client's id of the request, else the server's.
+        request_id: The client's id of the request, else the server's; empty of `USUAL`, whose id says nothing.
         names_request: Whether the id is the client's.
         starts: Whether the request has the start marker.
         digest: The digest of the request, see `request_digest`; empty if it is not compared.
@@ -50,6 +50,10 @@ class Claim(NamedTuple):
     digest: bytes
     asks: bool = False
     is_new: bool = False
+
+
+#: The claim of a new step of whose request the client says nothing but its sequence.
+USUAL: Final = Claim(None, None, "", names_request=False, starts=False, digest=b"", is_new=True)
 
 
 class Run(NamedTuple):

@@ -31,7 +31,7 @@ from ts.features.sequence_steps.commit_thread import CommitOverlap, CommitThread
 from ts.features.sequence_steps.holdings import Holdings, quietly
 from ts.features.sequence_steps.kept_answers import look_up, repeated
 from ts.features.sequence_steps.migration import Migration
-from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, SequenceRecord, new_token
+from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, new_token
 from ts.features.sequence_steps.request_digest import digest_of_values
 from ts.features.sequence_steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, Run, judge
 from ts.features.sequence_steps.state_log import LogEntry
@@ -172,7 +172,7 @@ class StoredSteps(Steps):
             return refusal_answer(job_id, self._holdings.unreadable[sequence_id])
         elif not record.token:
             record.token = step.claim.token or new_token()
-        step.number, step.incarnation = record.last + running + 1, record.incarnation
+        step.runs_in(record, running)
         return None
 
     def _is_outdated(self, lease: Lease) -> bool:
@@ -196,9 +196,6 @@ class StoredSteps(Steps):
         """Whether a refused step was applied, or may have been: as a step of an earlier incarnation."""
         token = step.claim.token
         return verdict.reason in _WAS_APPLIED or (token is not None and lease.record.is_earlier(token))
-
-    def _record(self, sequence_id: str) -> SequenceRecord:
-        return self._holdings.leases[sequence_id].record
 
     def _begin_stored(self, step: Step, lease: Lease) -> None:
         """Let a step begin an incarnation: it finds no state."""
@@ -370,7 +367,7 @@ class StoredSteps(Steps):
                 id_digest = step.id_digest
                 record.apply(applied, most_kept, id_digest)
                 new_ids += id_digest
-            kept.append(_new(KeptAnswer, (applied, step.encoded(interrupted=step in running))))
+            kept.append(_new(KeptAnswer, (applied, step.encoded(self._end_header, interrupted=step in running))))
         if new_ids and record.forget_ids_beyond(self._most_ids):
             self._warn_of_forgotten_ids(sequence_id)
         has_log = record.checkpoint.log_from > 0
