@@ -121,10 +121,11 @@ class SequenceCache(MutableMapping[str, Any]):
         self.is_used = True
         if sequence_id in self._running:
             self.copy_before_step(sequence_id)
-        self._replaced.add(sequence_id)
         self._states[sequence_id] = state
         self._states.move_to_end(sequence_id)
-        if not self._stored:
+        if self._stored:
+            self._replaced.add(sequence_id)
+        else:
             self._lost.pop(sequence_id, None)
             self._make_room()
 
@@ -133,7 +134,8 @@ class SequenceCache(MutableMapping[str, Any]):
             self.copy_before_step(sequence_id)
         del self._states[sequence_id]
         self._forget_size(sequence_id)
-        self._replaced.add(sequence_id)
+        if self._stored:
+            self._replaced.add(sequence_id)
 
     def __contains__(self, sequence_id: object) -> bool:
         return sequence_id in self._states
@@ -285,14 +287,17 @@ class SequenceCache(MutableMapping[str, Any]):
             state = self._copy(sequence_id, state)
         self._before[sequence_id] = state
 
-    def keep(self, sequence_id: str) -> None:
-        """Let the changes of a sequence's step count."""
-        if self._entries or self._replaced:
-            self.forget_changes(sequence_id)
-        if self._before.pop(sequence_id, _UNTOUCHED) is not _UNTOUCHED and sequence_id in self._running:
-            self.copy_before_step(sequence_id)  # another of its steps still runs
+    def keep(self, sequence_ids: Collection[str]) -> None:
+        """Let the changes of steps of these sequences count, which no store has."""
+        if not (self._before or self._entries or self._budget):
+            return  # the handler keeps its states elsewhere
+        for sequence_id in sequence_ids:
+            self._entries.pop(sequence_id, None)
+            if self._before.pop(sequence_id, _UNTOUCHED) is not _UNTOUCHED and sequence_id in self._running:
+                self.copy_before_step(sequence_id)  # another of its steps still runs
         if self._budget:
-            self.measure(sequence_id)
+            for sequence_id in sequence_ids:
+                self.measure(sequence_id)
             self._make_room()
 
     def undo(self, sequence_id: str) -> bool:

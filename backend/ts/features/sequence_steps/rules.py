@@ -93,16 +93,19 @@ def judge(claim: Claim, record: SequenceRecord, running: int, rules: Rules) -> V
     Args:
         running: How many steps of the incarnation run now, after its last applied one.
     """
-    number, token, _, _, starts, _, _, is_new = claim
     begun = record.last > 0 or running > 0
-    if begun and not record.closed:  # the usual steps
+    is_open = begun and not record.closed
+    if is_open and claim is USUAL:
+        return _RUN
+    number, token, _, _, starts, _, _, is_new = claim
+    if is_open:  # the usual steps
         if number is None:
             if is_new and token is None and not starts:
                 return _RUN
         elif number == record.last + running + 1 and token == record.token:
             return _RUN
     if token is not None and not (begun and token == (record.token or token)):
-        return _of_another_incarnation(claim, record, is_open=begun and not record.closed, rules=rules)
+        return _of_another_incarnation(claim, record, is_open=is_open, rules=rules)
     if number is None:
         return _without_number(claim, record, begun, rules)
     return _numbered(claim, number, record, running)

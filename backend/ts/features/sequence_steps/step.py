@@ -136,6 +136,7 @@ class Step:
         incarnation, token: The number of the incarnation and what names it, once the step runs.
         is_applied: Whether the record of the sequence counts it.
         index: The index of the step's last answer among the answers that leave together.
+        headers: Those that the handler has set of the first part of the answer.
         first: The first part of the answer, once it is known; see `add`.
     """
 
@@ -145,18 +146,13 @@ class Step:
     is_named = is_marked_last = ends = is_applied = False
     number = incarnation = index = 0
     token = ""
+    headers: Sequence[Sequence[str]] = ()
     first: ResultRow | None = None
     _stream: _Stream | None = None  # the usual answer has one part
 
     def __init__(self, row: Row, sequence_id: str) -> None:
         self.row = row
         self.sequence_id = sequence_id
-
-    def runs_in(self, record: SequenceRecord, running: int) -> None:
-        """Note that the step runs in the incarnation of a record, after ``running`` steps that it does not count."""
-        self.number = record.last + running + 1
-        self.incarnation = record.incarnation
-        self.token = record.token
 
     @property
     def request_id(self) -> str:
@@ -207,8 +203,8 @@ class Step:
         It names the sequence as ended, whoever has ended it: who asks again may not know that the request had the
         marker. ``end_header`` is the header for that; ``interrupted`` tells whether the stream goes on.
         """
-        _, _, status, reason, sent, body, _, _ = self.first or _NOTHING_YET
-        headers = [pair for pair in sent if pair[0] != ANSWER_TOKEN]
+        _, _, status, reason, _, body, _, _ = self.first or _NOTHING_YET
+        headers = self.headers
         ended = ((end_header, self.sequence_id),) if self.is_marked_last else ()
         stream = self._stream
         if stream is not None:

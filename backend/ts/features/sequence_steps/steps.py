@@ -219,7 +219,7 @@ class Steps:
         elif (reason := self._cache.loss(sequence_id)) is not None:
             text = f"The state of sequence {sequence_id!r} is lost: {reason}. Please start a new sequence."
             return error_answer(step.row.job_id, *LOST, text)
-        step.runs_in(record, running)
+        step.number, step.incarnation, step.token = record.last + running + 1, record.incarnation, record.token
         return None
 
     def _without_handler(self, step: Step, verdict: Repeat | Refuse, record: SequenceRecord) -> ResultRow:
@@ -284,7 +284,7 @@ class Steps:
         step = self._live.get(row.job_id)
         if step is None or row.streaming:
             return headers, news
-        token = step.token
+        step.headers, token = headers, step.token
         ended = () if news is None else news.ended
         return (*headers, (ANSWER_TOKEN, token)), SequenceNews("", ended, token)
 
@@ -295,8 +295,8 @@ class Steps:
         done, failed = self._settle(answers, _LARGEST_KEPT)
         for step in failed:
             self._undo(step, done, answers)
+        self._cache.keep(done)
         for sequence_id, steps in done.items():
-            self._cache.keep(sequence_id)
             self._count(sequence_id, steps)
         return self._with_rolled_back(answers)
 
@@ -373,7 +373,7 @@ class Steps:
     def _count(self, sequence_id: str, steps: list[Step]) -> None:
         """Record that steps were applied, and those of the sequence that still run: the state has their changes."""
         record, running = self._records[sequence_id], self._live_of.get(sequence_id, ())
-        if not record.has_begun and self._earlier.pop(sequence_id, None) is not None:
+        if self._earlier and not record.has_begun and self._earlier.pop(sequence_id, None) is not None:
             self._cache.forget_aside(sequence_id)
         for step in sorted((*steps, *running), key=by_number) if running or len(steps) > 1 else steps:
             if not step.is_applied:

@@ -172,7 +172,7 @@ class StoredSteps(Steps):
             return refusal_answer(job_id, self._holdings.unreadable[sequence_id])
         elif not record.token:
             record.token = step.claim.token or new_token()
-        step.runs_in(record, running)
+        step.number, step.incarnation, step.token = record.last + running + 1, record.incarnation, record.token
         return None
 
     def _is_outdated(self, lease: Lease) -> bool:
