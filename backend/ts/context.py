@@ -73,7 +73,7 @@ class RequestProcessor:
     def get_request_property(self, key: str) -> Any:
         """Return the request header ``key``, or None; a name that differs only in case counts where none is exact."""
         # Decoding only the requested value costs much less than decoding all headers.
-        headers = self._request_header or self._by_name or self.get_headers_by_name()
+        headers: Mapping[Any, Any] = self._request_header or self._by_name or self.get_headers_by_name()
         value = headers.get(key)
         if value is None:
             value = headers.get(key.encode())

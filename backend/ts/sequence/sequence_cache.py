@@ -399,7 +399,7 @@ class SequenceCache(MutableMapping[str, Any]):
             return None
         return f"Its state has more bytes than all states may have: handler.cache.maxMemorySize is {self._budget}."
 
-    def report(self, metrics: Any) -> None:
+    def report(self, context: Any) -> None:
         """Add where the states are to the metrics of the model, now and then; if there is a budget or an arena."""
         if not (self._budget or self._arena is not None) or not self.tiers.is_due:
             return
@@ -407,7 +407,7 @@ class SequenceCache(MutableMapping[str, Any]):
         held = {HOST: Held(len(self._states) - on_device, self.used_bytes)}
         if self._arena is not None:
             held[DEVICE] = Held(on_device, self._arena.used_bytes)
-        self.tiers.report(metrics, held)
+        self.tiers.report(context.metrics, held)
 
     def _lose(self, sequence_id: str, reason: str) -> None:
         self._lost[sequence_id] = reason

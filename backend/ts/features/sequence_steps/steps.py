@@ -211,7 +211,7 @@ class Steps:
                 return answer
             running = self._running(sequence_id, record)
         verdict = judge(step.claim, record, running, self._rules)
-        if type(verdict) is not Run:
+        if not isinstance(verdict, Run):
             return self._without_handler(step, verdict, record)
         if verdict.begins:
             record = self._begin(step, record)
@@ -467,7 +467,7 @@ class Steps:
 
     def rest(self) -> None:
         """Do the deferred work after answers have left: evict states from memory, and sometimes sweep the store."""
-        self._cache.report(self._context.metrics)
+        self._cache.report(self._context)
 
     @property
     def store_update_due(self) -> bool:

@@ -410,7 +410,7 @@ class StoredSteps(Steps):
             self._holdings.rest(self._live_of)
         else:
             self._holdings.evict(self._live_of)
-        self._states.report(self._context.metrics)
+        self._states.report(self._context)
 
     def end(self, ended: Iterable[EndedSequence]) -> None:
         """Drop sequences that the server's scheduler has closed."""
