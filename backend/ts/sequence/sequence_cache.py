@@ -350,10 +350,11 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def _surplus(self, keep: Collection[str]) -> list[str]:
         """Return the least recently used states beyond the capacity or the budget, except ``keep``."""
-        count, size = len(self._states) - self._capacity, self.used_bytes - self._budget if self._budget else 0
         surplus: list[str] = []
-        if count <= 0 and size <= 0:
+        count = len(self._states) - self._capacity
+        if count <= 0 and not self._budget:
             return surplus
+        size = self.used_bytes - self._budget if self._budget else 0
         for sequence_id, state in self._states.items():
             if count <= 0 and size <= 0:
                 break

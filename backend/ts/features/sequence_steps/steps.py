@@ -128,14 +128,7 @@ class Steps:
             wire_rows: The wire rows of these requests, perhaps among others.
             histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.History`.
         """
-        sent = dict(zip(map(_job_id, wire_rows), wire_rows, strict=True))
-        steps, running = [], []
-        for row in rows:
-            step = self._step_of(row, sent, histories)
-            if step is None:  # a request to describe the model
-                running.append(row)
-            else:
-                steps.append(step)
+        steps, running = self._steps_of(rows, wire_rows, histories)
         refusals = self._acquire(steps)
         answers: list[ResultRow] = []
         live, live_of = self._live, self._live_of
@@ -159,15 +152,24 @@ class Steps:
                 running = [row for row in running if not row.done]
         return running, self._with_rolled_back(answers)
 
-    def _step_of(self, row: Row, wire_rows: Mapping[str, InferRow], histories: Histories) -> Step | None:
-        headers = row.get_headers_by_name()
-        sequence_id = headers.get(self._id_header)
-        if not sequence_id:
-            return None
-        step = Step(row, sequence_id)
-        if self._compares_all or not self._says_more.isdisjoint(headers) or row.job_id in histories:
-            self._read_claim(step, headers.get, wire_rows, histories)
-        return step
+    def _steps_of(
+        self, rows: list[Row], wire_rows: Sequence[InferRow], histories: Histories
+    ) -> tuple[list[Step], list[Row]]:
+        """Return the steps, and the rows that are none: requests to describe the model."""
+        sent = dict(zip(map(_job_id, wire_rows), wire_rows, strict=True))
+        compares_all, says_more, id_header = self._compares_all, self._says_more, self._id_header
+        steps, others = [], []
+        for row in rows:
+            headers = row.get_headers_by_name()
+            sequence_id = headers.get(id_header)
+            if not sequence_id:
+                others.append(row)
+                continue
+            step = Step(row, sequence_id)
+            if compares_all or not says_more.isdisjoint(headers) or row.job_id in histories:
+                self._read_claim(step, headers.get, sent, histories)
+            steps.append(step)
+        return steps, others
 
     def _read_claim(
         self, step: Step, sent: Callable[[str], Any], wire_rows: Mapping[str, InferRow], histories: Histories
@@ -296,8 +298,7 @@ class Steps:
         for step in failed:
             self._undo(step, done, answers)
         self._cache.keep(done)
-        for sequence_id, steps in done.items():
-            self._count(sequence_id, steps)
+        self._count(done)
         return self._with_rolled_back(answers)
 
     def _settle(self, answers: list[ResultRow], limit: int) -> tuple[dict[str, list[Step]], list[Step]]:
@@ -370,22 +371,28 @@ class Steps:
                 self._answers[sequence_id] = earlier.answers
             self._cache.bring_back(sequence_id)
 
-    def _count(self, sequence_id: str, steps: list[Step]) -> None:
-        """Record that steps were applied, and those of the sequence that still run: the state has their changes."""
-        record, running = self._records[sequence_id], self._live_of.get(sequence_id, ())
-        if self._earlier and not record.has_begun and self._earlier.pop(sequence_id, None) is not None:
-            self._cache.forget_aside(sequence_id)
-        for step in sorted((*steps, *running), key=by_number) if running or len(steps) > 1 else steps:
-            if not step.is_applied:
-                step.is_applied = True
-                if step.is_named:
-                    record.apply(step.kept, self._most_kept, step.id_digest)
-                    if record.forget_ids_beyond(self._most_ids):
-                        self._warn_of_forgotten_ids(sequence_id)
-                else:
-                    record.last = step.number
-            if record.kept is not None:
-                self._keep(step, record.kept, interrupted=step in running)
+    def _count(self, done: Mapping[str, list[Step]]) -> None:
+        """Record that steps were applied, and those of their sequences that still run: the states have their changes.
+
+        Args:
+            done: The steps that were answered, by sequence.
+        """
+        records, live_of, earlier = self._records, self._live_of, self._earlier
+        for sequence_id, steps in done.items():
+            record, running = records[sequence_id], live_of.get(sequence_id, ())
+            if earlier and not record.has_begun and earlier.pop(sequence_id, None) is not None:
+                self._cache.forget_aside(sequence_id)
+            for step in sorted((*steps, *running), key=by_number) if running or len(steps) > 1 else steps:
+                if not step.is_applied:
+                    step.is_applied = True
+                    if step.is_named:
+                        record.apply(step.kept, self._most_kept, step.id_digest)
+                        if record.forget_ids_beyond(self._most_ids):
+                            self._warn_of_forgotten_ids(sequence_id)
+                    else:
+                        record.last = step.number
+                if record.kept is not None:
+                    self._keep(step, record.kept, interrupted=step in running)
 
     def _keep(self, step: Step, kept_steps: dict[int, KeptStep], *, interrupted: bool) -> None:
         """Keep the answer of a step that was applied, if its client can ask for it; forget the one that is too old."""
