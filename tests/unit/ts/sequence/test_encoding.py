@@ -217,7 +217,8 @@ def test_neither_numpy_nor_torch_is_imported_for_plain_states() -> None:
 def test_a_worker_with_sequences_in_memory_imports_nothing_of_stored_ones() -> None:
     code = (
         "import sys, ts.process.worker, ts.features.sequence_steps.opening;"
-        "sys.exit(bool({'ts.features.sequence_steps.stored_steps', 'ts.metrics.metrics_cache', 'statistics'} & set(sys.modules)))"
+        "stored = 'ts.features.sequence_steps.stored_steps';"
+        "sys.exit(bool({stored, 'ts.metrics.metrics_cache', 'statistics'} & set(sys.modules)))"
     )
     ended = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(BACKEND)}, check=False)
     assert ended.returncode == 0
