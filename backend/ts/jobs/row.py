@@ -44,6 +44,10 @@ class Row(RequestProcessor):
         self._request_header = None
         self._wire_headers = wire_headers
         self._value_types = value_types
+        # What is read of every row: reading the defaults of a class takes several times as long.
+        self.streaming = self.done = self._has_status = False
+        self._by_name = self._response_header = None
+        self.encode = self.error = None
 
 
 #: Returns a row as the handler sees it. Raises ts.jobs.errors.Failure: the body is not what its protocol says.

@@ -155,6 +155,9 @@ class Step:
     def __init__(self, row: Row, sequence_id: str) -> None:
         self.row = row
         self.sequence_id = sequence_id
+        # What is read of every step: reading the defaults of a class takes several times as long.
+        self.claim = USUAL
+        self.is_named = self.is_applied = False
 
     @property
     def request_id(self) -> str:
