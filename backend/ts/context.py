@@ -7,7 +7,7 @@ and a row whose response the handler leaves unchanged costs no dictionary.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, Final, NamedTuple
 
 from ts.protocol.response_head import headers_problem, reason_problem, status_problem
@@ -17,15 +17,11 @@ from ts.row_states import RowStates
 WireText = bytes | str
 
 
-class ResponseHead(NamedTuple):
-    """The head of one row's response; ``reason`` is the reason phrase, empty for that of the status."""
+#: The status, the reason phrase (empty for that of the status) and the headers of a response.
+ResponseHead = tuple[int, str, Sequence[tuple[str, str]]]
+_USUAL: Final[ResponseHead] = (200, "", ())
 
-    status: int
-    reason: str
-    headers: Sequence[tuple[str, str]]
-
-
-_UNTOUCHED: Final = ResponseHead(200, "", ())
+_lower: Final = methodcaller("lower")
 
 #: Sends one part of a streamed response for rows of the batch that is running: results, rows, error message, status.
 PartSender = Callable[..., None]
@@ -49,18 +45,20 @@ class RequestProcessor:
             the key of each value of the row a dict ``{"content-type": type}``, unless a real header has that name.
     """
 
-    __slots__ = (
-        "_by_name",
-        "_reason_phrase",
-        "_request_header",
-        "_response_header",
-        "_status_code",
-        "_value_types",
-        "_wire_headers",
-        "begins_sequence",
-        "error",
-        "open_inference",
-    )
+    # What few requests have: an instance gets it when it is set.
+    #: Name to value as they came over the socket; made when the first header is asked for.
+    _by_name: dict[WireText, WireText] | None = None
+    #: Whether a status or a reason phrase was set.
+    _has_status = False
+    _status_code: int | None = 200
+    _reason_phrase: str | None = None
+    _response_header: dict[str, str] | None = None
+    #: A `ts.features.open_inference.types.InferenceRequest` if the request came by the Open Inference Protocol.
+    open_inference: Any = None
+    #: Whether the request is the first step of its sequence.
+    begins_sequence = False
+    #: The error with which the handler answers the request; its step does not count.
+    error: RowError | None = None
 
     def __init__(
         self,
@@ -71,22 +69,11 @@ class RequestProcessor:
         self._request_header = request_header
         self._wire_headers = wire_headers
         self._value_types = value_types
-        #: Name to value as they came over the socket; made when the first header is asked for.
-        self._by_name: dict[WireText, WireText] | None = None
-        self._status_code: int | None = 200
-        self._reason_phrase: str | None = None
-        self._response_header: dict[str, str] | None = None
-        #: A `ts.features.open_inference.types.InferenceRequest` if the request came by the Open Inference Protocol.
-        self.open_inference: Any = None
-        #: Whether the request is the first step of its sequence.
-        self.begins_sequence = False
-        #: The error with which the handler answers the request; its step does not count.
-        self.error: RowError | None = None
 
     def get_request_property(self, key: str) -> Any:
         """Return the request header ``key``, or None; a name that differs only in case counts where none is exact."""
         # Decoding only the requested value costs much less than decoding all headers.
-        headers = self.get_headers_by_name()
+        headers: Mapping[Any, Any] = self._request_header or self._by_name or self.get_headers_by_name()
         value = headers.get(key)
         if value is None:
             value = headers.get(key.encode())
@@ -108,6 +95,7 @@ class RequestProcessor:
 
     def report_status(self, code: int | None, reason_phrase: str | None = None) -> None:
         """Set the status code and reason phrase of the response."""
+        self._has_status = True
         self._status_code = code
         self._reason_phrase = reason_phrase
 
@@ -144,24 +132,30 @@ class RequestProcessor:
     def response_head(self) -> ResponseHead:
         """Return status, reason and headers of the response. Raises ValueError: HTTP cannot carry one of them."""
         headers = self._response_header
-        if headers is None and self._reason_phrase is None and self._status_code == 200:
-            return _UNTOUCHED
-        status, reason, problem = self._status_code, self._reason_phrase, None
-        if type(status) is not int or status != 200 or reason is not None:
-            if status is None:
-                status = 200
-            elif isinstance(status, int):
-                status = int(status)  # the handler may have set a member of an enumeration
-            reason = str(reason or "")
-            problem = status_problem(status) or reason_problem(reason)
-        pairs = [] if headers is None else [(str(name), str(value)) for name, value in headers.items()]
-        problem = problem or headers_problem(pairs)
+        if headers is None and not self._has_status:
+            return _USUAL
+        status, reason = self._checked_status() if self._has_status else (200, "")
+        pairs = [] if headers is None else list(headers.items())
+        if headers_problem(pairs) is not None:  # some may only be no text
+            pairs = [(str(name), str(value)) for name, value in pairs]
+            if (problem := headers_problem(pairs)) is not None:
+                raise ValueError(f"the handler set {problem}")
+        return status, reason, pairs
+
+    def _checked_status(self) -> tuple[int, str]:
+        status, reason = self._status_code, str(self._reason_phrase or "")
+        if status is None:
+            status = 200
+        elif isinstance(status, int):
+            status = int(status)  # the handler may have set a member of an enumeration
+        problem = status_problem(status) or reason_problem(reason)
         if problem is not None:
             raise ValueError(f"the handler set {problem}")
-        return ResponseHead(status, reason or "", pairs)
+        return status, reason
 
     def reset_response(self) -> None:
         """Reset the response's status and headers, because the next step of a continuous batch sets its own."""
+        self._has_status = False
         self._status_code = 200
         self._reason_phrase = None
         self._response_header = None
@@ -172,16 +166,15 @@ class RequestProcessor:
             for name, _ in self._value_types:
                 if name == key:
                     return self._build_request_header()[key]
-        length = len(key)
-        if length not in map(len, self.get_headers_by_name()):  # as nearly always where a header is not there
+        names = self.get_headers_by_name()
+        if len(key) not in map(len, names):  # as nearly always where a header is not there
+            return None
+        folded = key.lower(), key.lower().encode()
+        if set(map(_lower, names)).isdisjoint(folded):
             return None
         known = self._request_header
         headers = self._wire_headers if known is None else list(known.items())
-        folded = key.lower(), key.lower().encode()
-        for wire_name, value in reversed(headers):
-            if len(wire_name) == length and wire_name.lower() in folded:
-                return value
-        return None
+        return next(value for name, value in reversed(headers) if name.lower() in folded)
 
     def _build_request_header(self) -> dict[str, Any]:
         headers: dict[str, Any] = {key: {"content-type": type_} for key, type_ in self._value_types}

@@ -46,9 +46,9 @@ class RowStates(MutableMapping[int, Any]):
         return cache[sequence_id]
 
     def __setitem__(self, index: int, state: Any) -> None:
-        sequence_id = self._sequence_of(index)
-        self._context.sequence_cache.copy_before_step(sequence_id)
-        self._context.sequence_cache[sequence_id] = state
+        sequence_id, cache = self._sequence_of(index), self._context.sequence_cache
+        cache.copy_before_step(sequence_id)
+        cache[sequence_id] = state
 
     def __delitem__(self, index: int) -> None:
         sequence_id = self._sequence_of(index)
@@ -85,20 +85,18 @@ class RowStates(MutableMapping[int, Any]):
         return isinstance(index, int) and self._sequence_of(index) in self._context.sequence_cache
 
     def __iter__(self) -> Iterator[int]:
-        return (index for index in range(self._rows) if index in self)
+        return (index for index in range(len(self._context.request_ids or ())) if index in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    @property
-    def _rows(self) -> int:
-        return len(self._context.request_ids or ())
-
     def _sequence_of(self, index: int) -> str:
-        if not 0 <= index < self._rows:
-            raise KeyError(f"the batch has no row {index}; it has {self._rows}")
-        sequence_id = self._context.get_sequence_id(index)
-        if not sequence_id or self._context.sequence_cache is None:
+        context = self._context
+        rows = len(context.request_ids or ())
+        if not 0 <= index < rows:
+            raise KeyError(f"the batch has no row {index}; it has {rows}")
+        sequence_id = context.get_sequence_id(index)
+        if not sequence_id or context.sequence_cache is None:
             raise RuntimeError(
                 f"row {index} belongs to no sequence, so it has no state; model-config.yaml needs"
                 " 'sequenceBatching: true'"

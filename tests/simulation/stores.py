@@ -19,7 +19,7 @@ from tests.simulation.threads import Ears, Event, Lock
 from tests.simulation.world import Killed, Machine, Process, World
 
 from ts.features.redis import redis_client, redis_watch
-from ts.features.sequence_steps import opening
+from ts.features.sequence_steps import stored_opening
 from ts.features.sqlite import file_store as file
 from ts.features.sqlite import file_watch, sqlite_file
 
@@ -62,7 +62,7 @@ def simulated_stores(world: World, trouble: Trouble, path: Path, *, versions: in
         versions: How many versions of the model there are. If it is one, nobody asks whether it is served, and it need
             not be told so often.
     """
-    open_store = opening.open_store
+    open_store = stored_opening.open_store
     ears = Ears(world, slowness=1.0 if versions > 1 else _SLOWNESS)
     client = _redis_client(world, trouble, ears)
     ask = file_watch.ask
@@ -75,7 +75,7 @@ def simulated_stores(world: World, trouble: Trouble, path: Path, *, versions: in
     path.parent.mkdir()
     try:
         with (
-            mock.patch.object(opening, "open_store", lambda *given: _Pointed(world, open_store(*given))),
+            mock.patch.object(stored_opening, "open_store", lambda *given: _Pointed(world, open_store(*given))),
             mock.patch.object(sqlite3, "connect", _connect(world, trouble)),
             mock.patch.object(sqlite_file, "_PAUSES", _PAUSES),
             mock.patch.object(file, "ask", ask_and_wake),

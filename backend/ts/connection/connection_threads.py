@@ -7,7 +7,6 @@ steps. `Overlap` finds out by measuring whether the threads pay, again and again
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from statistics import fmean
 from typing import Final
 
 from ts.protocol.frames import Buffer
@@ -140,7 +139,9 @@ class Overlap:
             self._waits.append(min(began - self.since, run))  # else a pause of the clients would decide
             self._followed += is_followed
             if len(self._waits) >= self._to_measure:
-                self._decide(fmean(self._runs), fmean(self._waits), is_awaited=2 * self._followed > len(self._waits))
+                count = len(self._waits)
+                is_awaited = 2 * self._followed > count
+                self._decide(sum(self._runs) / count, sum(self._waits) / count, is_awaited=is_awaited)
                 self._runs.clear()
                 self._waits.clear()
                 self._followed = 0

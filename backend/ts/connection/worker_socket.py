@@ -5,20 +5,20 @@ private key and certificate) and ``authority.pem``, which has signed the fronten
 """
 
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ts.protocol.frames import SEND_BUFFER
 
 if TYPE_CHECKING:
     import ssl
+    from pathlib import Path
 
 _TLS: Final = "tls://"
 #: Seconds within which the frontend has to accept a connection from another machine.
 _CONNECT_LIMIT: Final = 30.0
 
 
-def tls_address(host: str, port: int, folder: Path) -> str:
+def tls_address(host: str, port: int, folder: "Path") -> str:
     """Return the address of a frontend on another machine; ``folder`` has the worker's certificate."""
     return f"{_TLS}{host}:{port}?{folder}"
 
@@ -38,6 +38,7 @@ def connect(address: str) -> "socket.socket | ssl.SSLSocket":
 
 def _connect_tls(address: str) -> "ssl.SSLSocket":
     import ssl  # workers of the frontend's own machine do without
+    from pathlib import Path
 
     place, _, folder = address.partition("?")
     host, _, port = place.rpartition(":")

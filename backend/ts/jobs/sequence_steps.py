@@ -40,8 +40,8 @@ class Steps(Protocol):
     def rehearse(self, sequence_ids: Sequence[str]) -> AbstractContextManager[None]:
         """Let a handler run steps of sequences that nobody has sent; their states are dropped at the end."""
 
-    def news_of(self, headers: Sequence[Sequence[str]]) -> SequenceNews | None:
-        """Return which sequences a handler ends with these headers of an answer."""
+    def tell(self, row: Row, headers: Sequence[Sequence[str]]) -> tuple[Sequence[Sequence[str]], SequenceNews | None]:
+        """Return the headers of a part of an answer, and what it tells the server of sequences."""
 
     def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Record the steps that these answers complete; return the answers to send."""

@@ -175,13 +175,13 @@ def serve(connection: Connection, runtime: TorchServeHandler) -> None:
     """
     stopping = False
     while (is_busy := runtime.is_busy) or not stopping:
-        match connection.receive(wait=not is_busy and not device_loss.loss.reason):
-            case None if is_busy:
-                connection.step_begins()
-                runtime.step()
-                connection.step_ended()
-            case None:
-                device_loss.end(connection)
+        message = connection.receive(wait=not is_busy and not device_loss.loss.reason)
+        if message is None and is_busy:
+            connection.step_begins()
+            runtime.step()
+            connection.step_ended()
+            continue
+        match message:
             case [messages.INFER, *fields]:
                 runtime.admit(messages.decode_infer(*fields))
             case [messages.END_SEQUENCE, ended]:
@@ -190,6 +190,8 @@ def serve(connection: Connection, runtime: TorchServeHandler) -> None:
                 connection.send([messages.ANSWER, number, runtime.answers[kind]()])
             case [messages.STOP]:
                 stopping = True
+            case None:
+                device_loss.end(connection)
             case [kind, *_]:
                 raise ValueError(f"the frontend sent a message of unknown kind {kind!r}")
     runtime.close()

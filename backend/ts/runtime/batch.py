@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from ts.connection.frontend_connection import Connection, FrontendGone
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 #: Makes a named tuple of its fields: on the hot path, since calling its class takes more than twice as long.
 _new: Final = tuple.__new__
+_job_id: Final = attrgetter("job_id")
+_values: Final = attrgetter("data")
+_body: Final = attrgetter("body")
 #: The types of results that go out as they are.
 _BODIES: Final = (bytes, bytearray)
 #: The response header that states whether a further part follows.
@@ -41,20 +45,22 @@ class Batch:
     def __init__(self, service: Service, rows: list[Row], connection: Connection, max_response_size: int) -> None:
         self.rows = rows
         self._service = service
+        self._steps = service.steps
         self._connection = connection
+        self._cancelled = connection.cancelled
         self._max_response_size = max_response_size
         #: Reads the cancellations that arrive while the handler runs.
         self._look = connection.look
         #: Whether a row whose client has left may fail although the handler has returned: its step is undone then.
-        self._can_undo = service.steps is None or service.steps.undoes
+        self._can_undo = self._steps is None or self._steps.undoes
         self._answers: list[ResultRow] = []
         #: Whether nobody is answered, since all steps were undone.
         self.is_undone = False
         self._seconds = 0.0
         context = service.context
-        context.request_ids = {index: row.job_id for index, row in enumerate(rows)}
-        context.request_processor = [row.processor for row in rows]
-        context.row_values = [row.data for row in rows]
+        context.request_ids = dict(enumerate(map(_job_id, rows)))
+        context.request_processor = list(rows)
+        context.row_values = list(map(_values, rows))
         if (metrics := context.metrics_in_use) is not None:
             metrics.request_ids = context.request_ids
         context.send_part = self.send_part
@@ -70,7 +76,7 @@ class Batch:
         running.set(self._ids)
         started = time.perf_counter()
         try:
-            return self.checked(self._service.entry_point([row.data for row in self.rows], self._service.context))
+            return self.checked(self._service.entry_point(list(map(_values, self.rows)), self._service.context))
         except (FrontendGone, KeyboardInterrupt):
             raise
         except SystemExit as error:
@@ -100,9 +106,9 @@ class Batch:
             return
         more = stream_next == "true"
         try:
-            if row.processor.error is not None:
-                raise own_failure(row.processor.error)
-            if row.job_id in self._connection.cancelled and (more or self._can_undo):
+            if row.error is not None:
+                raise own_failure(row.error)
+            if row.job_id in self._cancelled and (more or self._can_undo):
                 raise Failure(STATUS_CANCELLED, "cancelled")
             encode = row.encode
             if encode is not None:
@@ -112,8 +118,9 @@ class Batch:
             if len(body) > self._max_response_size:
                 raise Failure(500, too_large(len(body), self._max_response_size))
             if stream_next is not None and encode is None:
-                row.processor.get_response_headers()[STREAM_NEXT] = stream_next
-            status, reason, headers = row.processor.response_head()
+                row.get_response_headers()[STREAM_NEXT] = stream_next
+            headers: Sequence[Sequence[str]]
+            status, reason, headers = row.response_head()
         except Failure as failure:
             self.fail(row, failure)
             return
@@ -132,10 +139,10 @@ class Batch:
             row.sent_headers = headers
             if row.streaming and nothing_new:
                 headers = ()
-        row.streaming = more
-        row.done = not more
-        steps = self._service.steps
-        news = steps.news_of(headers) if steps is not None and headers else None
+        news = None
+        if self._steps is not None:
+            headers, news = self._steps.tell(row, headers)
+        row.streaming, row.done = more, not more
         self._answers.append(_new(ResultRow, (row.job_id, more, status, reason, headers, body, None, news)))
 
     def fail(self, row: Row, failure: Failure) -> None:
@@ -143,7 +150,7 @@ class Batch:
         if row.done:
             return
         row.done = True
-        if row.job_id in self._connection.cancelled:
+        if row.job_id in self._cancelled:
             failure = Failure(STATUS_CANCELLED, "cancelled")
         elif row.encode is not None and isinstance(failure, HandlerFailed):
             failure = Failure(500, failure.message)
@@ -152,12 +159,12 @@ class Batch:
     def _ids(self) -> Ids:
         """Return the request and sequence ids of the open rows, for log records that are written now."""
         name = self._service.context.header_key_sequence_id
-        asked = [(row, row.processor.get_request_property) for row in self.rows if not row.done]
+        asked = [(row, row.get_request_property) for row in self.rows if not row.done]
         return [(usable_name(header(REQUEST_NAME)) or row.job_id, header(name) or "") for row, header in asked]
 
     def fail_all(self, failure: Failure) -> None:
         for row in self.rows:
-            own = row.processor.error
+            own = row.error
             self.fail(row, failure if own is None else own_failure(own))
 
     def flush(self, *, meanwhile: bool = False) -> None:
@@ -189,7 +196,7 @@ class Batch:
     def _send(self, metrics: Sequence[list[Any]], answers: list[ResultRow]) -> None:
         if device_loss.loss.reason:
             device_loss.announce(self._connection)
-        if len(answers) > 1 and sum([len(answer.body) for answer in answers]) > self._max_response_size:
+        if len(answers) > 1 and sum(map(len, map(_body, answers))) > self._max_response_size:
             # The frontend refuses frames that are much larger than the largest response it allows.
             while len(answers) > 1:
                 self._connection.send_results([answers.pop(0)], 0.0)

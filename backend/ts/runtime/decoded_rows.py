@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ts.context import RequestProcessor
 from ts.jobs.errors import Failure
 from ts.jobs.row import Row
 from ts.protocol.frames import Buffer
@@ -46,7 +45,7 @@ def read_row(row: InferRow, *, decode: bool = True, forms: str = "") -> Row:
         decoder, value_types = _body_type(content_type)
         if decoder is not None:
             value = decoder(body) if decode else _own(body)
-            return Row(job_id, {"body": value}, RequestProcessor(None, headers, value_types))
+            return Row(job_id, {"body": value}, headers, value_types)
         parameters = _form(forms, content_type, body)
     data: dict[str, Any] = {}
     files: dict[str, list[Any]] = {}
@@ -55,7 +54,7 @@ def read_row(row: InferRow, *, decode: bool = True, forms: str = "") -> Row:
         if type_ and name:  # a file
             files.setdefault(name, []).append(data[name])
     data.update((name, several) for name, several in files.items() if len(several) > 1)
-    return Row(job_id, data, RequestProcessor(None, headers, [(name, type_) for name, type_, _ in parameters]))
+    return Row(job_id, data, headers, [(name, type_) for name, type_, _ in parameters])
 
 
 @functools.lru_cache(maxsize=256)

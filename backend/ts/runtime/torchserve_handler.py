@@ -7,6 +7,7 @@ import importlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from typing import Any, Final
 
 from ts.connection.batch_claims import BatchClaims
@@ -48,11 +49,11 @@ class TorchServeHandler:
     ) -> None:
         self._service = service
         self._connection = connection
-        self._decode_input = load["decode_input_request"]
+        self._read_plain = partial(read_row, decode=load["decode_input_request"], forms=load["forms"])
         self._max_response_size = load["max_response_size"]
         self._protocols = load["protocols"]
-        self._forms = load["forms"]
-        self._readers: dict[str, RowReader] = {}
+        #: Returns what reads rows of a protocol.
+        self._reader_of = cache(self._find_reader)
         self._claims = claims
         self._frames: deque[InferFrame] = deque()
         #: What answers the questions of features: messages ``[kind, number]`` that take their turn with batches.
@@ -154,13 +155,13 @@ class TorchServeHandler:
         """
         rows: list[Row] = []
         refused: list[ResultRow] = []
-        cancelled = self._connection.cancelled
+        cancelled, reader_of = self._connection.cancelled, self._reader_of
         for wire_row in wire_rows:
             if wire_row.job_id in cancelled:
                 refused.append(error_row(wire_row.job_id, STATUS_CANCELLED, "cancelled"))
                 continue
             try:
-                rows.append(self.read_row(wire_row))
+                rows.append(reader_of(wire_row.protocol)(wire_row))
             except Exception as error:
                 if not isinstance(error, Failure):  # a defect, or memory ran out: fail this row only
                     about = {"request_id": wire_row.job_id}
@@ -181,15 +182,11 @@ class TorchServeHandler:
 
     def read_row(self, wire_row: InferRow) -> Row:
         """Return a row decoded for the handler. Raises Failure: the row cannot be parsed."""
-        protocol = wire_row.protocol
-        if protocol is None:
-            return read_row(wire_row, decode=self._decode_input, forms=self._forms)
-        reader = self._readers.get(protocol)
-        if reader is None:
-            reader = self._readers[protocol] = self._reader_of(protocol)
-        return reader(wire_row)
+        return self._reader_of(wire_row.protocol)(wire_row)
 
-    def _reader_of(self, protocol: str) -> RowReader:
+    def _find_reader(self, protocol: str | None) -> RowReader:
+        if protocol is None:
+            return self._read_plain
         name = self._protocols.get(protocol)
         if name is None:
             known = ", ".join(self._protocols) or "none"

@@ -121,10 +121,11 @@ class SequenceCache(MutableMapping[str, Any]):
         self.is_used = True
         if sequence_id in self._running:
             self.copy_before_step(sequence_id)
-        self._replaced.add(sequence_id)
         self._states[sequence_id] = state
         self._states.move_to_end(sequence_id)
-        if not self._stored:
+        if self._stored:
+            self._replaced.add(sequence_id)
+        else:
             self._lost.pop(sequence_id, None)
             self._make_room()
 
@@ -133,7 +134,8 @@ class SequenceCache(MutableMapping[str, Any]):
             self.copy_before_step(sequence_id)
         del self._states[sequence_id]
         self._forget_size(sequence_id)
-        self._replaced.add(sequence_id)
+        if self._stored:
+            self._replaced.add(sequence_id)
 
     def __contains__(self, sequence_id: object) -> bool:
         return sequence_id in self._states
@@ -285,14 +287,17 @@ class SequenceCache(MutableMapping[str, Any]):
             state = self._copy(sequence_id, state)
         self._before[sequence_id] = state
 
-    def keep(self, sequence_id: str) -> None:
-        """Let the changes of a sequence's step count."""
-        if self._entries or self._replaced:
-            self.forget_changes(sequence_id)
-        if self._before.pop(sequence_id, _UNTOUCHED) is not _UNTOUCHED and sequence_id in self._running:
-            self.copy_before_step(sequence_id)  # another of its steps still runs
+    def keep(self, sequence_ids: Collection[str]) -> None:
+        """Let the changes of steps of these sequences count, which no store has."""
+        if not (self._before or self._entries or self._budget):
+            return  # the handler keeps its states elsewhere
+        for sequence_id in sequence_ids:
+            self._entries.pop(sequence_id, None)
+            if self._before.pop(sequence_id, _UNTOUCHED) is not _UNTOUCHED and sequence_id in self._running:
+                self.copy_before_step(sequence_id)  # another of its steps still runs
         if self._budget:
-            self.measure(sequence_id)
+            for sequence_id in sequence_ids:
+                self.measure(sequence_id)
             self._make_room()
 
     def undo(self, sequence_id: str) -> bool:
@@ -345,10 +350,11 @@ class SequenceCache(MutableMapping[str, Any]):
 
     def _surplus(self, keep: Collection[str]) -> list[str]:
         """Return the least recently used states beyond the capacity or the budget, except ``keep``."""
-        count, size = len(self._states) - self._capacity, self.used_bytes - self._budget if self._budget else 0
         surplus: list[str] = []
-        if count <= 0 and size <= 0:
+        count = len(self._states) - self._capacity
+        if count <= 0 and not self._budget:
             return surplus
+        size = self.used_bytes - self._budget if self._budget else 0
         for sequence_id, state in self._states.items():
             if count <= 0 and size <= 0:
                 break
@@ -394,7 +400,7 @@ class SequenceCache(MutableMapping[str, Any]):
             return None
         return f"Its state has more bytes than all states may have: handler.cache.maxMemorySize is {self._budget}."
 
-    def report(self, metrics: Any) -> None:
+    def report(self, context: Any) -> None:
         """Add where the states are to the metrics of the model, now and then; if there is a budget or an arena."""
         if not (self._budget or self._arena is not None) or not self.tiers.is_due:
             return
@@ -402,7 +408,7 @@ class SequenceCache(MutableMapping[str, Any]):
         held = {HOST: Held(len(self._states) - on_device, self.used_bytes)}
         if self._arena is not None:
             held[DEVICE] = Held(on_device, self._arena.used_bytes)
-        self.tiers.report(metrics, held)
+        self.tiers.report(context.metrics, held)
 
     def _lose(self, sequence_id: str, reason: str) -> None:
         self._lost[sequence_id] = reason

@@ -181,11 +181,15 @@ class Served:
 
     def token(self, sequence_id: str, body: str, **claims: Any) -> str:
         """Send a step; return the token that its answer tells."""
+        return dict(self.headers(sequence_id, body, **claims))[ANSWER_TOKEN]
+
+    def headers(self, sequence_id: str, body: str, **claims: Any) -> list[tuple[str, str]]:
+        """Send a step; return the headers of its answer."""
         parts = self.submit(sequence_id, body, **claims)
         self.step()
 
-        async def read() -> str:
-            return dict(map(tuple, (await asyncio.wait_for(parts.next(), _WAIT)).headers))[ANSWER_TOKEN]
+        async def read() -> list[tuple[str, str]]:
+            return [(name, value) for name, value in (await asyncio.wait_for(parts.next(), _WAIT)).headers]
 
         return self.loop.run_until_complete(read())
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.features.sequence_steps.stepping import step
 from tests.unit.ts.frontend_stub import DEADLINE_SECONDS, load_message
 
-from ts.features.sequence_steps import opening, stored_steps
+from ts.features.sequence_steps import stored_opening, stored_steps
 from ts.features.sequence_steps.commit_thread import CommitThread
 from ts.features.sequence_steps.record import KeptStep
 from ts.features.sequence_steps.server_identity import server_identity
@@ -274,8 +274,8 @@ class Worker:
         }
         message: Any = load_message(handler.parent, handler.name, model_name=world.model, sequences=True, cache=cache)
         self._world = world
-        open_store = opening.open_store
-        with patch.object(opening, "open_store", lambda *about: Watched(open_store(*about), world)):
+        open_store = stored_opening.open_store
+        with patch.object(stored_opening, "open_store", lambda *about: Watched(open_store(*about), world)):
             self.service = load_service(message)
         self.connection: Any = FakeConnection(world)
         self.runtime = TorchServeHandler(self.service, self.connection, message)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ts.features.sequence_steps.opening import open_store
 from ts.features.sequence_steps.record import KeptStep
+from ts.features.sequence_steps.stored_opening import open_store
 from ts.features.sequence_steps.stores.store import IDLE, Commit, KeptAnswer, Lease, StoreSettings
 from ts.protocol.boot_clock import boot_time
 

@@ -8,6 +8,8 @@ from tests.features.sequence_steps.conftest import KINDS
 from tests.features.sequence_steps.served import Served
 from tests.features.sequence_steps.stepping import TOTAL
 
+from ts.protocol.messages import ANSWER_TOKEN
+
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
@@ -62,6 +64,13 @@ def test_a_start_that_arrives_late_once_more_does_not_begin_anew_what_goes_on(at
         at("s", "1", request_id=str(number))
     assert at("s", "5", request_id="0", start=True) == "5"
     assert at("s", "1", request_id="7") == "11"
+
+
+def test_a_repeated_step_is_told_the_token_once_as_before(served: Callable[..., Served]) -> None:
+    model = served(TOTAL)
+    first = model.headers("s", "5", request_id="1")
+    assert [name for name, _ in first].count(ANSWER_TOKEN) == 1
+    assert model.headers("s", "5", request_id="1") == first
 
 
 @pytest.mark.usefixtures("knows_what_is_over")

@@ -60,7 +60,7 @@ def test_nothing_is_decoded_where_the_server_is_told_so(content_type: str | None
 def test_the_pseudo_header_has_the_media_type_without_parameters() -> None:
     found = read_row(row("id", b"[1]", "application/json; charset=utf-8"))
 
-    assert found.processor.get_request_properties() == {"body": {"content-type": "application/json"}}
+    assert found.get_request_properties() == {"body": {"content-type": "application/json"}}
 
 
 def test_a_urlencoded_form_has_one_value_per_field() -> None:
@@ -103,7 +103,7 @@ def test_a_multipart_form_decodes_files_by_type_and_leaves_fields_alone() -> Non
         "field": bytearray(b'{"a":1}'),
         "na\xefve": bytearray(),
     }
-    assert found.processor.get_request_properties() == {
+    assert found.get_request_properties() == {
         "data": {"content-type": "application/json"},
         "text": {"content-type": "text/plain"},
         "raw": {"content-type": "application/octet-stream"},

@@ -43,7 +43,7 @@ class ContinuousHandler(TorchServeHandler):
         # request must not use the state that the cancelled one left.
         self._live = self.drop_cancelled(self._live)
         for row in self.begin_rows(frame.rows, frame.histories):
-            is_describe = row.processor.get_request_property("describe") == "True"
+            is_describe = row.get_request_property("describe") == "True"
             (self._describe if is_describe else self._live).append(row)
 
     def step(self) -> None:
@@ -63,7 +63,7 @@ class ContinuousHandler(TorchServeHandler):
             self._live = self._without_withdrawn(self._run(live))
             for row in self._live:
                 row.data = {}
-                row.processor.reset_response()
+                row.reset_response()
 
     def going_on(self, rows: list[Row], results: Sequence[Any]) -> list[Row]:
         criteria = self._service.context.stopping_criteria
@@ -92,7 +92,7 @@ class ContinuousHandler(TorchServeHandler):
                     logger.warning(text, row.job_id, exc_info=True, extra=about)
                     batch.fail(row, HandlerFailed("Prediction failed"))
                 else:
-                    if value is not None or stream_next != "true" or row.processor.error is not None:
+                    if value is not None or stream_next != "true" or row.error is not None:
                         batch.answer(row, value, stream_next)
         unfinished = [row for row in live if not row.done]
         batch.finish()

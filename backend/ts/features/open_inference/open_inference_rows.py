@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ts.context import Context, RequestProcessor
+from ts.context import Context
 from ts.features.open_inference.json_response import LENGTH_HEADER
 from ts.features.open_inference.receive import receive
 from ts.features.open_inference.tensors import flat, flat_list, numpy_of, tensor_of
@@ -68,9 +68,8 @@ class OpenInferenceRows:
     def read(self, wire_row: InferRow) -> Row:
         """Return the row as the handler sees it. Raises Failure: the row is not a valid request."""
         received = receive(wire_row, self._declared)
-        processor = RequestProcessor(None, wire_row.headers)
-        processor.open_inference = received.request
-        row = Row(wire_row.job_id, self._values(received), processor)
+        row = Row(wire_row.job_id, self._values(received), wire_row.headers)
+        row.open_inference = received.request
         row.encode = partial(self._encode, received)
         return row
 
@@ -81,7 +80,7 @@ class OpenInferenceRows:
         """
         if row.streaming and not more and (value is None or (isinstance(value, str | bytes | list) and not value)):
             return b""
-        status = row.processor.get_response_status_code()
+        status = row.get_response_status_code()
         if status is not None and status >= 400:
             raise Failure(status, _message(value))
         given = value.get("outputs") if isinstance(value, dict) else None
@@ -93,7 +92,7 @@ class OpenInferenceRows:
         response = InferenceResponse(self._model_name, self._model_version, None, parameters, outputs)
         headers, body = received.encode(response)
         if headers and not row.streaming:
-            own = row.processor.get_response_headers()
+            own = row.get_response_headers()
             for name, text in headers:
                 for other in [each for each in own if each.lower() == name.lower()]:
                     del own[other]

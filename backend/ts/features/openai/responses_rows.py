@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ts.context import Context, RequestProcessor
+from ts.context import Context
 from ts.features.openai.conversation_state import (
     State,
     checked,
@@ -49,12 +49,11 @@ class _Conversation:
         """Read a row. Raises Failure: the model keeps no sequences, and the call is refused."""
         self._context = context
         self._body = wire_row.body
-        processor = RequestProcessor(None, wire_row.headers)
-        self._call = Call.decoded(processor.get_request_property(CALL_HEADER))
+        self.row = Row(wire_row.job_id, {}, wire_row.headers)
+        self._call = Call.decoded(self.row.get_request_property(CALL_HEADER))
         self._sequence_id: str | None = None
         if context.sequence_cache is not None:
-            self._sequence_id = processor.get_request_property(context.header_key_sequence_id)
-        self.row = Row(wire_row.job_id, {}, processor)
+            self._sequence_id = self.row.get_request_property(context.header_key_sequence_id)
         self._answer: ResponseAnswer | None = None
         self._request: ResponseRequest | None = None
         if self._sequence_id is None:
@@ -68,7 +67,7 @@ class _Conversation:
         """Return the state of the sequence. Raises Failure: there is none that could be continued."""
         call = self._call
         cache = self._context.sequence_cache
-        is_known = self._sequence_id is not None and not self.row.processor.begins_sequence
+        is_known = self._sequence_id is not None and not self.row.begins_sequence
         if not is_known or self._sequence_id not in cache:
             if call.previous is not None:
                 raise _no_previous(call.previous)
@@ -83,7 +82,7 @@ class _Conversation:
 
     def _end(self) -> None:
         if self._sequence_id is not None:
-            self.row.processor.add_response_property(self._context.header_key_sequence_end, self._sequence_id)
+            self.row.add_response_property(self._context.header_key_sequence_end, self._sequence_id)
 
     # Before the handler
 
@@ -93,7 +92,7 @@ class _Conversation:
         answer = operation()
         if answer is None:
             return None
-        self.row.processor.add_response_property(_CONTENT_TYPE, "application/json")
+        self.row.add_response_property(_CONTENT_TYPE, "application/json")
         return json.dumps(answer).encode()
 
     def _create_response(self) -> None:
@@ -209,16 +208,16 @@ class _Conversation:
         """Return what is sent for a result of the handler; the last one makes the response a part of the sequence."""
         assert self._answer is not None, "the handler got the request"
         assert self._request is not None, "the handler got the request"
-        processor, end = row.processor, self._context.header_key_sequence_end
-        processor.get_response_headers().pop(end, None)  # a handler may end what it takes for a single request
-        status = processor.get_response_status_code() or 200
+        end = self._context.header_key_sequence_end
+        row.get_response_headers().pop(end, None)  # a handler may end what it takes for a single request
+        status = row.get_response_status_code() or 200
         if status >= 400:
             raise _handlers_failure(status, value)
         if self._request.streams:
-            processor.add_response_property(_CONTENT_TYPE, "text/event-stream")
+            row.add_response_property(_CONTENT_TYPE, "text/event-stream")
             body = self._answer.events(value, more=more)
         else:
-            processor.add_response_property(_CONTENT_TYPE, "application/json")
+            row.add_response_property(_CONTENT_TYPE, "application/json")
             body = json.dumps(self._answer.whole(value))
         if not more:
             self._keep()

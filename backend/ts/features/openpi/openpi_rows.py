@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
-from ts.context import Context, RequestProcessor
+from ts.context import Context
 from ts.handler_utils.client_arrays import client_array
 from ts.handler_utils.shapes import shown
 from ts.jobs.errors import Failure, HandlerFailed
@@ -46,7 +46,7 @@ def read_openpi_row(wire_row: InferRow) -> Row:
         raise Failure(400, f"No observation of openpi: {reason}") from error
     if not isinstance(observation, dict):
         raise Failure(400, f"An observation is a map, and this is a value of type {type(observation).__name__}.")
-    row = Row(wire_row.job_id, {"body": observation}, RequestProcessor(None, wire_row.headers))
+    row = Row(wire_row.job_id, {"body": observation}, wire_row.headers)
     row.encode = _encode
     return row
 
@@ -84,7 +84,7 @@ def _dtype(given: Mapping[Any, Any]) -> np.dtype[Any]:
 
 def _encode(row: Row, value: Any, more: bool) -> Buffer:
     """Return the body for a result. Raises Failure: the handler chose an error's status, or msgpack cannot write it."""
-    status = row.processor.get_response_status_code()
+    status = row.get_response_status_code()
     if status is not None and status >= 400:
         raise Failure(status, value if isinstance(value, str) else str(value))
     if not isinstance(value, dict):

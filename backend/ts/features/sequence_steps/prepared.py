@@ -5,20 +5,25 @@ from collections.abc import Callable, Sequence
 
 from ts.jobs.errors import Failure, device_failure
 from ts.jobs.row import Row
+from ts.protocol.frames import Buffer
 from ts.protocol.messages import ResultRow, SequenceNews
 from ts.runtime.result_bodies import failed_row
 
 logger = logging.getLogger(__name__)
 
+#: `Steps.tell`.
+Tell = Callable[[Row, Sequence[Sequence[str]]], tuple[Sequence[Sequence[str]], SequenceNews | None]]
 
-def prepare(row: Row, news_of: Callable[[Sequence[Sequence[str]]], SequenceNews | None]) -> ResultRow | None:
-    """Let a row prepare itself; return its answer if the handler is not to see it, None otherwise."""
+
+def prepare(row: Row, make: Callable[[], Buffer | None], tell: Tell) -> ResultRow | None:
+    """Let a row prepare itself with its `Row.prepare`; return its answer if the handler is not to see it, or None."""
     try:
-        body = None if row.prepare is None else row.prepare()
+        body = make()
         if body is None:
             return None
-        headers = row.processor.response_head().headers
-        answer = ResultRow(row.job_id, False, 200, "", headers, body, None, news_of(headers))
+        _, _, set_headers = row.response_head()
+        headers, news = tell(row, set_headers)
+        answer = ResultRow(row.job_id, False, 200, "", headers, body, None, news)
     except Failure as failure:
         answer = failed_row(row.job_id, failure)
     except Exception as error:

@@ -137,12 +137,6 @@ class SequenceRecord:
                 self.ids = bytearray()
             self.ids += id_digest
 
-    def advance(self, number: int, most_kept: int) -> None:
-        """Record the next step as applied, of which nothing else is kept; for ``most_kept`` see `apply`."""
-        self.last = number
-        if self.kept is not None and (old := number - most_kept) > 1:
-            self.kept.pop(old, None)
-
     def forget_ids_beyond(self, most: int) -> int:
         """Forget the oldest ids if there are more than that; return how many."""
         excess = 0 if self.ids is None else len(self.ids) // DIGEST_SIZE - most

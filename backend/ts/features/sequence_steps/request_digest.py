@@ -44,7 +44,7 @@ def digest_of_request(sent: InferRow, request: RequestProcessor, forms: str, *, 
     if not is_named:
         return values
     told = request.get_headers_by_name().get
-    return values + _digest_of_call(sent.protocol, sent.content_type, *(told(name) for name in _OF_CALLS))
+    return values + _digest_of_call(sent.protocol, sent.content_type, *map(told, _OF_CALLS))
 
 
 def _fields(sent: InferRow, forms: str) -> Sequence[Parameter] | None:

@@ -34,7 +34,7 @@ class Claim(NamedTuple):
     Attributes:
         number: Its number; None if the client sends none.
         token: The token of the incarnation; None if the client sends none.
-        request_id: The client's id of the request, else the server's.
+        request_id: The client's id of the request, else the server's; empty of `USUAL`, whose id says nothing.
         names_request: Whether the id is the client's.
         starts: Whether the request has the start marker.
         digest: The digest of the request, see `request_digest`; empty if it is not compared.
@@ -50,6 +50,10 @@ class Claim(NamedTuple):
     digest: bytes
     asks: bool = False
     is_new: bool = False
+
+
+#: The claim of a new step of whose request the client says nothing but its sequence.
+USUAL: Final = Claim(None, None, "", names_request=False, starts=False, digest=b"", is_new=True)
 
 
 class Run(NamedTuple):
@@ -89,16 +93,19 @@ def judge(claim: Claim, record: SequenceRecord, running: int, rules: Rules) -> V
     Args:
         running: How many steps of the incarnation run now, after its last applied one.
     """
-    number, token, _, _, starts, _, _, is_new = claim
     begun = record.last > 0 or running > 0
-    if begun and not record.closed:  # the usual steps
+    is_open = begun and not record.closed
+    if is_open and claim is USUAL:
+        return _RUN
+    number, token, _, _, starts, _, _, is_new = claim
+    if is_open:  # the usual steps
         if number is None:
             if is_new and token is None and not starts:
                 return _RUN
         elif number == record.last + running + 1 and token == record.token:
             return _RUN
     if token is not None and not (begun and token == (record.token or token)):
-        return _of_another_incarnation(claim, record, is_open=begun and not record.closed, rules=rules)
+        return _of_another_incarnation(claim, record, is_open=is_open, rules=rules)
     if number is None:
         return _without_number(claim, record, begun, rules)
     return _numbered(claim, number, record, running)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
 from ts.features.sequence_steps.record import KeptStep, SequenceRecord, digest_of, digest_of_sent_id
-from ts.features.sequence_steps.rules import Claim, Reason
+from ts.features.sequence_steps.rules import USUAL, Claim, Reason
 from ts.jobs.row import Row
 from ts.protocol.messages import (
     ANSWER_TOKEN,
@@ -67,6 +68,7 @@ CLIENT_ASKS: Final = "not_applied"
 NEW: Final = History(math.inf, was_sent=False, asks_after="")
 
 _pack = msgpack.Packer().pack
+_name: Final = itemgetter(0)
 #: Makes a named tuple of its fields: on the hot path, since calling its class takes more than twice as long.
 _new: Final = tuple.__new__
 
@@ -128,40 +130,39 @@ class Step:
 
     Attributes:
         claim: What the client says of it.
+        is_named: Whether the client can ask for its answer: by its number, or by an id of the request.
         is_marked_last: Whether the request has the end marker.
-        end_header: The name of the response header with which a handler ends sequences.
         history: Earlier deliveries of the step.
         ends: Whether the step is the last of its sequence, by the request's marker or the answer's header.
         number: Its number in its incarnation, once it runs.
-        incarnation: The number of the incarnation, once it runs.
+        incarnation, token: The number of the incarnation and what names it, once the step runs.
         is_applied: Whether the record of the sequence counts it.
         index: The index of the step's last answer among the answers that leave together.
-        first: The first part of the answer, once it is known.
+        headers: Those that the handler has set of the first part of the answer.
+        first: The first part of the answer, once it is known; see `add`.
     """
 
-    __slots__ = (
-        *("row", "sequence_id", "claim", "is_marked_last", "end_header", "history", "ends", "number", "incarnation"),
-        *("is_applied", "index", "first", "_stream"),
-    )
+    # What few steps have, and what only steps that run have: an instance gets it when it is set.
+    claim: Claim = USUAL
+    history: History = NEW
+    is_named = is_marked_last = ends = is_applied = False
+    number = incarnation = index = 0
+    token = ""
+    headers: Sequence[Sequence[str]] = ()
+    first: ResultRow | None = None
+    _stream: _Stream | None = None  # the usual answer has one part
 
-    def __init__(
-        self, row: Row, sequence_id: str, claim: Claim, is_marked_last: bool, end_header: str, history: History
-    ) -> None:
+    def __init__(self, row: Row, sequence_id: str) -> None:
         self.row = row
         self.sequence_id = sequence_id
-        self.claim = claim
-        self.is_marked_last = self.ends = is_marked_last
-        self.end_header = end_header
-        self.history = history
-        self.number = self.incarnation = self.index = 0
-        self.is_applied = False
-        self.first: ResultRow | None = None
-        self._stream: _Stream | None = None  # the usual answer has one part
+        # What is read of every step: reading the defaults of a class takes several times as long.
+        self.claim = USUAL
+        self.is_named = self.is_applied = False
 
     @property
-    def is_named(self) -> bool:
-        """Whether the client can ask for its answer: by its number, or by an id of the request."""
-        return self.claim.number is not None or self.claim.names_request
+    def request_id(self) -> str:
+        """The client's id of the request, else the server's."""
+        return self.claim.request_id or self.row.job_id
 
     @property
     def kept(self) -> KeptStep:
@@ -178,7 +179,7 @@ class Step:
         return (digest_of_sent_id if claim.names_request else digest_of)(claim.request_id)
 
     def add(self, answer: ResultRow, limit: int) -> None:
-        """Add a part of the answer; the first part carries the status, every part may carry headers.
+        """Add a part of the answer, if it is to be kept; the first carries the status, every part may carry headers.
 
         Args:
             limit: The size in bytes beyond which a streamed answer is not kept.
@@ -196,19 +197,20 @@ class Step:
                 stream.later_headers.update((name.lower(), (name, value)) for name, value in answer.headers)
             stream.add(answer, limit)
 
-    def encoded(self, *, interrupted: bool = False) -> bytes:
-        """Return the answer encoded for the store; for ``interrupted`` see `kept_fields`."""
-        packed: bytes = _pack(self.kept_fields(interrupted=interrupted))
+    def encoded(self, end_header: str, *, interrupted: bool = False) -> bytes:
+        """Return the answer encoded for the store; for the arguments see `kept_fields`."""
+        packed: bytes = _pack(self.kept_fields(end_header, interrupted=interrupted))
         return packed
 
-    def kept_fields(self, *, interrupted: bool = False) -> KeptFields:
-        """Return the answer as it is kept, the parts of a stream joined to one body.
+    def kept_fields(self, end_header: str, *, interrupted: bool = False) -> KeptFields:
+        """Return the answer as it is kept, without the token, the parts of a stream joined to one body.
 
         It names the sequence as ended, whoever has ended it: who asks again may not know that the request had the
-        marker. ``interrupted`` tells whether the stream goes on.
+        marker. ``end_header`` is the header for that; ``interrupted`` tells whether the stream goes on.
         """
-        _, _, status, reason, headers, body, _, _ = self.first or _NOTHING_YET
-        ended = ((self.end_header, self.sequence_id),) if self.is_marked_last else ()
+        _, _, status, reason, _, body, _, _ = self.first or _NOTHING_YET
+        headers = self.headers
+        ended = ((end_header, self.sequence_id),) if self.is_marked_last else ()
         stream = self._stream
         if stream is not None:
             if stream.bodies is None:
@@ -251,27 +253,19 @@ def repeated_answer(step: Step, kept: KeptFields, record: SequenceRecord) -> Res
     """
     status, reason, headers, body, error = kept
     news = SequenceNews(ended=(step.sequence_id,) if record.closed else (), last=record.last)
-    answer = ResultRow(step.row.job_id, False, status, reason, headers, body, error, news)
-    return with_token(answer, record.token)
+    if error is None:
+        headers, news = [*headers, (ANSWER_TOKEN, record.token)], news._replace(token=record.token)
+    return ResultRow(step.row.job_id, False, status, reason, headers, body, error, news)
 
 
 def news_of(headers: Sequence[Sequence[str]], end_header: str) -> SequenceNews | None:
     """Return which sequences a handler ends with these headers of an answer; ``end_header`` is the header for that."""
-    length = len(end_header)
-    values = [value for name, value in headers if len(name) == length and name.lower() == end_header.lower()]
+    if len(end_header) not in map(len, map(_name, headers)):  # as of nearly all answers
+        return None
+    values = [value for name, value in headers if name.lower() == end_header.lower()]
     if not values:
         return None
     return SequenceNews(ended=[each.strip() for value in values for each in value.split(SEQUENCE_ID_SEPARATOR)])
-
-
-def with_token(answer: ResultRow, token: str) -> ResultRow:
-    """Return an answer that names the incarnation to the server and to the client, unless it is an error."""
-    job_id, more, status, reason, headers, body, error, news = answer
-    if error is not None:
-        return answer
-    told = ("", (), token, "", 0, "", 0) if news is None else (*news[:2], token, *news[3:])
-    news = _new(SequenceNews, told)
-    return _new(ResultRow, (job_id, more, status, reason, [*headers, (ANSWER_TOKEN, token)], body, None, news))
 
 
 def with_state_size(answer: ResultRow, size: int) -> ResultRow:

@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 
 from ts.context import Context
 from ts.features.sequence_steps.prepared import prepare
-from ts.features.sequence_steps.record import SequenceRecord, new_token
+from ts.features.sequence_steps.record import KeptStep, SequenceRecord, new_token
 from ts.features.sequence_steps.request_digest import digest_of_request
-from ts.features.sequence_steps.rules import APPLIED, Claim, Refuse, Repeat, Rules, judge
+from ts.features.sequence_steps.rules import APPLIED, Claim, Refuse, Repeat, Rules, Run, judge
 from ts.features.sequence_steps.step import (
     BROKEN_OFF,
     CLIENT_ASKS,
@@ -39,11 +39,11 @@ from ts.features.sequence_steps.step import (
     error_answer,
     news_of,
     repeated_answer,
-    with_token,
 )
 from ts.jobs.row import Row
 from ts.jobs.sequence_steps import StoreReports
 from ts.protocol.messages import (
+    ANSWER_TOKEN,
     NO_HISTORIES,
     REQUEST_ID,
     SEQUENCE_TOKEN,
@@ -64,6 +64,7 @@ _LARGEST_KEPT = 16_384
 _new: Final = tuple.__new__
 
 by_number: Final[Callable[[Step], int]] = attrgetter("number")
+_job_id: Final = attrgetter("job_id")
 
 
 class _Earlier(NamedTuple):
@@ -100,11 +101,11 @@ class Steps:
         self._most_ids = most_ids
         self._forms = forms
         self._warned_of_ids = False
+        self._id_header = context.header_key_sequence_id
+        self._start_header = context.header_key_sequence_start
         self._end_header = context.header_key_sequence_end
         #: What says more of a step than its sequence.
-        self._says_more = frozenset(
-            (STEP_NUMBER, REQUEST_ID, SEQUENCE_TOKEN, context.header_key_sequence_start, self._end_header)
-        )
+        self._says_more = frozenset((STEP_NUMBER, REQUEST_ID, SEQUENCE_TOKEN, self._start_header, self._end_header))
         self._live: dict[str, Step] = {}  # by job id: the steps that have begun and lack their last answer
         self._live_of: dict[str, list[Step]] = {}  # the same steps by sequence id
         self._rolled_back: list[ResultRow] = []  # unsent error answers of steps whose sequence was rolled back
@@ -127,43 +128,55 @@ class Steps:
             wire_rows: The wire rows of these requests, perhaps among others.
             histories: By job id, earlier deliveries of some requests; see `ts.protocol.messages.History`.
         """
-        sent = {wire_row.job_id: wire_row for wire_row in wire_rows}
-        steps, running = [], []
-        for row in rows:
-            step = self._step_of(row, sent, histories)
-            if step is None:  # a request to describe the model
-                running.append(row)
-            else:
-                steps.append(step)
+        steps, running = self._steps_of(rows, wire_rows, histories)
         refusals = self._acquire(steps)
         answers: list[ResultRow] = []
+        live, live_of = self._live, self._live_of
         for step in steps:
             answer = self._begin_or_answer(step, refusals)
             if answer is None:
-                self._live[step.row.job_id] = step
-                self._live_of.setdefault(step.sequence_id, []).append(step)
-                running.append(step.row)
+                row = step.row
+                live[row.job_id] = step
+                live_of.setdefault(step.sequence_id, []).append(step)
+                running.append(row)
             else:
                 answers.append(answer)
         if answers:
             self._release_closed(steps)
         if self._rolled_back:  # a start marker ends the steps of its sequence that run, also those of this batch
             running = [row for row in running if not row.done]
-        if prepared := [answer for row in running if (answer := prepare(row, self.news_of)) is not None]:
-            answers += self.complete(prepared)
-            running = [row for row in running if not row.done]
+        if unready := [(row, row.prepare) for row in running if row.prepare is not None]:
+            prepared = [answer for row, make in unready if (answer := prepare(row, make, self.tell)) is not None]
+            if prepared:
+                answers += self.complete(prepared)
+                running = [row for row in running if not row.done]
         return running, self._with_rolled_back(answers)
 
-    def _step_of(self, row: Row, wire_rows: Mapping[str, InferRow], histories: Histories) -> Step | None:
-        headers, context, job_id = row.processor.get_headers_by_name(), self._context, row.job_id
-        sent = headers.get
-        sequence_id = sent(context.header_key_sequence_id)
-        if not sequence_id:
-            return None
-        if not self._compares_all and self._says_more.isdisjoint(headers) and job_id not in histories:
-            usual: Claim = _new(Claim, (None, None, job_id, False, False, b"", False, True))
-            return Step(row, sequence_id, usual, False, self._end_header, NEW)
-        starts, ends = sent(context.header_key_sequence_start), sent(self._end_header)
+    def _steps_of(
+        self, rows: list[Row], wire_rows: Sequence[InferRow], histories: Histories
+    ) -> tuple[list[Step], list[Row]]:
+        """Return the steps, and the rows that are none: requests to describe the model."""
+        sent = dict(zip(map(_job_id, wire_rows), wire_rows, strict=True))
+        compares_all, says_more, id_header = self._compares_all, self._says_more, self._id_header
+        steps, others = [], []
+        for row in rows:
+            headers = row.get_headers_by_name()
+            sequence_id = headers.get(id_header)
+            if not sequence_id:
+                others.append(row)
+                continue
+            step = Step(row, sequence_id)
+            if compares_all or not says_more.isdisjoint(headers) or row.job_id in histories:
+                self._read_claim(step, headers.get, sent, histories)
+            steps.append(step)
+        return steps, others
+
+    def _read_claim(
+        self, step: Step, sent: Callable[[str], Any], wire_rows: Mapping[str, InferRow], histories: Histories
+    ) -> None:
+        """Read what a request says of its step, besides its sequence, and what the server does; ``sent``: a header."""
+        row, job_id = step.row, step.row.job_id
+        starts, ends = sent(self._start_header), sent(self._end_header)
         number, request_id = sent(STEP_NUMBER), sent(REQUEST_ID)
         history = histories.get(job_id, NEW)
         asks = history.asks_after == CLIENT_ASKS
@@ -171,7 +184,7 @@ class Steps:
         needs_digest = (self._compares_all or is_named) and not asks
         digest = b""
         if needs_digest:
-            digest = digest_of_request(wire_rows[job_id], row.processor, self._forms, is_named=is_named)
+            digest = digest_of_request(wire_rows[job_id], row, self._forms, is_named=is_named)
         fields = (
             None if number is None else int(number),
             sent(SEQUENCE_TOKEN),
@@ -182,8 +195,9 @@ class Steps:
             asks,
             not (request_id or history.was_sent or history.asks_after),
         )
-        claim: Claim = _new(Claim, fields)
-        return Step(row, sequence_id, claim, ends is not None and _is_true(ends), self._end_header, history)
+        step.claim = _new(Claim, fields)
+        step.is_named, step.history = is_named, history
+        step.is_marked_last = step.ends = ends is not None and _is_true(ends)
 
     def _acquire(self, steps: list[Step]) -> Mapping[str, StepRefusal]:
         """Make sure that the states of the steps' sequences are in memory; return refusals by sequence id."""
@@ -191,36 +205,39 @@ class Steps:
 
     def _begin_or_answer(self, step: Step, refusals: Mapping[str, StepRefusal]) -> ResultRow | None:
         """Return the answer to a step that is not to run; otherwise prepare its sequence's state and return None."""
-        sequence_id, job_id = step.sequence_id, step.row.job_id
-        record = self._records.get(sequence_id)
-        if record is None:
-            record = SequenceRecord()
+        sequence_id = step.sequence_id
+        record = self._records.get(sequence_id) or SequenceRecord()
         running = 0
         if sequence_id in self._live_of:
             if (answer := self._running_twice(step)) is not None:
                 return answer
             running = self._running(sequence_id, record)
         verdict = judge(step.claim, record, running, self._rules)
-        if isinstance(verdict, Repeat):
-            kept = self._answers.get(sequence_id, {}).get(verdict.number)
-            if kept is None:
-                return error_answer(job_id, *APPLIED, f"Step {verdict.number} was applied; its answer is not kept.")
-            return repeated_answer(step, kept, record)
-        if isinstance(verdict, Refuse):
-            return error_answer(job_id, *verdict.reason, verdict.message)
+        if not isinstance(verdict, Run):
+            return self._without_handler(step, verdict, record)
         if verdict.begins:
             record = self._begin(step, record)
             running = 0
         elif (reason := self._cache.loss(sequence_id)) is not None:
             text = f"The state of sequence {sequence_id!r} is lost: {reason}. Please start a new sequence."
-            return error_answer(job_id, *LOST, text)
-        step.number, step.incarnation = record.last + running + 1, record.incarnation
+            return error_answer(step.row.job_id, *LOST, text)
+        step.number, step.incarnation, step.token = record.last + running + 1, record.incarnation, record.token
         return None
+
+    def _without_handler(self, step: Step, verdict: Repeat | Refuse, record: SequenceRecord) -> ResultRow:
+        """Return the answer to a step that repeats another one or is refused."""
+        job_id = step.row.job_id
+        if isinstance(verdict, Refuse):
+            return error_answer(job_id, *verdict.reason, verdict.message)
+        kept = self._answers.get(step.sequence_id, {}).get(verdict.number)
+        if kept is None:
+            return error_answer(job_id, *APPLIED, f"Step {verdict.number} was applied; its answer is not kept.")
+        return repeated_answer(step, kept, record)
 
     def _begin(self, step: Step, record: SequenceRecord) -> SequenceRecord:
         """Let a step begin an incarnation; return its record. The one before comes back if the step does not count."""
         sequence_id = step.sequence_id
-        step.row.processor.begins_sequence = True
+        step.row.begins_sequence = True
         if sequence_id in self._live_of:
             self._cache.undo(sequence_id)
             self._end_live(sequence_id)
@@ -236,8 +253,8 @@ class Steps:
     def _running_twice(self, step: Step) -> ResultRow | None:
         """Return the answer to a request that still runs, if the step is one."""
         for other in self._live_of[step.sequence_id]:
-            if other.claim.request_id == step.claim.request_id and step.claim.number is None:
-                text = f"Request {step.claim.request_id!r} is still running. Try again later."
+            if other.request_id == step.request_id and step.claim.number is None:
+                text = f"Request {step.request_id!r} is still running. Try again later."
                 return error_answer(step.row.job_id, *RUNNING, text)
         return None
 
@@ -260,9 +277,18 @@ class Steps:
                 self._cache.drop(sequence_id)
             self._cache.run(self._live_of)
 
-    def news_of(self, headers: Sequence[Sequence[str]]) -> SequenceNews | None:
-        """Return which sequences a handler ends with these headers of an answer."""
-        return news_of(headers, self._end_header)
+    def tell(self, row: Row, headers: Sequence[Sequence[str]]) -> tuple[Sequence[Sequence[str]], SequenceNews | None]:
+        """Return the headers of a part of an answer, and what it tells the server of sequences.
+
+        The first part names the incarnation, to the client as well; each part names the sequences that it ends.
+        """
+        news = news_of(headers, self._end_header) if headers else None
+        step = self._live.get(row.job_id)
+        if step is None or row.streaming:
+            return headers, news
+        step.headers, token = headers, step.token
+        ended = () if news is None else news.ended
+        return (*headers, (ANSWER_TOKEN, token)), SequenceNews("", ended, token)
 
     def complete(self, answers: list[ResultRow]) -> list[ResultRow]:
         """Record the steps that these answers complete; return the answers to send."""
@@ -271,39 +297,38 @@ class Steps:
         done, failed = self._settle(answers, _LARGEST_KEPT)
         for step in failed:
             self._undo(step, done, answers)
-        for sequence_id, steps in done.items():
-            self._cache.keep(sequence_id)
-            self._count(sequence_id, steps)
+        self._cache.keep(done)
+        self._count(done)
         return self._with_rolled_back(answers)
 
     def _settle(self, answers: list[ResultRow], limit: int) -> tuple[dict[str, list[Step]], list[Step]]:
-        """Take the steps that have their last answer out of those that run; the answers then tell their tokens.
+        """Take the steps that have their last answer out of those that run.
 
         Return those that were answered, by sequence, and those that failed. ``limit`` is that of `Step.add`.
         """
         done: dict[str, list[Step]] = {}
         failed: list[Step] = []
-        live = self._live
+        live, live_of, keeps_all = self._live, self._live_of, self._compares_all
         for index, answer in enumerate(answers):
             step = live.get(answer.job_id)
             if step is None:
                 continue
+            sequence_id = step.sequence_id
             if answer.error is None:
-                if step.first is None:
-                    answers[index] = with_token(answer, self._record(step.sequence_id).token)
-                step.add(answer, limit)
+                if keeps_all or step.is_named:
+                    step.add(answer, limit)
                 if answer.more:
                     continue
                 step.index = index
-                done.setdefault(step.sequence_id, []).append(step)
+                done.setdefault(sequence_id, []).append(step)
             else:
                 failed.append(step)
-            self._leave(step)
+            del live[answer.job_id]
+            others = live_of[sequence_id]
+            others.remove(step)
+            if not others:
+                del live_of[sequence_id]
         return done, failed
-
-    def _record(self, sequence_id: str) -> SequenceRecord:
-        """Return the record of a sequence that has running steps."""
-        return self._records[sequence_id]
 
     def _unless_too_large(self, answer: ResultRow) -> ResultRow:
         """Return an answer, or an error in place of the last part of one whose state has no room in memory."""
@@ -346,30 +371,38 @@ class Steps:
                 self._answers[sequence_id] = earlier.answers
             self._cache.bring_back(sequence_id)
 
-    def _count(self, sequence_id: str, steps: list[Step]) -> None:
-        """Record that steps were applied, and those of the sequence that still run: the state has their changes."""
-        record, running = self._records[sequence_id], self._live_of.get(sequence_id, ())
-        if not record.has_begun and self._earlier.pop(sequence_id, None) is not None:
-            self._cache.forget_aside(sequence_id)
-        for step in sorted((*steps, *running), key=by_number) if running or len(steps) > 1 else steps:
-            self._count_one(step, record, interrupted=step in running)
+    def _count(self, done: Mapping[str, list[Step]]) -> None:
+        """Record that steps were applied, and those of their sequences that still run: the states have their changes.
 
-    def _count_one(self, step: Step, record: SequenceRecord, *, interrupted: bool) -> None:
-        """Record that a step was applied, and keep its answer if somebody can ask for it."""
+        Args:
+            done: The steps that were answered, by sequence.
+        """
+        records, live_of, earlier = self._records, self._live_of, self._earlier
+        for sequence_id, steps in done.items():
+            record, running = records[sequence_id], live_of.get(sequence_id, ())
+            if earlier and not record.has_begun and earlier.pop(sequence_id, None) is not None:
+                self._cache.forget_aside(sequence_id)
+            for step in sorted((*steps, *running), key=by_number) if running or len(steps) > 1 else steps:
+                if not step.is_applied:
+                    step.is_applied = True
+                    if step.is_named:
+                        record.apply(step.kept, self._most_kept, step.id_digest)
+                        if record.forget_ids_beyond(self._most_ids):
+                            self._warn_of_forgotten_ids(sequence_id)
+                    else:
+                        record.last = step.number
+                if record.kept is not None:
+                    self._keep(step, record.kept, interrupted=step in running)
+
+    def _keep(self, step: Step, kept_steps: dict[int, KeptStep], *, interrupted: bool) -> None:
+        """Keep the answer of a step that was applied, if its client can ask for it; forget the one that is too old."""
         number, answers = step.number, self._answers.get(step.sequence_id)
-        if answers is not None and (old := number - self._most_kept) > 1:
-            answers.pop(old, None)
-        is_named = step.is_named
-        if not step.is_applied:
-            step.is_applied = True
-            if not is_named:
-                record.advance(number, self._most_kept)
-                return
-            record.apply(step.kept, self._most_kept, step.id_digest)
-            if record.forget_ids_beyond(self._most_ids):
-                self._warn_of_forgotten_ids(step.sequence_id)
-        if is_named and record.kept is not None and number in record.kept:
-            kept = step.kept_fields(interrupted=interrupted)
+        if (old := number - self._most_kept) > 1:
+            kept_steps.pop(old, None)
+            if answers is not None:
+                answers.pop(old, None)
+        if step.is_named and number in kept_steps:
+            kept = step.kept_fields(self._end_header, interrupted=interrupted)
             if len(kept.body) <= _LARGEST_KEPT:
                 if answers is None:
                     answers = self._answers[step.sequence_id] = {}
@@ -408,15 +441,6 @@ class Steps:
     def wait_for_commit(self) -> None:
         """Wait for what `complete_and_send` has left to a thread; call this before anything else is sent."""
 
-    def _leave(self, step: Step) -> None:
-        """Remove a step that has its last answer from the running steps."""
-        del self._live[step.row.job_id]
-        of_its_sequence = self._live_of[step.sequence_id]
-        if len(of_its_sequence) == 1:
-            del self._live_of[step.sequence_id]
-        else:
-            of_its_sequence.remove(step)
-
     def _end_live(self, sequence_id: str) -> None:
         """End the running steps of a sequence with an error, because they use a state that was rolled back."""
         for step in self._live_of.pop(sequence_id, ()):
@@ -450,7 +474,7 @@ class Steps:
 
     def rest(self) -> None:
         """Do the deferred work after answers have left: evict states from memory, and sometimes sweep the store."""
-        self._cache.report(self._context.metrics)
+        self._cache.report(self._context)
 
     @property
     def store_update_due(self) -> bool:

@@ -31,7 +31,7 @@ from ts.features.sequence_steps.commit_thread import CommitOverlap, CommitThread
 from ts.features.sequence_steps.holdings import Holdings, quietly
 from ts.features.sequence_steps.kept_answers import look_up, repeated
 from ts.features.sequence_steps.migration import Migration
-from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, SequenceRecord, new_token
+from ts.features.sequence_steps.record import DIGEST_SIZE, Damaged, new_token
 from ts.features.sequence_steps.request_digest import digest_of_values
 from ts.features.sequence_steps.rules import APPLIED, DIFFERS, Refuse, Repeat, Rules, Run, judge
 from ts.features.sequence_steps.state_log import LogEntry
@@ -172,7 +172,7 @@ class StoredSteps(Steps):
             return refusal_answer(job_id, self._holdings.unreadable[sequence_id])
         elif not record.token:
             record.token = step.claim.token or new_token()
-        step.number, step.incarnation = record.last + running + 1, record.incarnation
+        step.number, step.incarnation, step.token = record.last + running + 1, record.incarnation, record.token
         return None
 
     def _is_outdated(self, lease: Lease) -> bool:
@@ -197,12 +197,9 @@ class StoredSteps(Steps):
         token = step.claim.token
         return verdict.reason in _WAS_APPLIED or (token is not None and lease.record.is_earlier(token))
 
-    def _record(self, sequence_id: str) -> SequenceRecord:
-        return self._holdings.leases[sequence_id].record
-
     def _begin_stored(self, step: Step, lease: Lease) -> None:
         """Let a step begin an incarnation: it finds no state."""
-        step.row.processor.begins_sequence = True
+        step.row.begins_sequence = True
         self._end_live(step.sequence_id)
         self._states.drop(step.sequence_id)
         self._holdings.unreadable.pop(step.sequence_id, None)
@@ -310,7 +307,7 @@ class StoredSteps(Steps):
         step = self._live.get(sent.job_id)
         if step is None:
             return True
-        return digest_of_values(sent, step.row.processor, self._forms) == step.claim.digest[:DIGEST_SIZE]
+        return digest_of_values(sent, step.row, self._forms) == step.claim.digest[:DIGEST_SIZE]
 
     def _write_and_apply(self, batch: BatchCommit) -> list[ResultRow]:
         """Write a commit to the store and apply it to memory; return the answers to send."""
@@ -370,7 +367,7 @@ class StoredSteps(Steps):
                 id_digest = step.id_digest
                 record.apply(applied, most_kept, id_digest)
                 new_ids += id_digest
-            kept.append(_new(KeptAnswer, (applied, step.encoded(interrupted=step in running))))
+            kept.append(_new(KeptAnswer, (applied, step.encoded(self._end_header, interrupted=step in running))))
         if new_ids and record.forget_ids_beyond(self._most_ids):
             self._warn_of_forgotten_ids(sequence_id)
         has_log = record.checkpoint.log_from > 0
@@ -413,7 +410,7 @@ class StoredSteps(Steps):
             self._holdings.rest(self._live_of)
         else:
             self._holdings.evict(self._live_of)
-        self._states.report(self._context.metrics)
+        self._states.report(self._context)
 
     def end(self, ended: Iterable[EndedSequence]) -> None:
         """Drop sequences that the server's scheduler has closed."""

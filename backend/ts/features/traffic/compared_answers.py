@@ -9,7 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ts.context import Context, RequestProcessor
+from ts.context import Context
 from ts.jobs.errors import Failure, LoadError
 from ts.jobs.row import Row, RowReader
 from ts.protocol.messages import InferRow, Load
@@ -34,7 +34,7 @@ def read_answers(wire_row: InferRow) -> Row:
     found = Answers((name, _decoded(bytes(value))) for name, _, value in wire_row.body)
     if found.keys() != {"live", "shadow"}:
         raise Failure(400, "A comparison is of two answers, live and shadow.")
-    return Row(wire_row.job_id, found, RequestProcessor(None, wire_row.headers))
+    return Row(wire_row.job_id, found, wire_row.headers)
 
 
 def prepare(

@@ -87,7 +87,7 @@ def _call(
 ) -> None:
     rows = [runtime.read_row(wire_row) for wire_row in wire_rows]
     for row in rows:
-        row.processor.begins_sequence = begins and service.steps is not None
+        row.begins_sequence = begins and service.steps is not None
     for _ in range(_MOST_STEPS):
         batch = runtime.new_batch(rows)
         service.context.send_part = _receive_part
@@ -106,15 +106,15 @@ def _call(
             return
         for row in rows:
             row.data = {}
-            row.processor.reset_response()
+            row.reset_response()
     raise LoadError(f"the handler has not ended {len(rows)} rows in {_MOST_STEPS:,} steps")
 
 
 def _check(row: Row, result: Any, *, more: bool) -> None:
     """Encode a result as an answer. Raises LoadError: it is an error; or what an encoder raises."""
-    if (error := row.processor.error) is not None:
+    if (error := row.error) is not None:
         raise LoadError(f"the handler answered with status {error.status}: {error.message}")
-    status = row.processor.get_response_status_code() or 200
+    status = row.get_response_status_code() or 200
     if status >= 400:
         raise LoadError(f"the handler answered with status {status}: {str(result)[:200]}")
     if more and result is None:  # a step that has sent nothing

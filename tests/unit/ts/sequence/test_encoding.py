@@ -212,3 +212,13 @@ def test_neither_numpy_nor_torch_is_imported_for_plain_states() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(BACKEND)}, check=False)
     assert ended.returncode == 0
+
+
+def test_a_worker_with_sequences_in_memory_imports_nothing_of_stored_ones() -> None:
+    code = (
+        "import sys, ts.process.worker, ts.features.sequence_steps.opening;"
+        "stored = 'ts.features.sequence_steps.stored_steps';"
+        "sys.exit(bool({stored, 'ts.metrics.metrics_cache', 'statistics'} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(BACKEND)}, check=False)
+    assert ended.returncode == 0
