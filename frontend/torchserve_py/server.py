@@ -6,7 +6,7 @@ transport (bytes) ──▶ door (its API) ──▶ serving.serving ──▶ d
                                                               │
                                                               └──▶ workers ══ Unix socket ══▶ ts.process (handler)
 
-Doors know `serving.serving` and what they pass through it: a `jobs.inference_request`, and `jobs.parts` or a
+Doors know `serving.serving` and what they pass through it: a `jobs.call`, and `jobs.parts` or a
 `scheduling.effects.Cause` back.
 """
 
