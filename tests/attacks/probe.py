@@ -2,7 +2,7 @@
 
 Usage: ``python probe.py URL PID``. Each answer is a line of JSON: the status, the seconds until it came, and for how
 many of these the server worked (0 on a system without ``/proc``). The server did not work while it, or this process,
-waited for a processor that others had.
+waited for a processor that others had, or while the host of a virtual machine gave its processors to others.
 """
 
 import http.client
@@ -35,19 +35,27 @@ def processor_time(pid: str) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def stolen() -> float:
+    """Return for how many seconds the host has kept processors from this machine; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / _TICKS
+    except (OSError, IndexError):
+        return 0.0
+
+
 def main(url: str, pid: str) -> None:
     address = urlsplit(url)
     server = http.client.HTTPConnection(address.hostname or "", address.port, timeout=180)
     threads = (f"{pid}/task/{pid}", "self")
     while not select.select([sys.stdin], [], [], INTERVAL)[0]:
-        waits, cpu = sum(map(waited_for_processor, threads)), processor_time(pid)
+        waits, cpu = stolen() + sum(map(waited_for_processor, threads)), processor_time(pid)
         begun = time.monotonic()
         server.request("GET", "/live")
         answer = server.getresponse()
         answer.read()
         seconds = time.monotonic() - begun
-        waits, cpu = sum(map(waited_for_processor, threads)) - waits, processor_time(pid) - cpu
-        print(json.dumps([answer.status, seconds, min(seconds - waits, cpu)]), flush=True)
+        waits, cpu = stolen() + sum(map(waited_for_processor, threads)) - waits, processor_time(pid) - cpu
+        print(json.dumps([answer.status, seconds, max(0.0, min(seconds - waits, cpu))]), flush=True)
 
 
 if __name__ == "__main__":
