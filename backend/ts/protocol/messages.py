@@ -13,7 +13,6 @@ Two rules keep both ends simple:
 """
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypedDict
 
 from ts.protocol.frames import LARGE_BODY, Buffer, encode
@@ -313,9 +312,6 @@ class Loaded(TypedDict):
     declares: dict[str, Any]
 
 
-_body_of: Final = attrgetter("body")
-
-
 def encode_infer(
     rows: Sequence[InferRow], histories: Histories = NO_HISTORIES, ahead: Ahead | None = None
 ) -> list[Buffer]:
@@ -338,5 +334,8 @@ def decode_infer(
 
 def encode_results(rows: Sequence[ResultRow], handler_seconds: float) -> list[Buffer]:
     """Encode results; bodies of `LARGE_BODY` bytes or more are not copied."""
-    large = max(map(len, map(_body_of, rows)), default=0) >= LARGE_BODY
+    large = False
+    for row in rows:
+        if len(row.body) >= LARGE_BODY:
+            large = True
     return encode((RESULTS, rows, handler_seconds), large=large)

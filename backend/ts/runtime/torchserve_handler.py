@@ -7,7 +7,7 @@ import importlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final
 
 from ts.connection.batch_claims import BatchClaims
@@ -49,7 +49,8 @@ class TorchServeHandler:
     ) -> None:
         self._service = service
         self._connection = connection
-        self._read_plain = partial(read_row, decode=load["decode_input_request"], forms=load["forms"])
+        self._decode_input = load["decode_input_request"]
+        self._forms = load["forms"]
         self._max_response_size = load["max_response_size"]
         self._protocols = load["protocols"]
         #: Returns what reads rows of a protocol.
@@ -186,7 +187,8 @@ class TorchServeHandler:
 
     def _find_reader(self, protocol: str | None) -> RowReader:
         if protocol is None:
-            return self._read_plain
+            decode, forms = self._decode_input, self._forms
+            return lambda wire_row: read_row(wire_row, decode=decode, forms=forms)
         name = self._protocols.get(protocol)
         if name is None:
             known = ", ".join(self._protocols) or "none"

@@ -189,7 +189,7 @@ def test_row_56_a_slot_is_held_while_a_stream_is_made_not_while_it_is_read(servi
 def test_beyond_the_concurrency_target_requests_wait_in_the_server_and_then_are_refused(serving: Serving) -> None:
     stages = Stages(serving, "few_at_once")
     begun = [stages.begin(name, ["preprocess"]) for name in ("a", "b")]
-    eventually(lambda: serving.running.describe("few_at_once")[0]["jobQueueStatus"]["pendingRequests"] == 0, "sent")
+    eventually(lambda: serving.running.metric("ts_batch_size_sum", model_name="few_at_once") == 2, "two are sent")
     url = "/v1/models/few_at_once:predict"
     queued = serving.begin("few_at_once", {"name": "c", "stops": []})
     eventually(lambda: serving.running.pending("few_at_once") == 1, "the third waits in the server")
