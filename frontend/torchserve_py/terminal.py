@@ -17,4 +17,5 @@ def visible(value: object) -> str:
 def tell(text: object, *, to_stderr: bool = False) -> None:
     """Print lines, in which escapes, as those of JSON, stand for what a terminal would obey."""
     lines = map(visible, str(text).split("\n"))
-    print("\n".join(lines), file=sys.stderr if to_stderr else sys.stdout, flush=True)
+    # `print` writes the end of a line by itself, and another thread could write in between.
+    print("\n".join(lines) + "\n", end="", file=sys.stderr if to_stderr else sys.stdout, flush=True)

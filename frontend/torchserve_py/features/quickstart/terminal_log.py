@@ -57,7 +57,7 @@ class _Terminal(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record."""
         try:
-            tqdm.write(self.format(record), file=sys.stdout)
+            _write(self.format(record))
         except Exception:
             self.handleError(record)
 
@@ -73,8 +73,13 @@ def say(*lines: str, log_format: str) -> None:
         )
         lines = tuple(map(JsonFormatter().format, map(logging.makeLogRecord, records)))
     for line in lines:
-        tqdm.write(line, file=sys.stdout)
+        _write(line)
     sys.stdout.flush()
+
+
+def _write(line: str) -> None:
+    """Write a line, with its end: between two writes another thread could write a line of its own."""
+    tqdm.write(f"{line}\n", file=sys.stdout, end="")
 
 
 def show_less(log_format: str) -> None:
