@@ -24,7 +24,7 @@ from torchserve_py.doors.failures import (
     not_found,
     unreadable_request,
 )
-from torchserve_py.doors.requests import decompressed
+from torchserve_py.doors.requests import CONTENT_ENCODING, decompressed
 from torchserve_py.doors.responses import ALREADY_SENT, Answer, allows_other_origins
 from torchserve_py.doors.routing import ANY_PATH, AfterBody, DoorContext, Match, Reply, Route, Router
 from torchserve_py.doors.token_authorization import Guard
@@ -43,9 +43,8 @@ _PREFLIGHT_HEADER: Final = "Access-Control-Request-Method"
 #: The status of an accepted WebSocket, whose client may leave at any time.
 _SWITCHING_PROTOCOLS: Final = 101
 _ID_KEY: Final = REQUEST_NAME.encode()
-_ENCODING: Final = b"content-encoding"
 #: What a body has no longer once its encoding is undone.
-_OF_ENCODED: Final = frozenset((_ENCODING, b"content-length"))
+_OF_ENCODED: Final = frozenset((CONTENT_ENCODING, b"content-length"))
 
 
 class Application:
@@ -223,7 +222,7 @@ class HttpRequest(Request):
             self.follow(reply)
 
     def _with_body(self, after_body: AfterBody, body: bytes) -> Reply | None:
-        if _ENCODING in self.headers.raw and (self.matched is None or not self.matched.passes_encoding_on):
+        if CONTENT_ENCODING in self.headers.raw and (self.matched is None or not self.matched.passes_encoding_on):
             return self._decoded(after_body, body)
         reply = after_body(body)
         if reply is None:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from torchserve_py.doors.client_call import HttpCall, TorchServeDialect
 from torchserve_py.doors.openapi import BINARY, Operation, document
-from torchserve_py.doors.requests import content_type_of, priority_of
+from torchserve_py.doors.requests import CONTENT_ENCODING, content_type_of, priority_of
 from torchserve_py.doors.responses import json_answer
 from torchserve_py.doors.routing import Door, DoorContext, Handler, PathValues, PredictPath, Prepared, Reply, Route
 from torchserve_py.doors.sequences import SequenceHeaders
@@ -99,6 +99,10 @@ class InferenceDoor(Door):
         model = self.serving.get(name, version)
         if request.method == "OPTIONS":
             return json_answer(predict_document(self.context.predict_paths, name))
+        if body is None and CONTENT_ENCODING in request.headers.raw:  # the request names none once it is undone
+            return lambda read: self.infer(
+                request, name, version, server_headers, parameters=parameters, body=read, session=session
+            )
         headers = request.raw_headers + server_headers
         context, content_type = self.context, content_type_of(request)
         call = HttpCall(request, context.responses, self._dialect, model, version, headers, None, content_type)

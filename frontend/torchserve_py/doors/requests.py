@@ -12,6 +12,8 @@ from torchserve_py.transport.http1.request import Request
 
 #: Characters of a request target that are passed on unchanged; other bytes are percent-encoded.
 _TARGET_CHARACTERS: Final = "!#$%&'()*+,/:;=?@[]~"
+#: The header with the encoding of the body, as the parser has it.
+CONTENT_ENCODING: Final = b"content-encoding"
 GZIP: Final = "gzip"
 DEFLATE: Final = "deflate"
 _ENCODINGS: Final = {
