@@ -43,6 +43,9 @@ class LosingSteps:
         lost = [each for each in rows if each.data["body"] == "lost"]
         return [each for each in rows if each not in lost], [_refused(each.job_id) for each in lost]
 
+    def tell(self, row: Any, headers: Any) -> tuple[Any, None]:
+        return headers, None
+
     def complete_and_send(self, answers: list[ResultRow], send: Any, seconds: float, *, meanwhile: bool) -> None:
         told = [_refused(answer[0]) if bytes(answer[5]) == b"unstored" else answer for answer in answers]
         self.unsent = lambda: send(told)  # as a thread does, later

@@ -114,7 +114,7 @@ class Bench:
         job = self.owner.jobs["j"] = Call((), body, "text/plain")
         job.id = "j"
         worker.send([job], None)
-        worker.begin([job], asyncio.get_running_loop().time())
+        worker.begin(asyncio.get_running_loop().time())
 
 
 @pytest.fixture
