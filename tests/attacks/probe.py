@@ -35,12 +35,13 @@ def processor_time(pid: str) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def stolen() -> float:
-    """Return for how many seconds the host has kept processors from this machine; 0 where the system does not tell."""
+def stolen() -> list[float]:
+    """Return for how many seconds the host has kept each processor from this machine; none if that is not known."""
     try:
-        return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) / _TICKS
-    except (OSError, IndexError):
-        return 0.0
+        lines = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return []
+    return [int(line.split()[8]) / _TICKS for line in lines if line.startswith("cpu") and line[3].isdigit()]
 
 
 def main(url: str, pid: str) -> None:
@@ -48,14 +49,16 @@ def main(url: str, pid: str) -> None:
     server = http.client.HTTPConnection(address.hostname or "", address.port, timeout=180)
     threads = (f"{pid}/task/{pid}", "self")
     while not select.select([sys.stdin], [], [], INTERVAL)[0]:
-        waits, cpu = stolen() + sum(map(waited_for_processor, threads)), processor_time(pid)
+        kept, waits, cpu = stolen(), sum(map(waited_for_processor, threads)), processor_time(pid)
         begun = time.monotonic()
         server.request("GET", "/live")
         answer = server.getresponse()
         answer.read()
         seconds = time.monotonic() - begun
-        waits, cpu = stolen() + sum(map(waited_for_processor, threads)) - waits, processor_time(pid) - cpu
-        print(json.dumps([answer.status, seconds, max(0.0, min(seconds - waits, cpu))]), flush=True)
+        waits, cpu = sum(map(waited_for_processor, threads)) - waits, processor_time(pid) - cpu
+        # The server ran on one processor at a time: the one that was kept longest from it is the most that it lost.
+        lost = max((after - before for before, after in zip(kept, stolen(), strict=True)), default=0.0)
+        print(json.dumps([answer.status, seconds, max(0.0, min(seconds - waits - lost, cpu))]), flush=True)
 
 
 if __name__ == "__main__":
