@@ -33,8 +33,6 @@ from torchserve_py.transport.http1.errors import ReaderStalled
 from torchserve_py.transport.http1.request import STREAMING, WAITING, Request
 from ts.protocol.messages import REQUEST_ID
 
-#: Makes a named tuple of its fields: calling its class takes more than twice as long.
-_new: Final = tuple.__new__
 #: Parts that have piled up are written together, up to this many bytes; the rest stays where it is counted and bounded.
 _WRITE_SIZE: Final = 16 * 1024
 #: A line of an event stream that clients skip (HTML, 9.2.6).
@@ -85,7 +83,7 @@ class HttpDialect(Dialect, ABC):
 
         Raises DoorError: the response cannot be one answer; awaiting the coroutine may raise it, too.
         """
-        return _new(Answer, (part.status, part.body, part.headers, part.reason))
+        return Answer(part.status, part.body, part.headers, part.reason)
 
     def reply(self, call: HttpCall, first: Part) -> Answer | Coroutine[Any, Any, Answer | AlreadySent]:
         """Return the answer that begins with ``first``, or the coroutine that sends it as a stream.
@@ -361,7 +359,7 @@ class TorchServeDialect(HttpDialect):
 
     def answer(self, call: HttpCall, part: Part) -> Answer:
         headers = part.headers if call.sequence is None else self._named(part.headers, call)
-        return _new(Answer, (part.status, part.body, headers, part.reason))
+        return Answer(part.status, part.body, headers, part.reason)
 
     def opening(self, call: HttpCall, first: Part) -> Answer:
         headers = self._named(first.headers, call)

@@ -379,7 +379,6 @@ class Request(Head, ABC):
             if self.body_error is None and self.stage < ANSWERED:
                 budget.held += size
                 self._held, self._body = size, data
-                return size <= UNASKED_BODY
         elif self._has_room(self.body_size):
             self._pieces().add(data)
         return self._limit is not None or self.stage >= ANSWERED or self.body_size <= UNASKED_BODY
