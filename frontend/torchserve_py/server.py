@@ -21,7 +21,6 @@ import platform
 import resource
 import signal
 import sys
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -159,6 +158,8 @@ class Server:
         if self._drain is None:
             if self._doors is not None:
                 self._doors.context.start_leaving()
+            if not self._settings.drain_delay:  # before a probe can say so: who hears it expects refusals
+                self._refuse_new_work()
             self._drain = in_background(self._leave(), "draining")
             self._background.append(self._drain)
         return self._drain
@@ -173,15 +174,17 @@ class Server:
                 "Leaving: not ready from now on; new work is accepted for %d s more", self._settings.drain_delay
             )
             await asyncio.sleep(self._settings.drain_delay)
-        if self._doors is not None:
-            self._doors.context.start_draining()
+            self._refuse_new_work()
         limit = self._settings.drain_timeout
         logger.info("Draining: accepted requests and open sequences have at most %d s to finish", limit)
-        end = time.monotonic() + limit
-        # Before the models: what features have begun is still new work for models.
-        await asyncio.gather(*(work.drain(limit) for work in self._work))
-        if not await self._registry.drain(max(0.0, end - time.monotonic())):
+        finished = await asyncio.gather(*(each.drain(limit) for each in (self._registry, *self._work)))
+        if not all(finished):
             logger.warning("The drain limit of %d s has passed; unfinished work is ended", limit)
+
+    def _refuse_new_work(self) -> None:
+        if self._doors is not None:
+            self._doors.context.start_draining()
+        self._registry.refuse_new_work()
 
     async def stop(self) -> None:
         """Answer open requests, close the doors and stop the workers; return when the workers are gone."""

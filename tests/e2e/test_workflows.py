@@ -338,6 +338,10 @@ def test_a_server_that_stops_lets_a_request_finish_its_workflow() -> None:
             return requests.get(f"{running.inference}/ready", timeout=DEADLINE).status_code == 503
 
         eventually(draining, "the server drains")
+        # The request's second step is still to come, and is part of what was accepted; these requests are not.
+        for path in ("predictions/w__again", "wfpredict/w"):
+            refused = requests.post(f"{running.inference}/{path}", data="too late", timeout=DEADLINE)
+            assert error_of(refused)[:2] == (503, "ServiceUnavailableException"), path
         gate.open()
         assert (answer.result().status_code, answer.result().text) == (200, "finish me")
         assert running.process is not None

@@ -407,12 +407,16 @@ class Dispatcher(CallOwner):
         self.take_out(worker)
         await self._clock.wait([released], limit)
 
-    async def drain(self, limit: float, cause: Cause = Cause.draining, *, runs_out: bool = False) -> bool:
-        """Refuse what is new with ``cause`` and wait for the rest, at most ``limit`` seconds.
-
-        With ``runs_out`` open sequences are not new. Return whether nothing is left; see `Scheduler.is_idle`.
-        """
+    def refuse_new_jobs(self, cause: Cause, *, runs_out: bool = False) -> None:
+        """Refuse what is new with ``cause``, see `Scheduler.drain`. With ``runs_out`` open sequences are not new."""
         self._pass(lambda now: self.scheduler.drain(cause, now, runs_out=runs_out))
+
+    async def drain(self, limit: float, cause: Cause = Cause.draining, *, runs_out: bool = False) -> bool:
+        """Do as `refuse_new_jobs` and wait for the rest, at most ``limit`` seconds.
+
+        Return whether nothing is left; see `Scheduler.is_idle`.
+        """
+        self.refuse_new_jobs(cause, runs_out=runs_out)
         if not self.scheduler.is_idle:
             if self._idle is None or self._idle.done():
                 self._idle = asyncio.get_running_loop().create_future()

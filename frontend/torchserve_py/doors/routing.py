@@ -119,7 +119,7 @@ class PredictPath(NamedTuple):
 
 
 class Work(Protocol):
-    """Work of a feature's own that outlives requests: it is drained before the models, and then closed."""
+    """Work of a feature's own that outlives requests: it is drained with the models, and then closed."""
 
     async def drain(self, limit: float) -> bool:
         """Refuse new work and wait for what runs, at most ``limit`` seconds; return whether all of it has ended."""

@@ -39,6 +39,8 @@ _numbers = itertools.count(secrets.randbits(40))
 
 #: How a request comes to a model: from a client, a workflow, a function that calls it, or from the server itself.
 Via = Literal["http", "grpc", "websocket", "workflow", "call", "server"]
+#: Ways of a job that belongs to a request which was accepted before.
+_WITHIN: Final = frozenset[Via](("workflow", "call"))
 
 
 class SequenceRequest(NamedTuple):
@@ -222,7 +224,7 @@ class Call(Job):
 
     @property
     def is_part_of_another(self) -> bool:
-        return self.via == "call"
+        return self.via in _WITHIN
 
     @property
     def may_be_handed_over(self) -> bool:

@@ -234,12 +234,18 @@ class ModelRegistry(ServedModels):
         if not all(await asyncio.gather(*[self._remove(model, finishes_in=limit) for model in models])):
             raise UnregisterTimeout(name)
 
+    def refuse_new_work(self) -> None:
+        """Refuse registrations and new jobs, except parts of accepted requests, because the server shuts down."""
+        self._closing = True
+        for model in (*self._all(), *self._unserved):
+            model.dispatcher.refuse_new_jobs(Cause.draining)
+
     async def drain(self, limit: float) -> bool:
         """Let every model finish its accepted jobs within ``limit`` seconds; return whether all have finished.
 
-        From now on registrations are refused.
+        New work is refused from now on.
         """
-        self._closing = True
+        self.refuse_new_work()
         models = (*self._all(), *self._unserved)
         return all(await asyncio.gather(*(model.dispatcher.drain(limit) for model in models)))
 
