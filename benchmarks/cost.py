@@ -85,7 +85,7 @@ def fixed(load: Load) -> Callable[[], Load]:
 STORED = model_with({"store": "file"})
 #: The same models with room for the sequences of all loads.
 ROOMY, ROOMY_STORED = (replace(each, config=each.config | {"maxNumSequence": 10_000}) for each in (STATEFUL, STORED))
-JOURNALED = replace(ECHO_BATCHES, config=ECHO_BATCHES.config | {"journal": "on"})
+JOURNALED = replace(ECHO_BATCHES, config=ECHO_BATCHES.config | {"journal": True})
 STORED_STEPS = HttpLoad(SEQUENCES, "/predictions/durable", b"2", sequences=True)
 
 
