@@ -27,8 +27,8 @@ from tests.e2e.test_orphans import HANDLER as LEAVING
 from tests.unit.test_unfit_characters import UNFIT
 from websockets.sync.client import connect
 
-from torchserve_py.features.grpc.http2 import frames
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.net.http2 import frames
 
 MB: Final = 1_000_000
 #: Bytes of a body that the default settings allow.

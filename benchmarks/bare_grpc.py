@@ -20,8 +20,8 @@ from grpc import aio
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "frontend"))
 
 
-from torchserve_py.features.grpc.protos import inference_pb2 as messages
-from torchserve_py.features.grpc.protos import inference_pb2_grpc as stubs
+from torchserve_py.apis.grpc.protos import inference_pb2 as messages
+from torchserve_py.apis.grpc.protos import inference_pb2_grpc as stubs
 
 PARTS = 100
 PART = b"token "

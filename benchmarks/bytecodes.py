@@ -32,12 +32,12 @@ ROUNDS: Final = 10
 LIMIT: Final = 60.0  # seconds
 #: Folders of the frontend whose code runs for many requests together.
 LATER: Final = (
-    "torchserve_py/logs/",
-    "torchserve_py/metrics/",
-    "torchserve_py/features/console/",
-    "torchserve_py/features/handler_metrics/",
-    "torchserve_py/features/log_files/",
-    "torchserve_py/features/metric_log/",
+    "torchserve_py/base/logs/",
+    "torchserve_py/base/metrics/",
+    "torchserve_py/tools/console/",
+    "torchserve_py/ops/handler_metrics/",
+    "torchserve_py/ops/log_files/",
+    "torchserve_py/ops/metric_log/",
     "/logging/__init__.py",
 )
 

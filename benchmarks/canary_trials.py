@@ -3,7 +3,7 @@
     python -m benchmarks.canary_trials --days 100 --runs 200
 
 Simulated, with fixed seeds: requests come at random, versions fail by chance, times of answers have heavy tails. The
-judge is the server's own (`torchserve_py.features.traffic.trial`). Writes the tables of docs/traffic.md.
+judge is the server's own (`torchserve_py.versions.traffic.trial`). Writes the tables of docs/traffic.md.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from torchserve_py.features.traffic.canary import Canary, Phase, Verdict
-from torchserve_py.features.traffic.canary_rules import CanaryRules
-from torchserve_py.features.traffic.trial import Side, Trial
+from torchserve_py.versions.traffic.canary import Canary, Phase, Verdict
+from torchserve_py.versions.traffic.canary_rules import CanaryRules
+from torchserve_py.versions.traffic.trial import Side, Trial
 
 Floats = NDArray[np.float64]
 Times = Callable[[np.random.Generator, int], Floats]

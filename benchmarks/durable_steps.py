@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "backend"))
 
 from benchmarks.durability import redis_server
-from ts.features.redis.redis_store import RedisStore
-from ts.features.sequence_steps.record import KeptStep
-from ts.features.sequence_steps.server_identity import server_identity
-from ts.features.sequence_steps.stores.store import Commit, KeptAnswer, Lease, Store, StoreSettings
-from ts.features.sequence_steps.written_states import WrittenStates
-from ts.features.sqlite.file_store import FileStore
 from ts.sequence.sequence_cache import SequenceCache
+from ts.sequences.redis.redis_store import RedisStore
+from ts.sequences.sqlite.file_store import FileStore
+from ts.sequences.steps.record import KeptStep
+from ts.sequences.steps.server_identity import server_identity
+from ts.sequences.steps.stores.store import Commit, KeptAnswer, Lease, Store, StoreSettings
+from ts.sequences.steps.written_states import WrittenStates
 
 LENGTHS = (1, 100, 1_000, 10_000, 300_000)
 ENTRY = bytes(range(100))

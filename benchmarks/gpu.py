@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(ROOT / "frontend"))
 sys.path.insert(0, str(ROOT / "backend"))
 
-from torchserve_py.features.system_metrics.nvml import read_usage
+from torchserve_py.ops.system_metrics.nvml import read_usage
 from ts.torch_handler.computing import Computing
 
 WAYS: tuple[dict[str, Any], ...] = (

@@ -13,7 +13,7 @@ from benchmarks.loads import HttpLoad
 
 sys.path.insert(0, str(ROOT / "backend"))
 
-from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
+from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 
 RESPONSES = 100
 FLOATS = 262_144  # 1 MB

@@ -29,8 +29,8 @@ import grpc
 from benchmarks import launchers
 from benchmarks.benchmark_models import SOURCES, HandlerModel, Probe
 from benchmarks.servers import Server
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
-from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.apis.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 
 WARM_UP_CALLS = 5
 #: Requests that come in the first seconds do not count: the queue has yet to fill.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.running_server import RunningServer, model_folder
-from tests.features.ray.ray_cluster import RayNodes
+from tests.fleet.ray.ray_cluster import RayNodes
 from tests.ports import free_ports
 
 from benchmarks.loads import HttpLoad

@@ -28,10 +28,10 @@ from benchmarks.benchmark_models import ROOT
 
 sys.path.insert(0, str(ROOT / "frontend"))
 
-from torchserve_py.scheduling.effects import Effects, EndSequence, Finish, Send
-from torchserve_py.scheduling.job import Job
-from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.scheduling.scheduler import Scheduler
+from torchserve_py.core.scheduling.effects import Effects, EndSequence, Finish, Send
+from torchserve_py.core.scheduling.job import Job
+from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.core.scheduling.scheduler import Scheduler
 
 BATCH = 32
 STEPS = 100_000  # that are measured per number of open sequences

@@ -16,10 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "frontend"))
 
-from torchserve_py.scheduling.effects import Send
-from torchserve_py.scheduling.job import Job
-from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from torchserve_py.scheduling.scheduler import Scheduler
+from torchserve_py.core.scheduling.effects import Send
+from torchserve_py.core.scheduling.job import Job
+from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.core.scheduling.scheduler import Scheduler
 
 JOBS_PER_ROUND = 8_192
 OPEN_SEQUENCES = (100, 10_000, 100_000)

@@ -10,7 +10,7 @@ from benchmarks.loads import HttpLoad
 
 sys.path.insert(0, str(ROOT / "frontend"))
 
-from torchserve_py.features.grpc.protos import inference_pb2 as messages
+from torchserve_py.apis.grpc.protos import inference_pb2 as messages
 
 STREAM_CHUNKS = 100
 SEQUENCES = 32

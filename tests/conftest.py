@@ -15,6 +15,23 @@ from hypothesis import settings
 with mock.patch.object(descriptor_pool, "Default", return_value=descriptor_pool.DescriptorPool()):
     importlib.import_module("tritonclient.grpc")
 
+# Doors with a fake model registry behind them, workers without processes, and stores, for the tests of every wing.
+from tests.endpoints.conftest import serving, start
+from tests.sequences.steps.conftest import cache_settings, durable_worker, kind, redis_server
+from tests.unit.ts.conftest import frontend, make_worker, model
+
+__all__ = [
+    "cache_settings",
+    "durable_worker",
+    "frontend",
+    "kind",
+    "make_worker",
+    "model",
+    "redis_server",
+    "serving",
+    "start",
+]
+
 # A test must not fail because the machine is busy: hypothesis' limit on the time of one example is lifted.
 settings.register_profile("torchserve-py", deadline=None)
 settings.load_profile("torchserve-py")

@@ -53,7 +53,7 @@ class RequestProcessor:
     _status_code: int | None = 200
     _reason_phrase: str | None = None
     _response_header: dict[str, str] | None = None
-    #: A `ts.features.open_inference.types.InferenceRequest` if the request came by the Open Inference Protocol.
+    #: A `ts.apis.open_inference.types.InferenceRequest` if the request came by the Open Inference Protocol.
     open_inference: Any = None
     #: Whether the request is the first step of its sequence.
     begins_sequence = False
@@ -192,7 +192,7 @@ class Context:
         model_yaml_config: The model's configuration file, ``{}`` without one.
         request_ids: Row index to request id; None while the model is initialized.
         request_processor: One `RequestProcessor` per row; None while the model is initialized.
-        stopping_criteria: Continuous batching: callables by row index, see `ts.features.continuous_batching`.
+        stopping_criteria: Continuous batching: callables by row index, see `ts.contracts.continuous_batching`.
         header_key_sequence_id, header_key_sequence_start, header_key_sequence_end: The configured header names.
     """
 
@@ -315,7 +315,7 @@ class Context:
         self.request_processor[idx].error = RowError(status, message)
 
     def get_open_inference_request(self, idx: int = 0) -> Any:
-        """Return row ``idx``'s Open Inference request, a `ts.features.open_inference.types.InferenceRequest`.
+        """Return row ``idx``'s Open Inference request, a `ts.apis.open_inference.types.InferenceRequest`.
 
         None if the request came by another protocol.
         """

@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from torchserve_py.features.archiver.pack import PackOptions
+from torchserve_py.archives.archiver.pack import PackOptions
 
 
 @dataclass

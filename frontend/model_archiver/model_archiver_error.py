@@ -1,5 +1,5 @@
 """`ModelArchiverError`: the archive cannot be made of what was given."""
 
-from torchserve_py.features.archiver.errors import PackError as ModelArchiverError
+from torchserve_py.archives.archiver.errors import PackError as ModelArchiverError
 
 __all__ = ["ModelArchiverError"]

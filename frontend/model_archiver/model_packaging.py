@@ -1,8 +1,8 @@
 """`generate_model_archive(config=None)`."""
 
 from model_archiver.model_archiver_config import ModelArchiverConfig
-from torchserve_py.features.archiver.pack import pack
-from torchserve_py.features.archiver.torch_model_archiver import parse_options
+from torchserve_py.archives.archiver.pack import pack
+from torchserve_py.archives.archiver.torch_model_archiver import parse_options
 
 
 def generate_model_archive(config: ModelArchiverConfig | None = None) -> None:

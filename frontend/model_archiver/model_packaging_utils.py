@@ -10,11 +10,11 @@ from model_archiver.manifest_components.manifest import Manifest
 from model_archiver.manifest_components.model import Model
 from model_archiver.model_archiver_config import ModelArchiverConfig
 from model_archiver.model_archiver_error import ModelArchiverError
-from torchserve_py.archive.built_in_handlers import BUILT_IN_HANDLERS as model_handlers
-from torchserve_py.features.archiver.artifacts import Artifacts
-from torchserve_py.features.archiver.handler_file import packed_handler
-from torchserve_py.features.archiver.pack import SUFFIXES as archiving_options
-from torchserve_py.features.archiver.pack import ArchiveFormat, check_name, make_room, write_archive
+from torchserve_py.archives.archiver.artifacts import Artifacts
+from torchserve_py.archives.archiver.handler_file import packed_handler
+from torchserve_py.archives.archiver.pack import SUFFIXES as archiving_options
+from torchserve_py.archives.archiver.pack import ArchiveFormat, check_name, make_room, write_archive
+from torchserve_py.core.archive.built_in_handlers import BUILT_IN_HANDLERS as model_handlers
 
 __all__ = ["ModelExportUtils", "archiving_options", "model_handlers"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from torchserve_py import shell_completion
+from torchserve_py.base.terminal import tell
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.plugins import module_of, plugins, reports
 from torchserve_py.server_process import SERVER, become, hold_end_signals
-from torchserve_py.terminal import tell
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -59,8 +59,8 @@ def _run(argv: Sequence[str]) -> int:
 
 def _obey(argv: Sequence[str]) -> int:
     """Do what the flags say."""
-    from torchserve_py.settings.flags import parse_flags
-    from torchserve_py.settings.resolution import Resolution
+    from torchserve_py.base.settings.flags import parse_flags
+    from torchserve_py.base.settings.resolution import Resolution
 
     flags = parse_flags(argv)
     if flags.version:
@@ -101,7 +101,7 @@ def _no_command(name: str, commands: Mapping[str, str]) -> str:
 
 def _complete() -> None:
     """Answer a shell, from the parsers of all commands."""
-    from torchserve_py.settings.flags import flags_parser
+    from torchserve_py.base.settings.flags import flags_parser
 
     parser = flags_parser()
     subparsers = parser.add_subparsers()

@@ -1,8 +1,7 @@
 """What a feature offers the server, its *plugin*.
 
-A feature is a folder with a module ``plugin`` that has a `Plugin` called ``PLUGIN``. It imports the kernel, and the
-features that it names as its ``needs``; the kernel imports no feature. `torchserve_py.plugins` finds the features that
-come with the server, and those of other packages.
+A feature is a folder with a module ``plugin`` that has a `Plugin` called ``PLUGIN``. `torchserve_py.plugins` finds the
+features that come with the server, and those of other packages.
 
 What a plugin offers is made by functions that import what they need when they are called: a command line that only
 prints its help must not wait for all doors.
@@ -19,17 +18,17 @@ if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
-    from torchserve_py.archive.contract import Contract
-    from torchserve_py.doors.routing import Door, DoorContext
-    from torchserve_py.doors.token_authorization import Authorization
-    from torchserve_py.jobs.job_observer import JobObserver
-    from torchserve_py.metrics.metrics_plan import MetricsPlan
-    from torchserve_py.settings.addresses import Address
-    from torchserve_py.settings.model_spec import ModelSpec
-    from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
-    from torchserve_py.settings.schemas.schema import Schema
-    from torchserve_py.settings.schemas.versions import SavedModel
-    from torchserve_py.settings.table import Settings, SettingsSection
+    from torchserve_py.base.metrics.metrics_plan import MetricsPlan
+    from torchserve_py.base.settings.addresses import Address
+    from torchserve_py.base.settings.model_spec import ModelSpec
+    from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
+    from torchserve_py.base.settings.schemas.schema import Schema
+    from torchserve_py.base.settings.schemas.versions import SavedModel
+    from torchserve_py.base.settings.table import Settings, SettingsSection
+    from torchserve_py.core.archive.contract import Contract
+    from torchserve_py.core.jobs.job_observer import JobObserver
+    from torchserve_py.endpoints.routing import Door, DoorContext
+    from torchserve_py.endpoints.token_authorization import Authorization
 
 
 #: The keys of ``model-config.yaml`` that ask for another way to run a handler than with batches, see `Plugin.runtimes`.
@@ -101,7 +100,7 @@ class ContractOffer(NamedTuple):
         configure: The name of a module with ``configure(model_dir, yaml, store)``, which reads what the model's own
             files say; see `plans.contracts`.
         runtime: The name of a module for workers with ``load(load, connection, heartbeat)``; see
-            `ts.process.worker.load_model`, and `ts.features.async_calls.event_loop` for code that is asynchronous.
+            `ts.process.worker.load_model`, and `ts.contracts.async_calls.event_loop` for code that is asynchronous.
         metrics: Empty, or the name of a module whose ``model_families()`` returns the
             `metrics.server_metrics.ModelFamilies` that show models of this kind, too.
     """
@@ -117,7 +116,7 @@ class StoreOffer(NamedTuple):
 
     Attributes:
         module: The name of a module for workers with ``open_store(settings, cache)``; see
-            `ts.features.sequence_steps.stores.store`. For operators it has ``keeps(place)``, which tells whether it has
+            `ts.sequences.steps.stores.store`. For operators it has ``keeps(place)``, which tells whether it has
             a store at a path or URL, and ``open_maintenance(place, create)``; see `maintenance` there.
         keys: Which keys of ``handler.cache`` it reads. One with a ``path`` keeps states in a file, for which the server
             has a default.
@@ -208,7 +207,6 @@ class Plugin:
 
     Attributes:
         name: That of its folder.
-        needs: The names of features that it imports.
         doors: Returns its doors. If two have the same path, the first gets the request. Raises FeatureUnavailable.
         listeners: Returns what opens its ports. Raises FeatureUnavailable.
         tls: The name of a module with ``server_context(settings, hosts)``, which returns the `ssl.SSLContext` of https
@@ -270,8 +268,8 @@ class Plugin:
             jobs cost nothing more. Raises FeatureUnavailable.
         authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
             counts. Raises FeatureUnavailable, OSError.
-        guard: The name of a module whose ``guard(settings, address)`` returns the `doors.token_authorization.Guard` of
-            a listener without keys. The first plugin that has one counts.
+        guard: The name of a module whose ``guard(settings, address)`` returns the `Guard` of a listener without keys,
+            see `endpoints.token_authorization`. The first plugin that has one counts.
         ranks: What starts workers of several processes; without one in the server, a worker is one process.
         protocols: The protocols that bodies of its requests are in, by the name that `InferRow` has for each, with the
             name of the module for workers whose ``row_reader(context, declared, envelope)`` returns a function from an
@@ -295,7 +293,6 @@ class Plugin:
     """
 
     name: str
-    needs: tuple[str, ...] = ()
     doors: Callable[[], Iterable[DoorOffer]] = tuple
     listeners: Callable[[], Iterable[ListenerOffer]] = tuple
     background: Callable[[], Iterable[BackgroundOffer]] = tuple

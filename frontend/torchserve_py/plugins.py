@@ -24,10 +24,10 @@ from torchserve_py.plugin_api import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchserve_py.doors.token_authorization import Authorization
-    from torchserve_py.metrics.metrics_plan import MetricsPlan
-    from torchserve_py.settings.schemas.plugin_keys import ModelConfigKeys
-    from torchserve_py.settings.table import Settings, SettingsSection
+    from torchserve_py.base.metrics.metrics_plan import MetricsPlan
+    from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
+    from torchserve_py.base.settings.table import Settings, SettingsSection
+    from torchserve_py.endpoints.token_authorization import Authorization
 
 #: The entry points by which other packages offer a `Plugin`.
 ENTRY_POINTS: Final = "torchserve_py.plugins"
@@ -37,68 +37,68 @@ ModuleOffer: TypeAlias = (
     | Literal["metric_lines", "order", "packages", "sequence_states", "server_launcher", "steps", "tls"]
     | Literal["worker_room"]
 )
-#: The folders in `torchserve_py.features`. If doors of two have the same path, the first gets the request.
+#: The folders in `torchserve_py` that have one. If doors of two have the same path, the first gets the request.
 BUILT_IN: Final = (
-    "log_files",
-    "metrics_config",
-    "open_inference",
-    "truss",
-    "mlserver",
-    "openai",
-    "realtime",
-    "openpi",
-    "kserve",
-    "sagemaker",
-    "bookmarks",
-    "live",
-    "keys",
-    "browser_guard",
-    "management",
-    "traffic",
-    "rollout",
-    "workflows",
-    "console",
-    "docs_page",
-    "grpc",
-    "tracing",
-    "served_functions",
-    "sequence_steps",
-    "sqlite",
-    "redis",
-    "torchrun",
-    "ray",
-    "system_metrics",
-    "quickstart",
-    "operator_tools",
-    "archiver",
-    "archives",
-    "downloads",
-    "async_calls",
-    "continuous_batching",
-    "warm_up",
-    "computing",
-    "forms",
-    "gpus",
-    "fair_use",
-    "fleet",
-    "journal",
-    "replay",
-    "snapshots",
-    "confinement",
-    "handler_metrics",
-    "metric_log",
-    "model_packages",
-    "debugging",
-    "forking",
-    "orphans",
-    "tls",
-    "daemon",
-    "scaling",
-    "sleeping",
-    "memory_budget",
-    "freed_memory",
-    "probes",
-    "prometheus",
+    "ops.log_files",
+    "ops.metrics_config",
+    "apis.open_inference",
+    "contracts.truss",
+    "contracts.mlserver",
+    "apis.openai",
+    "apis.realtime",
+    "apis.openpi",
+    "apis.kserve",
+    "apis.sagemaker",
+    "apis.bookmarks",
+    "apis.live",
+    "ops.keys",
+    "ops.browser_guard",
+    "endpoints.management",
+    "versions.traffic",
+    "versions.rollout",
+    "apis.workflows",
+    "tools.console",
+    "tools.docs_page",
+    "apis.grpc",
+    "ops.tracing",
+    "contracts.served_functions",
+    "sequences.steps",
+    "sequences.sqlite",
+    "sequences.redis",
+    "core.torchrun",
+    "fleet.ray",
+    "ops.system_metrics",
+    "tools.quickstart",
+    "tools.operator_tools",
+    "archives.archiver",
+    "archives.unpacking",
+    "archives.downloads",
+    "contracts.async_calls",
+    "contracts.continuous_batching",
+    "contracts.warm_up",
+    "contracts.computing",
+    "contracts.forms",
+    "core.gpus",
+    "core.fair_use",
+    "fleet.shared_state",
+    "tools.journal",
+    "tools.replay",
+    "fleet.snapshots",
+    "core.confinement",
+    "ops.handler_metrics",
+    "ops.metric_log",
+    "contracts.model_packages",
+    "core.debugging",
+    "core.forking",
+    "core.orphans",
+    "ops.tls",
+    "tools.daemon",
+    "fleet.scaling",
+    "fleet.sleeping",
+    "fleet.memory_budget",
+    "ops.freed_memory",
+    "apis.probes",
+    "ops.prometheus",
 )
 
 
@@ -106,10 +106,9 @@ BUILT_IN: Final = (
 def plugins() -> Sequence[Plugin]:
     """Return all plugins, those that come with the server first.
 
-    Raises FeatureUnavailable: a plugin of another package cannot be imported, has the name of another one, or needs a
-    feature that is not there.
+    Raises FeatureUnavailable: a plugin of another package cannot be imported, or has the name of another one.
     """
-    found = [importlib.import_module(f"torchserve_py.features.{name}.plugin").PLUGIN for name in BUILT_IN]
+    found = [importlib.import_module(f"torchserve_py.{name}.plugin").PLUGIN for name in BUILT_IN]
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda each: each.name):
         try:
             plugin = entry.load()
@@ -124,8 +123,6 @@ def plugins() -> Sequence[Plugin]:
     for plugin in found:
         if names.count(plugin.name) > 1:
             raise FeatureUnavailable(f"Two plugins are called {plugin.name!r}; uninstall or rename one.")
-        if missing := [need for need in plugin.needs if need not in names]:
-            raise FeatureUnavailable(f"The plugin {plugin.name} needs {missing[0]!r}; there is no plugin of that name.")
     return found
 
 

@@ -1,6 +1,6 @@
 """The life of the server process: build, start, serve, drain, stop. Start reading here.
 
-`Server.start` opens the listeners of `doors.http_listeners` and those of features (`plugins`). A request goes
+`Server.start` opens the listeners of `endpoints.http_listeners` and those of features (`plugins`). A request goes
 
 transport (bytes) ──▶ door (its API) ──▶ serving.serving ──▶ dispatch.dispatcher ──▶ scheduling (pure)
                                                               │
@@ -30,34 +30,34 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from torchserve_py.background_tasks import in_background
-from torchserve_py.daemon_threads import DaemonThreads
-from torchserve_py.doors.openings import problems_of_opening
-from torchserve_py.logs import access_log
-from torchserve_py.metrics.metrics_plan import MetricsConfigError, MetricsPlan
-from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.base.background_tasks import in_background
+from torchserve_py.base.daemon_threads import DaemonThreads
+from torchserve_py.base.logs import access_log
+from torchserve_py.base.metrics.metrics_plan import MetricsConfigError, MetricsPlan
+from torchserve_py.base.metrics.server_metrics import ServerMetrics
+from torchserve_py.base.server_folder import server_folder
+from torchserve_py.base.settings.flags import parse_flags
+from torchserve_py.base.settings.log_config import LogConfigError
+from torchserve_py.base.settings.resolution import Resolution, SettingsError
+from torchserve_py.base.settings.table import Settings
+from torchserve_py.base.terminal import tell
+from torchserve_py.core.models.registry import ModelRegistry
+from torchserve_py.core.workers.confinement import Confinement
+from torchserve_py.core.workers.launch_command import worker_package_root
+from torchserve_py.core.workers.listener import WorkerListener
+from torchserve_py.endpoints.openings import problems_of_opening
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.plugins import authorization, metrics_plan, module_of, plugins
-from torchserve_py.server_folder import server_folder
 from torchserve_py.server_process import has_terminal, heeded_end_signals, release_end_signals
-from torchserve_py.settings.flags import parse_flags
-from torchserve_py.settings.log_config import LogConfigError
-from torchserve_py.settings.resolution import Resolution, SettingsError
-from torchserve_py.settings.table import Settings
-from torchserve_py.terminal import tell
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
-from torchserve_py.workers.confinement import Confinement
-from torchserve_py.workers.launch_command import worker_package_root
-from torchserve_py.workers.listener import WorkerListener
 from ts.process.no_new_privileges import gain_no_privileges
 
 if TYPE_CHECKING:
-    from torchserve_py.doors.http_listeners import Doors
-    from torchserve_py.doors.routing import DoorContext, Work
+    from torchserve_py.base.settings.addresses import Address
+    from torchserve_py.core.serving.serving import Serving
+    from torchserve_py.endpoints.http_listeners import Doors
+    from torchserve_py.endpoints.routing import DoorContext, Work
     from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Listener, ListenerOffer
-    from torchserve_py.serving.serving import Serving
-    from torchserve_py.settings.addresses import Address
 
     Attendant = Callable[["Server"], Coroutine[None, None, None]]
 
@@ -212,7 +212,7 @@ def _import_doors() -> tuple[ModuleType, list[DoorOffer], list[ListenerOffer], l
 
     Raises FeatureUnavailable: a feature cannot work in this installation.
     """
-    http = importlib.import_module("torchserve_py.doors.http_listeners")
+    http = importlib.import_module("torchserve_py.endpoints.http_listeners")
     doors = [offer for plugin in plugins() for offer in plugin.doors()]
     listeners = [offer for plugin in plugins() for offer in plugin.listeners()]
     return http, doors, listeners, [offer for plugin in plugins() for offer in plugin.background()]

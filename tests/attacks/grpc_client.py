@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from hpack import Decoder
 from tests.e2e.running_server import DEADLINE, RunningServer
 
-from torchserve_py.features.grpc.http2 import frames
+from torchserve_py.net.http2 import frames
 
 INFERENCE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
 

@@ -19,9 +19,9 @@ from tests.e2e.raw_client import RawClient
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 from websockets.sync.client import connect
 
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
-from torchserve_py.features.workflows.torch_workflow_archiver import PackOptions, pack
-from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.apis.workflows.torch_workflow_archiver import PackOptions, pack
+from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest
 
 #: The client leaves before this long a handler ends (seconds).
 LONG = 1.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.archive.downloads import DownloadPolicy, fetch
-from torchserve_py.archive.errors import DownloadError
+from torchserve_py.core.archive.downloads import DownloadPolicy, fetch
+from torchserve_py.core.archive.errors import DownloadError
 
 EVERY_URL = [re.compile(".*")]
 PORT = "{port}"

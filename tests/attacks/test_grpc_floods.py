@@ -9,8 +9,8 @@ from tests.attacks.grpc_client import GrpcClient, address_of, body, frame, head,
 from tests.attacks.watching import Watch
 from tests.e2e.running_server import RunningServer
 
-from torchserve_py.features.grpc.http2 import frames
-from torchserve_py.features.grpc.http2.frames import ErrorCode
+from torchserve_py.net.http2 import frames
+from torchserve_py.net.http2.frames import ErrorCode
 
 #: What needs no token and no model.
 CHECK = head("/grpc.health.v1.Health/Check")

@@ -11,10 +11,10 @@ from tests.attacks.grpc_client import INFERENCE, GrpcClient, address_of, block, 
 from tests.attacks.watching import KEPT, Watch
 from tests.e2e.running_server import RunningServer, eventually, model_folder
 
-from torchserve_py.features.grpc.http2 import frames
-from torchserve_py.features.grpc.http2.frames import ErrorCode
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
-from torchserve_py.transport.unread import ROOM_OF_CLIENT
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.net.http2 import frames
+from torchserve_py.net.http2.frames import ErrorCode
+from torchserve_py.net.unread import ROOM_OF_CLIENT
 
 LARGE = 6_000_000
 HANDLER = f"ANSWER = bytes({LARGE})\n\n\ndef handle(data, context):\n    return data and [ANSWER for _ in data]\n"

@@ -4,8 +4,8 @@ import asyncio
 import json
 
 import pytest
-from tests.unit.doors.conftest import Start, start
-from tests.unit.doors.fake_serving import FakeModel, FakeServing
+from tests.endpoints.conftest import Start, start
+from tests.endpoints.fake_serving import FakeModel, FakeServing
 
 __all__ = ["start"]
 

@@ -15,7 +15,7 @@ from tests.conformance.grpc_client import target
 from tests.e2e.running_server import DEADLINE, HANDLERS, RunningServer, model_folder
 from websockets.sync.client import connect
 
-from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
+from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 
 #: Answers with what each row holds, whatever it is.
 ECHO = """

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import aiohttp
 import grpc
 
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
-from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.apis.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 
 MODEL = "chaos"
 START, END = "ts_request_sequence_start", "ts_request_sequence_end"

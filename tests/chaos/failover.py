@@ -23,9 +23,9 @@ from redis import Redis
 from tests.redis_sentinels import FailoverRedis
 from tests.redis_server import DEADLINE, RedisServer
 
-from ts.features.redis.redis_store import RedisStore
-from ts.features.sequence_steps.record import KeptStep
-from ts.features.sequence_steps.stores.store import Commit, KeptAnswer, Lease, StoreError, StoreSettings
+from ts.sequences.redis.redis_store import RedisStore
+from ts.sequences.steps.record import KeptStep
+from ts.sequences.steps.stores.store import Commit, KeptAnswer, Lease, StoreError, StoreSettings
 
 WRITERS = 3
 BATCH = 8

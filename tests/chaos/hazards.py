@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ts.features.redis.redis_store import RedisStore
-from ts.features.sqlite.file_store import FileStore
+from ts.sequences.redis.redis_store import RedisStore
+from ts.sequences.sqlite.file_store import FileStore
 
 #: How long a commit hangs: until the response timeout is over or another server may have taken the sequences over.
 HANG_SECONDS = 4.0

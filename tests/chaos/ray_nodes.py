@@ -22,7 +22,7 @@ from tests.chaos import chaos
 from tests.chaos.disasters import PERIOD, Disasters, Event
 from tests.chaos.outcome import tell
 from tests.chaos.timeline import Timeline
-from tests.features.ray.ray_cluster import RayNodes
+from tests.fleet.ray.ray_cluster import RayNodes
 
 #: A node has room for so many workers; all nodes together have room for all workers while one of them is away.
 NODES, WORKERS_OF_NODE = 3, 2
@@ -64,7 +64,7 @@ class RayDisasters(Disasters):
         """SIGKILL of the process by which a server belongs to the cluster; its workers die with it."""
         with contextlib.suppress(psutil.NoSuchProcess, AssertionError):
             for each in random.choice(self.servers).server.children():
-                if "torchserve_py.features.ray.ray_driver" in each.cmdline():
+                if "torchserve_py.fleet.ray.ray_driver" in each.cmdline():
                     each.kill()
 
     async def freeze_head(self) -> None:

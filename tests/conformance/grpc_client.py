@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 from tests.e2e.running_server import DEADLINE, RunningServer
 
-from torchserve_py.features.grpc.protos import inference_pb2_grpc, management_pb2_grpc
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionResponse, PredictionsRequest
+from torchserve_py.apis.grpc.protos import inference_pb2_grpc, management_pb2_grpc
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionResponse, PredictionsRequest
 
 
 def target(server: RunningServer, service: str = "inference") -> str:

@@ -19,7 +19,7 @@ from tests.conformance.grpc_client import target
 from tests.conformance.triton_tensors import tensor
 from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
 
-from ts.features.open_inference.protos.infer_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
+from ts.apis.open_inference.protos.infer_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
 
 SHOUT = """
 def handle(data, context):

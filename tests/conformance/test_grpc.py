@@ -21,10 +21,10 @@ from tests.conformance.grpc_client import Client, target
 from tests.e2e.gate import WAITING, Gate
 from tests.e2e.running_server import DEADLINE, HANDLERS, ROOT, RunningServer, eventually, model_folder
 
-from torchserve_py.features.grpc.protos import inference_pb2_grpc, management_pb2
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.apis.grpc.protos import inference_pb2_grpc, management_pb2
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
 
-PROTOS = ROOT / "frontend" / "torchserve_py" / "features" / "grpc" / "protos"
+PROTOS = ROOT / "frontend" / "torchserve_py" / "apis" / "grpc" / "protos"
 
 #: Shows what a handler is given for its row.
 SHOW = """

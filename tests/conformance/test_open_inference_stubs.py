@@ -14,9 +14,9 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tests.e2e.running_server import DEADLINE
 
-from torchserve_py.features.grpc.protos import open_inference_pb2 as messages
-from torchserve_py.features.grpc.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
-from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
+from torchserve_py.apis.grpc.protos import open_inference_pb2 as messages
+from torchserve_py.apis.grpc.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 
 
 def text(*texts: str, model: str = "talk", id_: str = "") -> ModelInferRequest:

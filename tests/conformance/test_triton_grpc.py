@@ -13,8 +13,8 @@ from tests.conformance.triton_tensors import ARRAYS, X, tensor
 from tests.e2e.running_server import DEADLINE, model_folder
 from tritonclient.utils import InferenceServerException
 
-from torchserve_py.features.grpc.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
-from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest
+from torchserve_py.apis.grpc.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest
 
 
 def test_health_and_metadata(client):

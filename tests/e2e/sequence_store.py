@@ -21,8 +21,8 @@ import signal
 from pathlib import Path
 
 from ts.sequence import SequenceCache
-from ts.features.sqlite.file_store import FileStore
-from ts.features.redis.redis_store import RedisStore
+from ts.sequences.sqlite.file_store import FileStore
+from ts.sequences.redis.redis_store import RedisStore
 
 MARKS = Path(os.environ["MARKS"])
 planned = []

@@ -55,7 +55,7 @@ def archive(store: Path, source: Path, name: str, handler: str, **files: str) ->
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'frontend'}{os.pathsep}{ROOT / 'backend'}"}
     subprocess.run(
         [
-            *(sys.executable, "-m", "torchserve_py.features.archiver.torch_model_archiver"),
+            *(sys.executable, "-m", "torchserve_py.archives.archiver.torch_model_archiver"),
             *("--model-name", name, "--version", "1.0", "--handler", handler, "--export-path", str(store)),
             *("--config-file", "model-config.yaml", *flags),
         ],

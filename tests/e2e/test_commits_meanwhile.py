@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 
 from ts.sequence import SequenceCache
-from ts.features.sequence_steps.commit_thread import CommitOverlap
-from ts.features.sqlite.file_store import FileStore
-from ts.features.redis.redis_store import RedisStore
+from ts.sequences.steps.commit_thread import CommitOverlap
+from ts.sequences.sqlite.file_store import FileStore
+from ts.sequences.redis.redis_store import RedisStore
 
 MARKS = Path(os.environ["MARKS"])
 held = []

@@ -23,7 +23,7 @@ def double(row):
 def container(arguments: list[str], environment: Mapping[str, str]) -> RunningServer:
     """Return a server started as the image starts it; its working directory has the model store."""
     server = RunningServer(environment=environment)
-    server.command = [sys.executable, "-m", "torchserve_py.features.operator_tools.container", *arguments]
+    server.command = [sys.executable, "-m", "torchserve_py.tools.operator_tools.container", *arguments]
     (server.directory / "model_store").mkdir()
     return server
 

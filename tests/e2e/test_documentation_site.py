@@ -19,7 +19,7 @@ from tests.e2e import documents
 from tests.e2e.browser import Browser, chromium
 from tests.e2e.running_server import DEADLINE, ROOT, eventually
 
-from torchserve_py.settings.server_settings import sources
+from torchserve_py.base.settings.server_settings import sources
 
 #: Attributes by which a browser fetches something while it shows a page.
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}

@@ -12,7 +12,7 @@ import requests
 from tests.conformance.grpc_client import Client, target
 from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
 
-from ts.features.open_inference.protos.infer_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
+from ts.apis.open_inference.protos.infer_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
 
 torch = pytest.importorskip("torch")
 

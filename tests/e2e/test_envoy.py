@@ -11,8 +11,8 @@ from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
 from tests.ports import free_ports
 from tests.proxies import Envoy
 
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
-from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.apis.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 
 HANDLER = """
 import os

@@ -71,7 +71,7 @@ def forked(server: RunningServer, pid: int) -> bool:
     parent = psutil.Process(pid).parent()
     assert parent is not None
     is_forked = parent.pid != server.server.pid
-    assert is_forked == ("ts.features.forking.warm_parent" in parent.cmdline())
+    assert is_forked == ("ts.core.forking.warm_parent" in parent.cmdline())
     return is_forked
 
 

@@ -11,8 +11,8 @@ from tests.e2e.test_envoy import CONFIG, HANDLER, IDS
 from tests.ports import free_ports
 from tests.proxies import HAProxy
 
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
-from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.apis.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 
 Fleet = tuple[HAProxy, dict[str, RunningServer]]
 

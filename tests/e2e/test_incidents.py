@@ -16,8 +16,8 @@ from tests.programs import need_program
 from tests.redis_server import RedisServer
 from websockets.sync.client import connect
 
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
-from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.apis.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 
 WELL = "def handle(data, context):\n    return ['well'] * len(data) if data else None\n"
 RAISING = "def handle(data, context):\n    if data:\n        raise ValueError('wrong')\n"

@@ -19,9 +19,9 @@ from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_
 from tests.e2e.step_counter import HANDLER
 from tests.ports import free_ports
 
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.apis.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 from torchserve_py.client import AsyncClient
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
-from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 
 CONFIG = """
     minWorkers: 1

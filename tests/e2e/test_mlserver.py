@@ -17,8 +17,8 @@ from tests.e2e.gate import Gate
 from tests.e2e.raw_client import RawClient
 from tests.e2e.running_server import DEADLINE, HANDLERS, RunningServer, eventually
 
-from torchserve_py.features.grpc.protos import open_inference_pb2
-from ts.features.open_inference.protos import infer_pb2
+from torchserve_py.apis.grpc.protos import open_inference_pb2
+from ts.apis.open_inference.protos import infer_pb2
 
 SERVICE = "/inference.GRPCInferenceService/"
 
@@ -443,7 +443,7 @@ def test_the_requests_of_a_killed_worker_are_run_by_the_next_one(server: Running
 
 
 def test_an_archive_and_another_name(server: RunningServer, tmp_path: Path) -> None:
-    from torchserve_py.features.archiver.torch_model_archiver import main
+    from torchserve_py.archives.archiver.torch_model_archiver import main
 
     folder = mlserver_folder(tmp_path, "packed")
     options = ["--model-name", "packed", "--version", "1", "--extra-files", str(folder)]

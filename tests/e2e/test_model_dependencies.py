@@ -8,7 +8,7 @@ import pytest
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
 
-from torchserve_py.features.archiver.pack import PackOptions, pack
+from torchserve_py.archives.archiver.pack import PackOptions, pack
 
 HANDLER = """
 import json

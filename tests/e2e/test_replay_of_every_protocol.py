@@ -12,10 +12,10 @@ from tests.e2e.journals import model, replay, wait_for_records
 from tests.e2e.running_server import DEADLINE, RunningServer
 from tests.ports import free_ports
 
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
-from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
-from torchserve_py.features.workflows.torch_workflow_archiver import PackOptions, pack
-from ts.features.open_inference.protos.infer_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.apis.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
+from torchserve_py.apis.workflows.torch_workflow_archiver import PackOptions, pack
+from ts.apis.open_inference.protos.infer_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
 
 SEQUENCES = "minWorkers: 1\nsequenceBatching: true\nsequenceMaxIdleMSec: 600000\nmaxNumSequence: 3\n"
 #: Adds up what a sequence, or a request without one, brings. The other version is wrong if one step brings 42.

@@ -16,7 +16,7 @@ from PIL import Image
 from tests.e2e.running_server import DEADLINE, HANDLERS
 from tests.e2e.serve_command import COMMAND, ServeCommand, environment, run_curl
 
-from torchserve_py.features.archiver.pack import PackOptions, pack
+from torchserve_py.archives.archiver.pack import PackOptions, pack
 
 SHOUT = """\
 from ts import serve

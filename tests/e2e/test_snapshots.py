@@ -8,7 +8,7 @@ from pathlib import Path
 import requests
 from tests.e2e.running_server import DEADLINE, HANDLERS, RunningServer, eventually, model_folder
 
-from torchserve_py.settings.properties import read_properties
+from torchserve_py.base.settings.properties import read_properties
 
 
 class SnapshotServer(RunningServer):

@@ -13,8 +13,8 @@ import pytest
 import requests
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 
-from torchserve_py.features.grpc.protos.inference_pb2 import PredictionsRequest
-from torchserve_py.features.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
+from torchserve_py.apis.grpc.protos.inference_pb2 import PredictionsRequest
+from torchserve_py.apis.grpc.protos.inference_pb2_grpc import InferenceAPIsServiceStub
 
 HANDLER = """
 import os

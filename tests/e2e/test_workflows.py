@@ -12,7 +12,7 @@ import requests
 from tests.e2e.gate import WAITING, Gate
 from tests.e2e.running_server import DEADLINE, RunningServer, eventually, model_folder
 
-from torchserve_py.features.workflows.torch_workflow_archiver import PackOptions, pack
+from torchserve_py.apis.workflows.torch_workflow_archiver import PackOptions, pack
 
 SHOUT = """
 def handle(data, context):

@@ -17,52 +17,52 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from tests.features.grpc.http2 import conformance as calls
-from tests.features.grpc.http2.in_memory import InMemory
-from tests.features.replay.recorded import step
-from tests.features.replay.test_hostile_journals import PROTOCOLS, check_stays
-from tests.features.sequence_steps.test_portable import SOUND, written
-from tests.unit.transport.http1.parsed_twice import parse, parse_alike
+from tests.net.http1.parsed_twice import parse, parse_alike
+from tests.net.http2 import conformance as calls
+from tests.net.http2.in_memory import InMemory
+from tests.sequences.steps.test_portable import SOUND, written
+from tests.tools.replay.recorded import step
+from tests.tools.replay.test_hostile_journals import PROTOCOLS, check_stays
 
-from torchserve_py.archive.errors import ArchiveError
-from torchserve_py.archive.manifest import parse as parse_manifest
-from torchserve_py.archive.model_files import open_model, outline
-from torchserve_py.doors.requests import split_path
-from torchserve_py.features.archives import unpack
-from torchserve_py.features.grpc.http2 import frames as http2
-from torchserve_py.features.grpc.http2.abuse_allowance import AbuseAllowance
-from torchserve_py.features.grpc.http2.frame_reader import FrameReader
-from torchserve_py.features.grpc.http2.grpc_messages import BadMessage, MessageLimit, MessageReader
-from torchserve_py.features.grpc.http2.header_decoder import HeaderDecoder
-from torchserve_py.features.journal.read_journal import JournalReader, JournalUnreadable
-from torchserve_py.features.journal.sealed_lines import Sealer
-from torchserve_py.features.metrics_config.metrics_file import read_metrics_config
-from torchserve_py.features.mlserver import mlserver_contract as mlserver
-from torchserve_py.features.replay.answer_documents import NotComparable, recorded_documents
-from torchserve_py.features.replay.recorded_outcomes import as_answered
-from torchserve_py.features.replay.recorded_paths import NotReplayable
-from torchserve_py.features.replay.replay_requests import request_of
-from torchserve_py.features.snapshots.snapshot_file import parse_snapshot
-from torchserve_py.features.truss import truss_contract as truss
-from torchserve_py.features.workflows.errors import WorkflowError
-from torchserve_py.features.workflows.spec import read_spec
-from torchserve_py.metrics.metrics_plan import MetricsConfigError
-from torchserve_py.plans.config import InvalidModelConfig, ModelConfig, read_model_config
-from torchserve_py.settings.flags import parse_flags
-from torchserve_py.settings.model_spec import parse_model_specs
-from torchserve_py.settings.properties import PropertiesError, parse_properties
-from torchserve_py.settings.resolution import Resolution
-from torchserve_py.transport.request_budget import RequestBudget
-from ts.features.forms.form_bodies import parse_form
-from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest
-from ts.features.open_inference.receive import receive
-from ts.features.open_inference.tensors import numpy_of
-from ts.features.open_inference.types import InferenceResponse
-from ts.features.sequence_steps.record import Damaged
-from ts.features.sequence_steps.stores.portable import pack_sequence, read_sequences
+from torchserve_py.apis.workflows.errors import WorkflowError
+from torchserve_py.apis.workflows.spec import read_spec
+from torchserve_py.archives.unpacking import unpack
+from torchserve_py.base.metrics.metrics_plan import MetricsConfigError
+from torchserve_py.base.settings.flags import parse_flags
+from torchserve_py.base.settings.model_spec import parse_model_specs
+from torchserve_py.base.settings.properties import PropertiesError, parse_properties
+from torchserve_py.base.settings.resolution import Resolution
+from torchserve_py.contracts.mlserver import mlserver_contract as mlserver
+from torchserve_py.contracts.truss import truss_contract as truss
+from torchserve_py.core.archive.errors import ArchiveError
+from torchserve_py.core.archive.manifest import parse as parse_manifest
+from torchserve_py.core.archive.model_files import open_model, outline
+from torchserve_py.core.plans.config import InvalidModelConfig, ModelConfig, read_model_config
+from torchserve_py.endpoints.requests import split_path
+from torchserve_py.fleet.snapshots.snapshot_file import parse_snapshot
+from torchserve_py.net.http2 import frames as http2
+from torchserve_py.net.http2.abuse_allowance import AbuseAllowance
+from torchserve_py.net.http2.frame_reader import FrameReader
+from torchserve_py.net.http2.grpc_messages import BadMessage, MessageLimit, MessageReader
+from torchserve_py.net.http2.header_decoder import HeaderDecoder
+from torchserve_py.net.request_budget import RequestBudget
+from torchserve_py.ops.metrics_config.metrics_file import read_metrics_config
+from torchserve_py.tools.journal.read_journal import JournalReader, JournalUnreadable
+from torchserve_py.tools.journal.sealed_lines import Sealer
+from torchserve_py.tools.replay.answer_documents import NotComparable, recorded_documents
+from torchserve_py.tools.replay.recorded_outcomes import as_answered
+from torchserve_py.tools.replay.recorded_paths import NotReplayable
+from torchserve_py.tools.replay.replay_requests import request_of
+from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest
+from ts.apis.open_inference.receive import receive
+from ts.apis.open_inference.tensors import numpy_of
+from ts.apis.open_inference.types import InferenceResponse
+from ts.contracts.forms.form_bodies import parse_form
 from ts.jobs.errors import Failure
 from ts.protocol.frames import FrameBuffer, FrameError, encode
 from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST, InferRow
+from ts.sequences.steps.record import Damaged
+from ts.sequences.steps.stores.portable import pack_sequence, read_sequences
 
 Target = Callable[[bytes], None]
 

@@ -35,7 +35,7 @@ def started_by_kserve(model: Path, config: str | None, port: int) -> RunningServ
     (http,) = free_ports(1)
     server.inference = f"http://127.0.0.1:{http}"
     flags = ["--model_name=double", f"--model_dir={models}", f"--http_port={http}", f"--grpc_port={port}"]
-    server.command = [sys.executable, "-m", "torchserve_py.features.operator_tools.container", *flags]
+    server.command = [sys.executable, "-m", "torchserve_py.tools.operator_tools.container", *flags]
     return server
 
 

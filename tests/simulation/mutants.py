@@ -7,22 +7,22 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
-from torchserve_py.scheduling.scheduler import Scheduler
-from ts.features.redis import redis_store
-from ts.features.sequence_steps import rules, steps
-from ts.features.sequence_steps.migration import Migration
-from ts.features.sequence_steps.rebuilding import Rebuilding, StoredLog
-from ts.features.sequence_steps.record import Damaged, Head, SequenceRecord
-from ts.features.sequence_steps.rules import Claim, Verdict
-from ts.features.sequence_steps.state_log import LogEntry, unpack_entry
-from ts.features.sequence_steps.stored_steps import StoredSteps
-from ts.features.sequence_steps.stores.store import Lease, StoreError
-from ts.features.sequence_steps.written_states import WrittenStates
-from ts.features.sqlite import file_acquisition, file_journal, file_tables
-from ts.features.sqlite import file_store as file
-from ts.features.sqlite.file_store import FileStore
+from torchserve_py.core.scheduling.scheduler import Scheduler
 from ts.protocol.messages import ResultRow
 from ts.sequence.sequence_cache import SequenceCache
+from ts.sequences.redis import redis_store
+from ts.sequences.sqlite import file_acquisition, file_journal, file_tables
+from ts.sequences.sqlite import file_store as file
+from ts.sequences.sqlite.file_store import FileStore
+from ts.sequences.steps import rules, steps
+from ts.sequences.steps.migration import Migration
+from ts.sequences.steps.rebuilding import Rebuilding, StoredLog
+from ts.sequences.steps.record import Damaged, Head, SequenceRecord
+from ts.sequences.steps.rules import Claim, Verdict
+from ts.sequences.steps.state_log import LogEntry, unpack_entry
+from ts.sequences.steps.stored_steps import StoredSteps
+from ts.sequences.steps.stores.store import Lease, StoreError
+from ts.sequences.steps.written_states import WrittenStates
 
 Planted = AbstractContextManager[Any]
 

@@ -12,17 +12,17 @@ from tests.simulation.model import simulated_words
 from tests.simulation.workers import HANDLER, MODEL_FOLDER, WorkerEnd, start_worker
 from tests.simulation.world import Machine, Process, World
 
-from torchserve_py.dispatch.dispatcher import Dispatcher
-from torchserve_py.doors.failures import DoorError, failure_of_job
-from torchserve_py.doors.sequences import SequenceHeaders
-from torchserve_py.jobs.call import Call
-from torchserve_py.jobs.parts import Part
-from torchserve_py.metrics.model_metrics import HANDLER_ERROR
-from torchserve_py.metrics.server_metrics import ServerMetrics
-from torchserve_py.models.served_models import Versions
-from torchserve_py.scheduling.effects import Cause
-from torchserve_py.scheduling.policy import Policy, SequencePolicy
-from ts.features.sequence_steps.server_identity import server_identity
+from torchserve_py.base.causes import Cause
+from torchserve_py.base.metrics.model_metrics import HANDLER_ERROR
+from torchserve_py.base.metrics.server_metrics import ServerMetrics
+from torchserve_py.core.dispatch.dispatcher import Dispatcher
+from torchserve_py.core.jobs.call import Call
+from torchserve_py.core.jobs.parts import Part
+from torchserve_py.core.models.served_models import Versions
+from torchserve_py.core.scheduling.policy import Policy, SequencePolicy
+from torchserve_py.endpoints.failures import DoorError, failure_of_job
+from torchserve_py.endpoints.sequences import SequenceHeaders
+from ts.sequences.steps.server_identity import server_identity
 
 #: How long it takes until a lost worker is replaced, and a server restarted (seconds), at most.
 _RESTART: Final = 3.0
@@ -52,7 +52,7 @@ class _Received(Call):
 
 
 class Version(NamedTuple):
-    """A version of the model on a server: what a `torchserve_py.models.model.Model` is to `Versions`."""
+    """A version of the model on a server: what a `torchserve_py.core.models.model.Model` is to `Versions`."""
 
     version: str
     dispatcher: Dispatcher
@@ -160,7 +160,7 @@ class Server:
             "metrics": [],
             "protocols": {},
             "observers": {},
-            "steps": "ts.features.sequence_steps.opening",
+            "steps": "ts.sequences.steps.opening",
             "adapters": [],
             "forms": "",
             "preparations": {},

@@ -27,15 +27,15 @@ from tests.simulation.virtual_time import virtual_time
 from tests.simulation.workers import CommitOverlap, CommitThread, WatchThread
 from tests.simulation.world import Killed, Machine, World
 
-from torchserve_py.jobs import call
-from ts.features.sequence_steps import server_identity, stored_steps
+from torchserve_py.core.jobs import call
+from ts.sequences.steps import server_identity, stored_steps
 
 #: Where the files of stores lie: in memory, if there is such a place.
 FOLDER: Final = Path("/dev/shm" if Path("/dev/shm").is_dir() else "/tmp")
 #: Seconds.
 LEASE: Final = 10.0
 #: What opens the stores that outlive their workers.
-_MODULES: Final = {"file": "ts.features.sqlite.open_sqlite", "redis": "ts.features.redis.open_redis"}
+_MODULES: Final = {"file": "ts.sequences.sqlite.open_sqlite", "redis": "ts.sequences.redis.open_redis"}
 #: Where handlers fail, the step kills every worker that runs it whose word is one of so many.
 _DEADLY: Final = 11
 #: How many worlds wait for a collection of all garbage: they take a megabyte each.

@@ -18,10 +18,10 @@ from tests.simulation.redis_double import SERVER, FakeRedis
 from tests.simulation.threads import Ears, Event, Lock
 from tests.simulation.world import Killed, Machine, Process, World
 
-from ts.features.redis import redis_client, redis_watch
-from ts.features.sequence_steps import stored_opening
-from ts.features.sqlite import file_store as file
-from ts.features.sqlite import file_watch, sqlite_file
+from ts.sequences.redis import redis_client, redis_watch
+from ts.sequences.sqlite import file_store as file
+from ts.sequences.sqlite import file_watch, sqlite_file
+from ts.sequences.steps import stored_opening
 
 #: The statements of SQLite that have points, by their first word.
 _POINTS: Final = {

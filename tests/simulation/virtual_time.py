@@ -11,7 +11,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-from torchserve_py.transport import running_time
+from torchserve_py.net import running_time
 from ts.protocol.boot_clock import boot_time
 
 if TYPE_CHECKING:

@@ -12,18 +12,17 @@ from typing import Any, Final
 from tests.simulation.model import simulated_words
 from tests.simulation.world import Process, World
 
-from torchserve_py.dispatch.dispatcher import Dispatcher
-from torchserve_py.jobs.batch_encoding import encode_batch
-from torchserve_py.jobs.call import Call
-from torchserve_py.jobs.parts import part_of
-from torchserve_py.scheduling.effects import Cause
-from torchserve_py.transport.running_time import running_time
-from torchserve_py.workers.batch_tokens import BatchTokens
-from torchserve_py.workers.lifecycle import WorkerLimits
-from torchserve_py.workers.worker import Ranks, Watchdog
+from torchserve_py.base.causes import Cause
+from torchserve_py.core.dispatch.dispatcher import Dispatcher
+from torchserve_py.core.jobs.batch_encoding import encode_batch
+from torchserve_py.core.jobs.call import Call
+from torchserve_py.core.jobs.parts import part_of
+from torchserve_py.core.workers.batch_tokens import BatchTokens
+from torchserve_py.core.workers.lifecycle import WorkerLimits
+from torchserve_py.core.workers.worker import Ranks, Watchdog
+from torchserve_py.net.running_time import running_time
 from ts.connection.batch_claims import BatchClaims
 from ts.connection.frontend_connection import FrontendGone
-from ts.features.sequence_steps.stores.store import StoreError, Watch
 from ts.jobs.errors import LoadError
 from ts.jobs.sequence_steps import StoreReports
 from ts.process import worker as real_worker
@@ -44,6 +43,7 @@ from ts.protocol.messages import (
 )
 from ts.runtime.loader import load_service
 from ts.runtime.torchserve_handler import TorchServeHandler
+from ts.sequences.steps.stores.store import StoreError, Watch
 
 #: How long a message takes from one process of a machine to another (seconds), at most.
 _PASSAGE: Final = 0.001
@@ -234,7 +234,7 @@ class WatchThread:
 
 
 class WorkerEnd:
-    """The frontend's end of a worker: what `torchserve_py.workers.worker.Worker` is to a dispatcher."""
+    """The frontend's end of a worker: what `torchserve_py.core.workers.worker.Worker` is to a dispatcher."""
 
     def __init__(self, worker_id: str, process: Process, dispatcher: Dispatcher, frontend: Process) -> None:
         self.id = self.label = worker_id

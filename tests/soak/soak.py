@@ -22,7 +22,7 @@ import grpc
 import psutil
 from tests.e2e.running_server import ROOT, RunningServer, eventually, model_folder
 
-from torchserve_py.features.grpc.protos import inference_pb2, inference_pb2_grpc
+from torchserve_py.apis.grpc.protos import inference_pb2, inference_pb2_grpc
 
 HOOKS = Path(__file__).parent / "hooks"
 ECHO = "def handle(data, context):\n    return None if data is None else [row['body'] for row in data]\n"

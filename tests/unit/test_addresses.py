@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchserve_py.settings.addresses import Address, parse_address
+from torchserve_py.base.settings.addresses import Address, parse_address
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from torchserve_py.background_tasks import in_background
+from torchserve_py.base.background_tasks import in_background
 
 
 async def test_what_fails_is_logged_at_once_though_the_task_is_kept(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchserve_py.bounded_json import MAX_PARSED, MAX_SEARCHED, UnreadableJson, check_object, read_member
+from torchserve_py.base.bounded_json import MAX_PARSED, MAX_SEARCHED, UnreadableJson, check_object, read_member
 
 LARGE = b'"x": [' + b"[]," * MAX_PARSED + b"1]"
 

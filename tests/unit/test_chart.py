@@ -9,10 +9,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from torchserve_py.features.grpc.grpc_settings import GrpcSettings
-from torchserve_py.features.operator_tools.container import how_to_start
-from torchserve_py.settings.flags import parse_flags
-from torchserve_py.settings.resolution import Resolution
+from torchserve_py.apis.grpc.grpc_settings import GrpcSettings
+from torchserve_py.base.settings.flags import parse_flags
+from torchserve_py.base.settings.resolution import Resolution
+from torchserve_py.tools.operator_tools.container import how_to_start
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "chart"

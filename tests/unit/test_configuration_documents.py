@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.features.operator_tools.print_config import documented
-from torchserve_py.settings.flags import parse_flags
-from torchserve_py.settings.properties import parse_properties, written
-from torchserve_py.settings.resolution import Resolution
-from torchserve_py.settings.server_settings import server_settings, sources
-from torchserve_py.settings.table import INTERNAL_KEYS, JVM_KEYS
+from torchserve_py.base.settings.flags import parse_flags
+from torchserve_py.base.settings.properties import parse_properties, written
+from torchserve_py.base.settings.resolution import Resolution
+from torchserve_py.base.settings.server_settings import server_settings, sources
+from torchserve_py.base.settings.table import INTERNAL_KEYS, JVM_KEYS
+from torchserve_py.tools.operator_tools.print_config import documented
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "configuration.md").read_text()

@@ -9,13 +9,13 @@ from concurrent.futures import wait
 
 import pytest
 
-from torchserve_py.daemon_threads import DaemonThreads
+from torchserve_py.base.daemon_threads import DaemonThreads
 
 #: A server's event loop whose thread reads from a disk that never answers.
 HANGS = """
 import asyncio, sys, threading
 import uvloop
-from torchserve_py.daemon_threads import DaemonThreads
+from torchserve_py.base.daemon_threads import DaemonThreads
 
 async def main():
     asyncio.get_running_loop().set_default_executor(DaemonThreads(end_limit=0.2))

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from torchserve_py.features.grpc.grpc_settings import GrpcSettings
-from torchserve_py.settings.flags import parse_flags
-from torchserve_py.settings.resolution import Resolution
-from torchserve_py.settings.table import Settings
+from torchserve_py.apis.grpc.grpc_settings import GrpcSettings
+from torchserve_py.base.settings.flags import parse_flags
+from torchserve_py.base.settings.resolution import Resolution
+from torchserve_py.base.settings.table import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-STARTER = ROOT / "frontend" / "torchserve_py" / "features" / "quickstart" / "starter"
+STARTER = ROOT / "frontend" / "torchserve_py" / "tools" / "quickstart" / "starter"
 UNIT = DEPLOY / "torchserve-py.service"
 STORE = ["--model-store", str(ROOT / "model_store")]
 
@@ -65,7 +65,7 @@ def test_the_image_exposes_its_ports_and_starts_with_flags_that_there_are(contai
     exposed = next(line.split()[1:] for line in text.splitlines() if line.startswith("EXPOSE"))
     assert set(map(str, ports(container).values())) <= set(exposed)
     program, flags = (yaml.safe_load(re.findall(rf"^{key} (.*)$", text, re.M)[0]) for key in ("ENTRYPOINT", "CMD"))
-    assert program == ["python", "-m", "torchserve_py.features.operator_tools.container"]
+    assert program == ["python", "-m", "torchserve_py.tools.operator_tools.container"]
     load(["--start", *flags, *STORE], {})
 
 

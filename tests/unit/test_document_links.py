@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py import plugins
-
 ROOT = Path(__file__).parents[2]
 #: Made by `benchmarks/compare.py`, so that a checkout need not have them.
 GENERATED = {ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.svg"}
@@ -86,28 +84,22 @@ def test_what_is_to_be_copied_has_no_prompt() -> None:
                 assert not re.search(r"^\$ ", text, re.MULTILINE), f"{document.name}: {text}"
 
 
-def test_the_rooms_of_the_architecture_have_the_files_that_it_names() -> None:
-    table = (ROOT / "docs" / "architecture.md").read_text().partition("## Rooms")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([\w./…]+)/`.* \| (.*)\|$", table, re.MULTILINE)
-    assert len(rows) > 15
+def test_the_wings_of_the_architecture_have_the_folders_and_files_that_it_names() -> None:
+    ends = [ROOT / "frontend" / "torchserve_py", ROOT / "backend" / "ts"]
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("## Wings")[2].partition("Above the wings")[0]
+    for wing, folders, names in re.findall(r"^\| `(\w+)/` \| (.*) \| (.*) \|$", table, re.MULTILINE):
+        places = [end / wing for end in ends if (end / wing).is_dir()]
+        there = {each.parent.name for place in places for each in place.glob("*/__init__.py")}
+        assert set(re.findall(r"`(\w+)/`", folders)) == there, wing
+        for name in re.findall(r"`(\w+\.\w+)`", names):
+            assert any(list(place.rglob(name)) for place in places), f"{wing}: {name}"
+
+
+def test_other_folders_of_the_architecture_have_the_files_that_it_names() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("Above the wings")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w./]+)/`.* \| (.*)\|$", table, re.MULTILINE)
+    assert len(rows) > 7
     for folder, names in rows:
-        room = ROOT / folder.replace("…", "frontend/torchserve_py")
-        assert room.is_dir(), f"there is no folder {folder}"
+        assert (ROOT / folder).is_dir(), f"there is no folder {folder}"
         for name in re.findall(r"`([\w./]+)`", names):
-            assert [*ROOT.glob(name), *room.parent.rglob(name)], f"{folder} has no {name}"
-
-
-def test_the_features_of_the_architecture_have_the_files_that_it_names() -> None:
-    table = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Features")[2].partition("\n## ")[0]
-    named = set()
-    for folders, names in re.findall(r"^\| (`\w+/`[^|]*) \|[^|]*\| (.*) \|$", table, re.MULTILINE):
-        features = re.findall(r"`(\w+)/`", folders)
-        named |= set(features)
-        places = [
-            ROOT / end / "features" / folder
-            for end in ("frontend/torchserve_py", "backend/ts")
-            for folder in ("", *features)
-        ]
-        for name in re.findall(r"`([\w/]+\.\w+)`", names):
-            assert any((place / name).is_file() for place in places), f"{features}: {name}"
-    assert named == set(plugins.BUILT_IN)
+            assert [*ROOT.glob(name), *(ROOT / folder).rglob(name)], f"{folder} has no {name}"

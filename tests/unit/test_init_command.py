@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.archive.model_files import open_model
 from torchserve_py.cli import main
-from torchserve_py.plans.contracts import configuration_of
+from torchserve_py.core.archive.model_files import open_model
+from torchserve_py.core.plans.contracts import configuration_of
 
 ROOT = Path(__file__).parents[2]
-STARTER = ROOT / "frontend" / "torchserve_py" / "features" / "quickstart" / "starter"
+STARTER = ROOT / "frontend" / "torchserve_py" / "tools" / "quickstart" / "starter"
 FILES = ["Dockerfile", "Dockerfile.dockerignore", "handler.py", "model-config.yaml", "test_handler.py"]
 
 
@@ -60,5 +60,5 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, capsys: pytest.Cap
 def test_the_files_are_part_of_the_package() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    assert setup["options.package_data"]["torchserve_py.features.quickstart"] == "starter/*"
+    assert setup["options.package_data"]["torchserve_py.tools.quickstart"] == "starter/*"
     assert sorted(file.name for file in STARTER.iterdir() if file.is_file()) == FILES

@@ -3,14 +3,14 @@
 import re
 from pathlib import Path
 
-from torchserve_py.doors.failures import INVALID_REQUEST, failure_of, too_many_connections
-from torchserve_py.features.fleet.fleet_member import FLEET_NOT_TOLD
-from torchserve_py.features.management.management_calls import ModelApiDisabledError
-from torchserve_py.features.quickstart.unloaded_door import MODEL_NOT_LOADED
-from torchserve_py.features.rollout.rollouts import ROLLOUT_STOPPED, ROLLOUT_UNDER_WAY
-from torchserve_py.metrics.model_metrics import HANDLER_ERROR
-from torchserve_py.scheduling.effects import Cause
-from torchserve_py.transport.request_budget import NoRoomError
+from torchserve_py.base.causes import Cause
+from torchserve_py.base.metrics.model_metrics import HANDLER_ERROR
+from torchserve_py.endpoints.failures import INVALID_REQUEST, failure_of, too_many_connections
+from torchserve_py.endpoints.management.management_calls import ModelApiDisabledError
+from torchserve_py.fleet.shared_state.fleet_member import FLEET_NOT_TOLD
+from torchserve_py.net.request_budget import NoRoomError
+from torchserve_py.tools.quickstart.unloaded_door import MODEL_NOT_LOADED
+from torchserve_py.versions.rollout.rollouts import ROLLOUT_STOPPED, ROLLOUT_UNDER_WAY
 
 ROOT = Path(__file__).parents[2]
 #: A client that has gone away gets no answer that could name it.

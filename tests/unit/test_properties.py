@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_py.settings.properties import PropertiesError, parse_properties, read_properties
+from torchserve_py.base.settings.properties import PropertiesError, parse_properties, read_properties
 
 
 def pairs(text):

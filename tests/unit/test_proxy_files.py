@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from tests.programs import need_program
 
-from torchserve_py.settings.server_settings import server_settings
+from torchserve_py.base.settings.server_settings import server_settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 HAPROXY = (DEPLOY / "haproxy.cfg").read_text()

@@ -4,7 +4,7 @@ import gc
 import threading
 import time
 
-from torchserve_py.python_source import parse
+from torchserve_py.base.python_source import parse
 
 SOURCE = "def f(a, b=[1, (2, 3)]):\n    return {'a': [a for a in b if (a + 1) * 2 > b[0]]}\n" * 20
 

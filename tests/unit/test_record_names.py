@@ -7,11 +7,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 #: Where the records are, and what belongs to one contract.
 OWN = (
-    "frontend/torchserve_py/archive/contract.py",
-    "frontend/torchserve_py/plans/contracts/",
-    "frontend/torchserve_py/features/truss/",
-    "backend/ts/features/truss/",
-    "backend/ts/features/mlserver/",
+    "frontend/torchserve_py/core/archive/contract.py",
+    "frontend/torchserve_py/core/plans/contracts/",
+    "frontend/torchserve_py/contracts/truss/",
+    "backend/ts/contracts/truss/",
+    "backend/ts/contracts/mlserver/",
 )
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
-from torchserve_py.features.served_functions.request_examples import tensors_of
-from ts.features.served_functions.json_examples import example_of
+from torchserve_py.contracts.served_functions.request_examples import tensors_of
+from ts.contracts.served_functions.json_examples import example_of
 
 
 class Inner(BaseModel):

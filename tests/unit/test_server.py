@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from torchserve_py import server
-from torchserve_py.models.registry import ModelRegistry
+from torchserve_py.base.settings.server_settings import server_settings
+from torchserve_py.base.settings.table import Settings
+from torchserve_py.core.models.registry import ModelRegistry
 from torchserve_py.server import Server, run
-from torchserve_py.settings.server_settings import server_settings
-from torchserve_py.settings.table import Settings
 
 DEADLINE = 60.0
 

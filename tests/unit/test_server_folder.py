@@ -4,12 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from torchserve_py.server_folder import server_folder
+from torchserve_py.base.server_folder import server_folder
 
 HOLD = """
 import sys
 from pathlib import Path
-from torchserve_py.server_folder import server_folder
+from torchserve_py.base.server_folder import server_folder
 
 with server_folder(Path(sys.argv[1])) as folder:
     (folder / "models").mkdir()

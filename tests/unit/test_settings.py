@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.doors.binding import HTTP_ADDRESSES
-from torchserve_py.features.operator_tools.print_config import report
-from torchserve_py.settings.addresses import Address
-from torchserve_py.settings.flags import parse_flags
-from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.resolution import Resolution, SettingsError
-from torchserve_py.settings.schemas.versions import VersionSettings
-from torchserve_py.settings.server_settings import server_settings, sources
-from torchserve_py.settings.table import JVM_KEYS
+from torchserve_py.base.settings.addresses import Address
+from torchserve_py.base.settings.flags import parse_flags
+from torchserve_py.base.settings.model_spec import ModelSpec
+from torchserve_py.base.settings.resolution import Resolution, SettingsError
+from torchserve_py.base.settings.schemas.versions import VersionSettings
+from torchserve_py.base.settings.server_settings import server_settings, sources
+from torchserve_py.base.settings.table import JVM_KEYS
+from torchserve_py.endpoints.binding import HTTP_ADDRESSES
+from torchserve_py.tools.operator_tools.print_config import report
 
 
 @pytest.fixture
@@ -352,7 +352,7 @@ def test_variables_of_the_server_itself_and_of_other_programs_are_no_misspelling
 
 def test_protection_that_this_server_does_not_have_is_an_error(home, monkeypatch):
     there = {name: each for name, each in sources().items() if name not in ("worker_user", "inference_keys")}
-    monkeypatch.setattr("torchserve_py.settings.resolution.sources", lambda: there)
+    monkeypatch.setattr("torchserve_py.base.settings.resolution.sources", lambda: there)
     resolution = configure(home, "worker_user=nobody", environ={"TS_INFERENCE_KEYS": "secret-key"})
     assert resolution.errors == [
         "Invalid configuration: config.properties:1: worker_user needs the feature confinement, which is not there",

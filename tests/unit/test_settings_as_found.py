@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.settings.addresses import Address
-from torchserve_py.settings.flags import parse_flags
-from torchserve_py.settings.model_spec import ModelSpec
-from torchserve_py.settings.resolution import Resolution
+from torchserve_py.base.settings.addresses import Address
+from torchserve_py.base.settings.flags import parse_flags
+from torchserve_py.base.settings.model_spec import ModelSpec
+from torchserve_py.base.settings.resolution import Resolution
 
 #: docker/config.properties of TorchServe's images, with the folders of a test.
 IMAGE = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import torchserve_py
-from torchserve_py.terminal import tell, visible
+from torchserve_py.base.terminal import tell, visible
 
 HOSTILE = "\x1b]0;title\x07\x9b2J a\u202eb\u2066c\u2028d\x7f\ud800 \x00"
 SHOWN = r"\u001b]0;title\u0007\u009b2J a\u202eb\u2066c\u2028d\u007f\\ud800 \u0000"

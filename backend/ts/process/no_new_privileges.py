@@ -10,7 +10,7 @@ _SET_NO_NEW_PRIVILEGES: Final = 38
 def gain_no_privileges() -> None:
     """Have the kernel hold this thread, and the processes that it starts, to the rights that they have now.
 
-    Giving rights up, as `ts.features.confinement.confine` does, goes on working. On systems other than Linux nothing
+    Giving rights up, as `ts.core.confinement.confine` does, goes on working. On systems other than Linux nothing
     is done. Raises OSError: the kernel refuses.
     """
     if sys.platform == "linux":

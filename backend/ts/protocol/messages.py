@@ -235,7 +235,7 @@ STATUS_CANCELLED: Final = 499
 
 
 class Hello(TypedDict):
-    """The sender of a connection. The kernel tells the process (`torchserve_py.workers.connection`)."""
+    """The sender of a connection. The kernel tells the process (`torchserve_py.core.workers.connection`)."""
 
     token: str
     channel: str

@@ -200,7 +200,7 @@ class SequenceCache(MutableMapping[str, Any]):
         self.is_used = self.has_logs = True
         self._entries.setdefault(sequence_id, []).append(entry)
 
-    # For the worker (`ts.features.sequence_steps.steps`), not for handlers.
+    # For the worker (`ts.sequences.steps.steps`), not for handlers.
 
     def run(self, sequence_ids: Collection[str]) -> None:
         """Set the live collection of sequences with running steps; `__setitem__` reads its current content."""

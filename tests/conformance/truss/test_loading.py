@@ -233,7 +233,7 @@ def test_a_configuration_that_cannot_be_acted_on_is_refused(
 
 
 def test_a_packed_truss_is_served(serving: Serving, tmp_path: Path) -> None:
-    from torchserve_py.features.archiver.pack import PackOptions, pack
+    from torchserve_py.archives.archiver.pack import PackOptions, pack
 
     folder = Truss("basics:Echo", {"external_package_dirs": ["../outside"]}).write(tmp_path, "packed")
     (tmp_path / "outside").mkdir()

@@ -13,7 +13,7 @@ from tests.conformance.grpc_client import target
 from tests.conformance.truss.serving import Serving, Truss
 from tests.e2e.running_server import eventually
 
-from ts.features.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
+from ts.apis.open_inference.protos.infer_pb2 import ModelInferRequest, ModelInferResponse
 
 SLOW_READERS = 2
 

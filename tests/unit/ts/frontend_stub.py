@@ -11,7 +11,7 @@ from typing import Any
 
 from torchserve_py.plugins import protocols
 from ts.connection.frontend_connection import Connection
-from ts.features.continuous_batching.continuous import ContinuousHandler
+from ts.contracts.continuous_batching.continuous import ContinuousHandler
 from ts.protocol.frames import FrameBuffer, encode
 from ts.protocol.messages import (
     NO_HISTORIES,
@@ -35,8 +35,8 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
     message: dict[str, Any] = {
         "contract": "torchserve",
         "runtime": "",
-        "adapters": ["ts.features.served_functions.adapter"],
-        "forms": "ts.features.forms.form_bodies",
+        "adapters": ["ts.contracts.served_functions.adapter"],
+        "forms": "ts.contracts.forms.form_bodies",
         "model_name": "echo",
         "model_version": "1.0",
         "model_dir": str(model_dir),
@@ -47,7 +47,7 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
         "continuous": False,
         "asynchronous": False,
         "sequences": False,
-        "steps": "ts.features.sequence_steps.opening",
+        "steps": "ts.sequences.steps.opening",
         "envelope": None,
         "decode_input_request": True,
         "limit_max_image_pixels": True,
@@ -62,9 +62,9 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
         "header_keys": ["ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"],
     }
     if changes.get("asynchronous"):
-        message["runtime"] = "ts.features.async_calls.async_handler"
+        message["runtime"] = "ts.contracts.async_calls.async_handler"
     if changes.get("continuous"):
-        message["runtime"] = "ts.features.continuous_batching.continuous"
+        message["runtime"] = "ts.contracts.continuous_batching.continuous"
     return {**message, **changes}
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ts.features.async_calls.async_runtime import NO_INPUTS, FurtherInputs
+from ts.contracts.async_calls.async_runtime import NO_INPUTS, FurtherInputs
 from ts.protocol.messages import InferRow
 
 DEADLINE = 60.0

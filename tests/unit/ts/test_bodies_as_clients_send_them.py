@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ts.features.open_inference.receive import receive
+from ts.apis.open_inference.receive import receive
 from ts.jobs.errors import Failure
 from ts.protocol.messages import OPEN_INFERENCE_REST, InferRow
 from ts.runtime.decoded_rows import read_row
@@ -18,7 +18,7 @@ FORM = (
 
 
 def read(body: bytes, content_type: str = "multipart/form-data; boundary=B") -> Any:
-    return read_row(InferRow("a", [], content_type, body, None, False), forms="ts.features.forms.form_bodies").data
+    return read_row(InferRow("a", [], content_type, body, None, False), forms="ts.contracts.forms.form_bodies").data
 
 
 @pytest.mark.parametrize("before", [b"", b"\r\n", b"This is a preamble.\r\n"])

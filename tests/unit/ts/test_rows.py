@@ -15,7 +15,7 @@ from ts.handler_utils.asgi_scope import as_bytes
 from ts.jobs.errors import Failure
 from ts.runtime import decoded_rows
 
-read_row = partial(decoded_rows.read_row, forms="ts.features.forms.form_bodies")
+read_row = partial(decoded_rows.read_row, forms="ts.contracts.forms.form_bodies")
 
 
 def read(body: Any, content_type: str | None = None, *, decode: bool = True) -> dict[str, Any]:

@@ -79,7 +79,8 @@ IMPORTED = """
 
     def handle(data, context):
         libraries = (
-            "ts.torch_handler", "ts.handler_utils", "ts.utils", "ts.model_service", "ts.sequence", "ts.features",
+            "ts.torch_handler", "ts.handler_utils", "ts.utils", "ts.model_service", "ts.sequence", "ts.sequences",
+            "ts.apis", "ts.contracts", "ts.core", "ts.fleet", "ts.ops", "ts.versions",
             "ts.jobs.device_copies", "ts.metrics", "ts.protocol.datatypes",
             "ts.protocol.otf_message_handler", "ts.launcher", "ts.llm_launcher",
         )
@@ -87,14 +88,14 @@ IMPORTED = """
     """
 
 
-CONTINUOUS = b"ts.features\nts.features.continuous_batching\nts.features.continuous_batching.continuous"
+CONTINUOUS = b"ts.contracts\nts.contracts.continuous_batching\nts.contracts.continuous_batching.continuous"
 
 
 @pytest.mark.parametrize(
     ("changes", "imported"),
     [({}, b""), ({"continuous": True}, CONTINUOUS), ({"sequences": True, "steps": ""}, b"")],
 )
-def test_a_plain_handler_is_served_without_the_library_of_handlers_and_other_features(
+def test_a_plain_handler_is_served_without_the_library_of_handlers_and_other_wings(
     start: Callable[..., Any], tmp_path: Path, changes: dict[str, Any], imported: bytes
 ) -> None:
     _, jobs, _ = start(IMPORTED)
@@ -383,7 +384,7 @@ def test_it_warms_up_before_it_says_that_it_has_loaded(
     """
     process, jobs, _ = start(source)
     request = {"file": file, "content_type": None, "inputs": [], "rows": 1, "calls": 1}
-    preparations = {"ts.features.warm_up.warm_up": [request]}
+    preparations = {"ts.contracts.warm_up.warm_up": [request]}
     reply = load(jobs, tmp_path, preparations=preparations, asynchronous=asynchronous, batch_size=1)
     assert reply["ok"] is loaded
     if loaded:

@@ -7,15 +7,15 @@ from typing import Any
 import msgpack
 import pytest
 
-from ts.features.openpi.openpi_rows import read_openpi_row
-from ts.features.sequence_steps.record import Damaged
-from ts.features.sqlite.file_pieces import unpack as unpack_piece
-from ts.features.truss.encodings import from_msgpack
+from ts.apis.openpi.openpi_rows import read_openpi_row
+from ts.contracts.truss.encodings import from_msgpack
 from ts.jobs.errors import Failure
 from ts.protocol.backed_msgpack import unpack
 from ts.protocol.messages import InferRow
 from ts.sequence.encoding import StateEncoding
 from ts.sequence.state_error import StateError
+from ts.sequences.sqlite.file_pieces import unpack as unpack_piece
+from ts.sequences.steps.record import Damaged
 
 SIZE = 60_000
 #: A list of a list of …, each of which claims 60,000 items: msgpack makes room for 240 MB.

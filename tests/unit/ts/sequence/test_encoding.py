@@ -216,8 +216,8 @@ def test_neither_numpy_nor_torch_is_imported_for_plain_states() -> None:
 
 def test_a_worker_with_sequences_in_memory_imports_nothing_of_stored_ones() -> None:
     code = (
-        "import sys, ts.process.worker, ts.features.sequence_steps.opening;"
-        "stored = 'ts.features.sequence_steps.stored_steps';"
+        "import sys, ts.process.worker, ts.sequences.steps.opening;"
+        "stored = 'ts.sequences.steps.stored_steps';"
         "sys.exit(bool({stored, 'ts.metrics.metrics_cache', 'statistics'} & set(sys.modules)))"
     )
     ended = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(BACKEND)}, check=False)

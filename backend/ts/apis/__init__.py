@@ -1,0 +1,1 @@
+"""Rows and answers of the APIs besides TorchServe's own."""

@@ -1,0 +1,98 @@
+"""The values of a call of another function as the body of a request, and its result from the body of the answer.
+
+They look as a client's would: the caller is a client of the function, whose signature says how values are written.
+"""
+
+import base64
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from ts.contracts.served_functions.call_values import CallValues
+from ts.contracts.served_functions.invalid_values import words
+from ts.contracts.served_functions.value_types import ARRAY_FILE, array_file, value_type_of, written
+
+_TEXT: Final = "text/plain"
+_BYTES: Final = "application/octet-stream"
+_JSON: Final = "application/json"
+
+
+def body_of(values: CallValues, arguments: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Return the content type and the body of a request with these arguments, those with their defaults left out.
+
+    Raises ValueError, TypeError: an argument cannot be written.
+    """
+    if not arguments:
+        return _TEXT, b""
+    types = values.types
+    if len(types) == 1:
+        ((name, value),) = arguments.items()
+        part = _part(types[name], value)
+        if value is None or (isinstance(value, str | bytes | bytearray) and not value):
+            return _form([(name, part)])  # as a whole body it would stand for the default
+        return part
+    parts = {name: _part(types[name], value) for name, value in arguments.items()}
+    if all(kind in (_TEXT, _JSON) for kind, _ in parts.values()):
+        return _JSON, _json(dict(arguments))
+    return _form(parts.items())
+
+
+def accepted_for(values: CallValues) -> str:
+    """Return the header ``accept`` of a call, with which an array comes as a file: it keeps its type and costs less."""
+    found = value_type_of(values.result)
+    return ARRAY_FILE if found is not None and not found.is_file else "*/*"
+
+
+def result_of(values: CallValues, content_type: str, body: bytes | bytearray) -> Any:
+    """Return the result in an answer, checked against the annotation. Raises ValueError: it does not fit that."""
+    kind, reader = content_type.partition(";")[0].strip().lower(), values.result_reader
+    try:
+        if kind == _JSON:
+            return json.loads(body) if reader is None else reader.validate_json(bytes(body))
+        value = str(body, "utf-8") if kind.startswith("text/") else bytes(body)
+        return value if reader is None else reader.validate_python(value)
+    except ValidationError as error:
+        problem = words(error.errors(include_url=False)).removeprefix(": ")
+        raise ValueError(f"the result does not fit its annotation: {problem}") from None
+
+
+def _part(kind: Any, value: Any) -> tuple[str, bytes]:
+    """Return the content type and the bytes of one value."""
+    if isinstance(value, bytes | bytearray):
+        return _BYTES, bytes(value)
+    if value_type_of(kind) is not None and hasattr(value, "tolist"):
+        return ARRAY_FILE, array_file(value)
+    if (file := written(value)) is not None:
+        return file[1], file[0]
+    if kind is str and isinstance(value, str):
+        return _TEXT, value.encode()
+    return _JSON, _json(value)
+
+
+def _json(value: Any) -> bytes:
+    return to_json(value, inf_nan_mode="constants", fallback=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if (file := written(value)) is not None:
+        return base64.b64encode(file[0]).decode()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a value of type {type(value).__name__} cannot be sent")
+
+
+def _form(parts: Iterable[tuple[str, tuple[str, bytes]]]) -> tuple[str, bytes]:
+    """Return a form; each field is a file, since only files have a type of their own."""
+    boundary = uuid.uuid4().hex
+    body = b"".join(
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n'
+        f"Content-Type: {kind}\r\n\r\n".encode()
+        + content
+        + b"\r\n"
+        for name, (kind, content) in parts
+    )
+    return f"multipart/form-data; boundary={boundary}", body + f"--{boundary}--\r\n".encode()

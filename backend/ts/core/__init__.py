@@ -1,0 +1,1 @@
+"""How worker processes begin: forked, confined."""

@@ -1,0 +1,1 @@
+"""The states of sequences: steps and stores."""

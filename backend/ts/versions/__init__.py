@@ -1,0 +1,1 @@
+"""What canaries and shadows need of workers."""

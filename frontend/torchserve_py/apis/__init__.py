@@ -1,0 +1,1 @@
+"""The APIs besides TorchServe's own over HTTP."""

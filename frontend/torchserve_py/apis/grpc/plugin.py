@@ -1,0 +1,42 @@
+"""The gRPC ports, with the services of TorchServe and of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torchserve_py.plugin_api import ListenerOffer, Plugin
+
+if TYPE_CHECKING:
+    import socket
+
+    from torchserve_py.base.settings.table import Settings, SettingsSection
+
+
+def _listeners() -> Iterable[ListenerOffer]:
+    from torchserve_py.apis.grpc.grpc_packages import check_grpc_packages
+
+    check_grpc_packages()
+    from torchserve_py.apis.grpc.grpc_listeners import start_grpc_doors
+
+    return [start_grpc_doors]
+
+
+async def _problems_of_opening(settings: Settings, held: list[socket.socket]) -> list[str]:
+    from torchserve_py.apis.grpc.grpc_ports import problems_of_opening
+
+    return await problems_of_opening(settings, held)
+
+
+def _settings() -> type[SettingsSection]:
+    from torchserve_py.apis.grpc.grpc_settings import GrpcSettings
+
+    return GrpcSettings
+
+
+PLUGIN = Plugin(
+    name="grpc",
+    listeners=_listeners,
+    problems_of_opening=_problems_of_opening,
+    settings=_settings,
+)

@@ -1,0 +1,32 @@
+"""Policies of robots, as clients of openpi call them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torchserve_py.plugin_api import DoorOffer, Plugin
+from ts.protocol.messages import OPENPI
+
+if TYPE_CHECKING:
+    from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
+
+
+def _doors() -> Iterable[DoorOffer]:
+    from torchserve_py.apis.openpi.openpi_door import OpenpiDoor
+
+    return [DoorOffer("inference_address", OpenpiDoor)]
+
+
+def _model_config() -> type[ModelConfigKeys]:
+    from torchserve_py.apis.openpi.openpi_keys import OpenpiKeys
+
+    return OpenpiKeys
+
+
+PLUGIN = Plugin(
+    name="openpi",
+    doors=_doors,
+    protocols={OPENPI: "ts.apis.openpi.openpi_rows"},
+    model_config=_model_config,
+)

@@ -1,0 +1,258 @@
+"""One session of the realtime API: pieces of audio are steps of a sequence, whose answers are the transcript.
+
+Audio that was appended and not committed belongs to the next item. A transcript never covers less than its item: if the
+handler has not heard all of it, the item fails when it is committed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from torchserve_py.apis.live.live_steps import SendPart, StepCall, StepTemplate
+from torchserve_py.apis.live.message_forms import Step
+from torchserve_py.apis.live.session_ends import check_server_stays
+from torchserve_py.apis.live.socket_session import SocketSession
+from torchserve_py.apis.realtime.client_events import BadEvent, ClientEvent, audio_in, id_in, read_event
+from torchserve_py.apis.realtime.server_events import Event, OpenAIEvents, VllmEvents
+from torchserve_py.apis.realtime.session_config import SessionConfig
+from torchserve_py.base.causes import Cause
+from torchserve_py.core.jobs.parts import Part
+from torchserve_py.endpoints.failures import DoorError, Failure, handler_failure
+from torchserve_py.net.http1.request import Request
+from torchserve_py.net.websocket import Message, WebSocket
+
+if TYPE_CHECKING:
+    from torchserve_py.apis.realtime.realtime_door import RealtimeDoor
+
+_APPEND: Final = "append"
+_COMMIT: Final = "commit"
+_CLEAR: Final = "clear"
+#: After these the sequence is over; after those of the second set if its state is not stored.
+_OVER: Final = (Cause.sequence_lost, Cause.sequence_expired)
+_LOSSES: Final = (Cause.worker_died, Cause.response_timeout)
+#: What the content type of every step is; its headers tell the encoding.
+_AUDIO: Final = "audio/pcm"
+_BAD_REQUEST: Final = 400
+#: The response header by which a handler says that its text is the whole transcript.
+_WHOLE: Final = "realtime_whole_transcript"
+
+
+class _Item:
+    """The audio from one commit to the next, and its transcript, or why it has none."""
+
+    __slots__ = ("_said", "failure", "id", "seconds")
+
+    def __init__(self) -> None:
+        self.id = f"item_{secrets.token_hex(12)}"
+        self.seconds = 0.0
+        self.failure: Failure | None = None
+        self._said: list[str] = []
+
+    def heard(self, part: Part) -> str:
+        """Take a part of what the handler says; return what the client is told. Raises DoorError: it is an error."""
+        text = bytes(part.body).decode("utf-8", "replace")
+        if part.status >= _BAD_REQUEST:
+            raise DoorError(handler_failure(part.status, text))
+        if self.failure is not None:
+            return ""
+        if any(name.lower() == _WHOLE for name, _ in part.headers):
+            self._said = [text]
+            return ""
+        self._said.append(text)
+        return text
+
+    @property
+    def transcript(self) -> str:
+        """All that the handler has said, or what it has said last if that replaces the rest."""
+        return "".join(self._said)
+
+
+class RealtimeSession(SocketSession):
+    """A session, from the upgrade to the close; with ``beta`` it begins in the shape of the beta."""
+
+    def __init__(
+        self, socket: WebSocket, template: StepTemplate, door: RealtimeDoor, request: Request, *, beta: bool
+    ) -> None:
+        super().__init__(socket, template, is_text=True)
+        self._door = door
+        self._request = request
+        self._config = SessionConfig(template.model.name)
+        self._events = OpenAIEvents(beta=beta)
+        self._item = _Item()
+        self._previous: str | None = None
+        #: The first byte of a sample whose second one has not arrived.
+        self._half = b""
+        self._new_sequence()
+
+    def _new_sequence(self) -> None:
+        self.sequence_id = f"realtime-{secrets.token_hex(16)}"
+        self.last = 0
+
+    async def greet(self) -> None:
+        await self._tell(self._events.created(self._config))
+
+    async def take(self, message: Message) -> None:
+        await self.wait_for_room()
+        event_id = None
+        try:
+            event = read_event(message.data)
+            event_id = event.event_id
+            self._carry_out(event)
+        except BadEvent as error:
+            self._put_events(self._events.bad_event(error, event_id or id_in(message.data)))
+
+    def _carry_out(self, event: ClientEvent) -> None:
+        match event.type:
+            case "session.update" | "transcription_session.update":
+                self._update(event)
+            case "input_audio_buffer.append":
+                self._append(audio_in(event), event.event_id)
+            case "input_audio_buffer.commit":
+                self._commit(event)
+            case "input_audio_buffer.clear":
+                self._clear(event)
+            case _:
+                known = "session.update, transcription_session.update, input_audio_buffer.append, .commit and .clear"
+                raise BadEvent(f"Unknown event {event.type[:100]!a}; there are {known}.", "unknown_event", "type")
+
+    # Settings.
+
+    def _update(self, event: ClientEvent) -> None:
+        beta = event.type != "session.update"
+        if event.session is not msgspec.UNSET:
+            config = self._config.updated(event.session, beta=beta, named=self._door.named)
+        elif isinstance(event.model, str) and not beta:  # vLLM's clients name the model so
+            config = self._config.for_vllm(self._door.named(event.model))
+        else:
+            raise BadEvent("The event has no session: its settings.", "missing_required_parameter", "session")
+        if config.format != self._config.format and (self._item.seconds or self._half):
+            raise BadEvent("The format changes only when all audio is committed or cleared.", "invalid_value", "format")
+        if config.model != self._config.model:
+            if self.last:
+                raise BadEvent("The session has begun with another model.", "invalid_value", "transcription.model")
+            try:
+                self.template = self._door.template(self._request, self._door.serving.get(config.model))
+            except DoorError as error:
+                raise BadEvent(str(error), "insufficient_permissions", "transcription.model") from error
+        self._config = config
+        if event.session is msgspec.UNSET:
+            self._events = VllmEvents(self._events.session_id)
+        self._put_events(self._events.updated(config, beta=beta))
+
+    # Audio.
+
+    def _append(self, audio: bytes, event_id: str | None) -> None:
+        audio = self._half + audio
+        whole = len(audio) - len(audio) % self._config.format.sample_size
+        audio, self._half = audio[:whole], audio[whole:]
+        if not audio:
+            return
+        item = self._item
+        item.seconds += self._config.format.seconds(len(audio))
+        step = self._submit(_APPEND, audio, partial(self._heard, item))
+        self.put(partial(self._relay_append, step, item, event_id), step)
+
+    def _commit(self, event: ClientEvent) -> None:
+        if isinstance(self._events, VllmEvents):
+            if event.final is not True:
+                return  # its clients say so that audio comes; it is transcribed as it comes anyway
+        elif event.final is not msgspec.UNSET:
+            message = "final is a member of vLLM's API; its clients name the model first: session.update with model."
+            raise BadEvent(message, "model_not_validated", "final")
+        if self._half:
+            raise BadEvent("The audio ends within a sample: pcm16 has two bytes for each.", "invalid_audio", "audio")
+        item = self._item
+        if not item.seconds:
+            raise BadEvent("Error committing input audio buffer: it has no audio.", "input_audio_buffer_commit_empty")
+        self._item, previous, self._previous = _Item(), self._previous, item.id
+        step = self._submit(_COMMIT, b"", partial(self._heard, item))
+        self.put(partial(self._relay_commit, step, item, previous), step)
+
+    def _clear(self, event: ClientEvent) -> None:
+        item, self._item, self._half = self._item, _Item(), b""
+        if item.seconds:
+            step = self._submit(_CLEAR, b"", _drop)
+            self.put(partial(self._relay_clear, step, event.event_id), step)
+        else:
+            self._put_events(self._events.cleared())
+
+    def _submit(self, kind: str, body: bytes, send: SendPart) -> StepCall:
+        config = self._config
+        headers = (
+            ("realtime_event", kind),
+            ("realtime_encoding", config.format.encoding),
+            ("realtime_rate", str(config.format.rate)),
+            ("realtime_transcription", msgspec.json.encode(config.hints).decode()),
+        )
+        self.last += 1
+        return self.template.submit(
+            self.sequence_id,
+            Step(self.last, body, _AUDIO),
+            send,
+            starts=self.last == 1,
+            token=None,  # a handler may end its sequence at a commit, and the next item has arrived already
+            headers=headers,
+        )
+
+    # Transcripts.
+
+    async def _heard(self, item: _Item, part: Part) -> None:
+        """Pass on what the handler says of an item."""
+        if text := item.heard(part):
+            await self._tell(self._events.delta(item.id, text))
+
+    async def _relay_append(self, step: StepCall, item: _Item, event_id: str | None) -> None:
+        failure = await self._relay(step)
+        if failure is not None:
+            item.failure = item.failure or failure
+            await self._tell(self._events.step_failed(failure, event_id))
+            check_server_stays(failure)
+
+    async def _relay_commit(self, step: StepCall, item: _Item, previous: str | None) -> None:
+        await self._tell(*self._events.committed(item.id, previous))
+        failure = await self._relay(step)
+        item.failure = item.failure or failure
+        if item.failure is not None:
+            await self._tell(self._events.failed(item.id, item.failure))
+        else:
+            await self._tell(self._events.completed(item.id, item.transcript, item.seconds))
+        check_server_stays(failure)
+
+    async def _relay_clear(self, step: StepCall, event_id: str | None) -> None:
+        failure = await self._relay(step)
+        if failure is not None:
+            await self._tell(self._events.step_failed(failure, event_id))
+        await self._tell(self._events.cleared())
+        check_server_stays(failure)
+
+    async def _relay(self, step: StepCall) -> Failure | None:
+        """Pass the answer to a step on; return why there is none, if so."""
+        failure: Failure | None = None
+        try:
+            await step.relay(await step.next_usable())
+        except DoorError as error:
+            failure = error.failure
+            step.cancel()  # the handler may have answered with an error status, and go on
+        # Steps behind an end by the handler begin the sequence anew under its id; those after them belong to that.
+        is_over = step.ends and self._count == 1 if failure is None else self._is_lost(failure)
+        if is_over and step.sequence.id == self.sequence_id:
+            self._new_sequence()
+        return failure
+
+    def _is_lost(self, failure: Failure) -> bool:
+        return failure.cause in _OVER or (failure.cause in _LOSSES and not self.template.model.is_durable)
+
+    def _put_events(self, *events: Event) -> None:
+        self.put(partial(self._tell, *events))
+
+    async def _tell(self, *events: Event) -> None:
+        for event in events:
+            await self.send(msgspec.json.encode(event))
+
+
+async def _drop(part: Part) -> None:
+    """Take no notice of an answer."""

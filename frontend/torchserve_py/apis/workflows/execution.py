@@ -1,0 +1,201 @@
+"""Runs one request through the graph of a workflow.
+
+Each node is a task that waits for its parents, so independent nodes run at the same time. The first node that fails in
+its last attempt ends the others: their jobs are cancelled, and the request gets the error of that node.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torchserve_py.apis.workflows.errors import NodeFailed
+from torchserve_py.apis.workflows.spec import Dag, Node
+from torchserve_py.base.bounded_json import UnreadableJson, check_object
+from torchserve_py.base.causes import Cause
+from torchserve_py.base.task_group import TaskGroup
+from torchserve_py.core.jobs.call import Call
+from torchserve_py.core.jobs.parts import JobFailed, Part
+from torchserve_py.core.serving.errors import ModelNotFound, ModelVersionNotFound
+from torchserve_py.core.serving.serving import Serving
+from torchserve_py.endpoints.client_call import HttpCall, HttpDialect
+from torchserve_py.endpoints.responses import Responses
+from torchserve_py.net.http1.request import Request
+from torchserve_py.net.running_time import running_time
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableNode:
+    """A node and the model version that runs it."""
+
+    node: Node
+    model_name: str
+    model_version: str
+
+
+class _Runs:
+    """Takes what the reader of a workflow's answer does."""
+
+    def was_read(self, call: Call) -> None:
+        """Do nothing: an answer has one part."""
+
+    def gave_up(self, call: Call) -> None:
+        """End the run: the client has left."""
+        assert isinstance(call, WorkflowCall), "only these have this owner"
+        call.task.cancel()
+
+
+_RUNS: Final = _Runs()
+
+
+class WorkflowCall(HttpCall):
+    """A call of a workflow, which runs in ``task``; its reader gives up by cancelling it.
+
+    ``failure`` names the node that gave no answer, if one did not.
+    """
+
+    __slots__ = ("_name", "failure", "task")
+
+    failure: NodeFailed | None
+    task: asyncio.Task[None]
+
+    def __init__(
+        self,
+        request: Request,
+        responses: Responses,
+        dialect: HttpDialect,
+        name: str,
+        body: bytes,
+        content_type: str | None,
+    ) -> None:
+        super().__init__(request, responses, dialect, None, None, request.raw_headers, body, content_type)
+        self.by_default = False  # the nodes name their versions
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def run(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        """Run what gives the workflow's answer."""
+        self.owner = _RUNS
+        self.failure = None
+        self.task = asyncio.create_task(self._run(answer))
+        self.task.add_done_callback(lambda _: answer.close())  # it may not have begun when the client left
+
+    async def _run(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        try:
+            self._deliver(body=await answer)
+        except NodeFailed as error:
+            self.failure = error.with_traceback(None)  # which holds this frame
+            if error.cause is None:
+                self._deliver(error=str(error))
+            else:
+                self.fail(error.cause)
+        except asyncio.CancelledError:
+            return  # a cancelled task holds the error, whose traceback holds this frame, which holds the task
+        except Exception as error:
+            logger.exception("Workflow request %s failed", self.id)
+            self._deliver(error=str(error))
+
+    def _deliver(self, *, body: bytes = b"", error: str | None = None) -> None:
+        status, headers = (200, [["content-type", "application/json"]]) if error is None else (500, [])
+        self.deliver(Part(self.id, False, status, "", headers, body, error))
+
+
+async def execute(dag: Dag, nodes: Mapping[str, RunnableNode], serving: Serving, call: Call) -> bytes:
+    """Send a call through the graph and return the workflow's answer.
+
+    The answer of the workflow is the answer of its only leaf. With several leaves it is a JSON object with their
+    answers, each of which must be a JSON object, too. Raises NodeFailed: a node gave no usable answer.
+    """
+    tasks: dict[str, asyncio.Task[bytes]] = {}
+    failure: BaseException | None = None
+    try:
+        async with TaskGroup() as group:
+            for name, parents in dag.parents.items():
+                above = {parent: tasks[parent] for parent in parents}
+                tasks[name] = group.create_task(_run_node(nodes[name], serving, call, above))
+    except ExceptionGroup as failures:  # others follow from the first, or came before their tasks were cancelled
+        failure = failures.exceptions[0]
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            del failure, tasks  # their tracebacks hold this frame
+    answers = {leaf: tasks[leaf].result() for leaf in dag.leaves}
+    if len(answers) == 1:
+        return next(iter(answers.values()))
+    return _joined(nodes, answers)
+
+
+async def _run_node(
+    node: RunnableNode, serving: Serving, call: Call, parents: Mapping[str, asyncio.Task[bytes]]
+) -> bytes:
+    answers = {name: await task for name, task in parents.items()}
+    own_input = _of_parents(answers, call) if answers else call
+    for _ in range(node.node.settings.attempts - 1):
+        try:
+            return await _try_once(node, serving, own_input)
+        except NodeFailed:
+            continue
+    return await _try_once(node, serving, own_input)
+
+
+def _of_parents(answers: Mapping[str, bytes], call: Call) -> Call:
+    """Return a node's input: the answer of its only parent as body, or the answers of several under their names."""
+    if len(answers) == 1:
+        return Call((), next(iter(answers.values())), client=(call.account or call).client)
+    return Call((), [(name, None, answer) for name, answer in answers.items()], client=(call.account or call).client)
+
+
+async def _try_once(node: RunnableNode, serving: Serving, given: Call) -> bytes:
+    limit = node.node.settings.timeout_ms
+    try:
+        call = given.again(via="workflow")
+        serving.submit(serving.get(node.model_name, node.model_version), call)
+        return await running_time().within(limit / 1000, _whole_answer(node, call))
+    except TimeoutError as error:
+        raise _failed(node, f"no answer within {limit} ms") from error
+    except JobFailed as error:
+        raise _failed(node, "", error.cause) from error
+    except (ModelNotFound, ModelVersionNotFound) as error:
+        raise _failed(node, str(error), Cause.unregistered) from error
+
+
+async def _whole_answer(node: RunnableNode, call: Call) -> bytes:
+    pieces: list[bytes | bytearray] = []
+    try:
+        while True:
+            part = await call.next()
+            if part.error is not None:
+                raise _failed(node, part.error)
+            pieces.append(part.body)
+            if part.status >= 400:
+                text = bytes(part.body[:200]).decode("utf-8", "replace")
+                raise _failed(node, f"its handler answered with status {part.status} {text}".rstrip())
+            if not part.more:
+                return b"".join(pieces)
+    finally:
+        call.cancel()  # without effect on a job that has ended
+
+
+def _joined(nodes: Mapping[str, RunnableNode], answers: Mapping[str, bytes]) -> bytes:
+    """Return a JSON object with the answers of several leaves, whose text stays unchanged."""
+    members = []
+    for leaf, answer in answers.items():
+        try:
+            check_object(answer)
+        except UnreadableJson as error:
+            problem = "its answer is no JSON object, which it must be where a workflow ends in several nodes"
+            raise _failed(nodes[leaf], problem) from error
+        members.append(json.dumps(leaf).encode() + b": " + answer)
+    return b"{" + b", ".join(members) + b"}"
+
+
+def _failed(node: RunnableNode, reason: str, cause: Cause | None = None) -> NodeFailed:
+    return NodeFailed(node.node.name, node.model_name, reason, cause)

@@ -1,0 +1,51 @@
+"""Workflows: graphs of models behind one name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Plugin, SchemaOffer
+
+if TYPE_CHECKING:
+    from torchserve_py.base.settings.table import SettingsSection
+
+
+def _doors() -> Iterable[DoorOffer]:
+    from torchserve_py.apis.workflows.workflow_doors import WorkflowInferenceDoor, WorkflowManagementDoor
+
+    return [
+        DoorOffer("inference_address", WorkflowInferenceDoor),
+        DoorOffer("management_address", WorkflowManagementDoor),
+    ]
+
+
+def _background() -> Iterable[BackgroundOffer]:
+    from torchserve_py.apis.workflows.workflow_doors import workflows_of
+
+    return [
+        BackgroundOffer(
+            "registering the first workflows", lambda context: context.shared(workflows_of).register_at_start()
+        )
+    ]
+
+
+def _specification() -> SchemaOffer:
+    from torchserve_py.apis.workflows.spec import SpecFile
+
+    return SchemaOffer("the specification of a workflow", SpecFile)
+
+
+def _settings() -> type[SettingsSection]:
+    from torchserve_py.apis.workflows.workflow_settings import WorkflowSettings
+
+    return WorkflowSettings
+
+
+PLUGIN = Plugin(
+    name="workflows",
+    doors=_doors,
+    background=_background,
+    schemas={"workflow": _specification},
+    settings=_settings,
+)

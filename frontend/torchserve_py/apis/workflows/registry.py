@@ -1,0 +1,261 @@
+"""The registered workflows, and the interface through which doors use them."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from torchserve_py.apis.workflows.archive import WorkflowFiles, obtain
+from torchserve_py.apis.workflows.errors import (
+    DownloadsDisabled,
+    RegistrationFailed,
+    WorkflowConflict,
+    WorkflowError,
+    WorkflowNotFound,
+)
+from torchserve_py.apis.workflows.execution import RunnableNode, WorkflowCall, execute
+from torchserve_py.apis.workflows.spec import Node
+from torchserve_py.apis.workflows.workflow_settings import WorkflowSettings
+from torchserve_py.base.settings.model_spec import is_url
+from torchserve_py.base.settings.table import Settings
+from torchserve_py.core.archive.cancellation import run_in_daemon_thread
+from torchserve_py.core.archive.downloads import DownloadPolicy
+from torchserve_py.core.archive.errors import ArchiveError
+from torchserve_py.core.serving.changes import Changes
+from torchserve_py.core.serving.errors import (
+    InvalidModel,
+    ModelError,
+    ModelNotFound,
+    ModelVersionNotFound,
+    ShuttingDown,
+    WorkersFailed,
+)
+from torchserve_py.core.serving.serving import RegisterRequest, Serving
+
+logger = logging.getLogger(__name__)
+
+#: How long cancelled registrations may clean up when the server stops (seconds).
+_CLOSE_LIMIT = 5.0
+#: Seconds until a workflow that could not be registered at the start is tried again.
+_AGAIN = 60.0
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A registered workflow; ``nodes`` are the nodes of its specification with the models that run them."""
+
+    name: str
+    url: str
+    files: WorkflowFiles
+    nodes: Mapping[str, RunnableNode]
+
+
+class WorkflowRegistry:
+    """All registered workflows, whose nodes are models called ``{workflow}__{node}``."""
+
+    def __init__(self, settings: Settings, serving: Serving) -> None:
+        self._settings = settings
+        self._serving = serving
+        self._workflows: dict[str, Workflow] = {}
+        self._coming: set[str] = set()
+        #: Why an archive of ``load_workflows`` is not registered, by the archive.
+        self.failures: dict[str, str] = {}
+        self._changes = Changes()
+        self._running: set[asyncio.Task[None]] = set()
+        self._draining = False
+
+    def get(self, name: str) -> Workflow:
+        """Return a workflow. Raises WorkflowNotFound: no such name."""
+        workflow = self._workflows.get(name)
+        if workflow is None:
+            raise WorkflowNotFound(f"Workflow not found: {name}")
+        return workflow
+
+    def workflows(self) -> list[Workflow]:
+        """Return all workflows, sorted by name."""
+        return [workflow for _, workflow in sorted(self._workflows.items())]
+
+    def submit(self, workflow: Workflow, call: WorkflowCall) -> None:
+        """Send a call through a workflow.
+
+        Raises ShuttingDown: the server takes no new work.
+        """
+        if self._draining:
+            raise ShuttingDown
+        call.run(execute(workflow.files.spec.dag, workflow.nodes, self._serving, call))
+        self._running.add(call.task)
+        call.task.add_done_callback(self._running.discard)
+
+    async def register(self, request: RegisterRequest) -> Workflow:
+        """Register a workflow and start the workers of all its nodes; continue even if the caller is cancelled.
+
+        The request's `model_name` is the name of the workflow; its timeouts count for every model of the workflow.
+        Raises WorkflowError: the workflow cannot be served, and all that was done for it is undone; ArchiveError: the
+        archive could not be downloaded; ShuttingDown: the server takes no new work.
+        """
+        if self._draining:
+            raise ShuttingDown
+        return await self._changes.complete(self._register(request))
+
+    async def register_at_start(self) -> None:
+        """Register those of ``load_workflows``; try again, each minute, what fails."""
+        waiting = list(self._settings.of(WorkflowSettings).load_workflows)
+        while waiting and not self._draining:
+            for url in list(waiting):
+                try:
+                    await self.register(RegisterRequest(url=url))
+                except (WorkflowError, ArchiveError, ModelError) as error:
+                    self.failures[url] = str(error)
+                    logger.error("Workflow %s is not registered, and tried again in a minute: %s", url, error)
+                else:
+                    self.failures.pop(url, None)
+                    waiting.remove(url)
+            if waiting:
+                await asyncio.sleep(_AGAIN)
+
+    async def unregister(self, name: str) -> None:
+        """Stop serving a workflow: unregister its models, which answer their accepted requests, and remove its files.
+
+        Raises WorkflowNotFound: no such name; ModelError: a model of the workflow could not be unregistered, although
+        the workflow is unregistered all the same.
+        """
+        workflow = self.get(name)
+        del self._workflows[name]
+        await self._changes.complete(self._remove(workflow))
+
+    async def drain(self, limit: float) -> bool:
+        """Refuse new requests and wait for running ones, at most ``limit`` seconds; return whether all have ended."""
+        self._draining = True
+        if self._running:
+            await asyncio.wait(self._running, timeout=limit)
+        return not self._running
+
+    async def close(self) -> None:
+        """Cancel registrations and remove all files. The registry of models ends the models and their requests."""
+        self._draining = True
+        self._changes.cancel()
+        await self._changes.wait(_CLOSE_LIMIT)
+        for workflow in self._workflows.values():
+            workflow.files.remove()
+
+    # Changes
+
+    async def _register(self, request: RegisterRequest) -> Workflow:
+        settings = self._settings
+        if is_url(request.url):
+            self._check_downloads(request.url)
+        files = await run_in_daemon_thread(
+            lambda: obtain(
+                request.url,
+                workflow_store=settings.of(WorkflowSettings).workflow_store or settings.model_store,
+                temp_dir=settings.temp_dir,
+                policy=DownloadPolicy(settings.allowed_urls, settings.allowed_url_networks),
+            ),
+            lambda files: files.remove(downloaded=True),
+        )
+        name = request.model_name or files.name
+        try:
+            with self._reserved(name):
+                workflow = Workflow(name, request.url, files, await self._register_nodes(name, files, request))
+                self._workflows[name] = workflow
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(files.remove, downloaded=True))
+            raise
+        logger.info("Workflow %s is registered", name)
+        return workflow
+
+    @contextlib.contextmanager
+    def _reserved(self, name: str) -> Iterator[None]:
+        """Keep a name from being registered twice at the same time."""
+        if name in self._workflows or name in self._coming:
+            raise WorkflowConflict(f"Workflow {name} is already registered.")
+        self._coming.add(name)
+        try:
+            yield
+        finally:
+            self._coming.discard(name)
+
+    async def _register_nodes(
+        self, workflow: str, files: WorkflowFiles, request: RegisterRequest
+    ) -> dict[str, RunnableNode]:
+        """Register every node as a model; after a failure unregister those that were registered."""
+        nodes = files.spec.nodes.values()
+        for node in nodes:
+            if node.url is not None and is_url(node.url):
+                self._check_downloads(node.url)
+        done: dict[str, RunnableNode] = {}
+
+        async def register(node: Node) -> None:
+            result = await self._serving.register(_model_of(node, workflow, files, request))
+            done[node.name] = RunnableNode(node, result.model_name, result.model_version)
+            if self._serving.get(result.model_name, result.model_version).is_stateful:
+                raise InvalidModel("a model with sequenceBatching cannot be part of a workflow")
+
+        try:
+            outcomes = await asyncio.gather(*map(register, nodes), return_exceptions=True)
+            failures = [
+                f"{node.name}: {_reason(error)}"
+                for node, error in zip(nodes, outcomes, strict=True)
+                if error is not None
+            ]
+            if failures:
+                why = f"Failures: [{', '.join(failures)}]"
+                raise RegistrationFailed(f"Workflow {workflow} has failed to register. {why}")
+        except BaseException:
+            await self._unregister_nodes(done)
+            raise
+        return done
+
+    async def _remove(self, workflow: Workflow) -> None:
+        failures = await self._unregister_nodes(workflow.nodes)
+        await asyncio.to_thread(workflow.files.remove, downloaded=True)
+        logger.info("Workflow %s is unregistered", workflow.name)
+        if failures:
+            raise failures[0]
+
+    async def _unregister_nodes(self, nodes: Mapping[str, RunnableNode]) -> list[ModelError]:
+        """Unregister the models of nodes that are still registered; return the failures."""
+        failures: list[ModelError] = []
+
+        async def unregister(node: RunnableNode) -> None:
+            try:
+                await self._serving.unregister(node.model_name, node.model_version)
+            except (ModelNotFound, ModelVersionNotFound):
+                logger.info("Model %s had been unregistered before", node.model_name)
+            except ModelError as error:
+                logger.error("Model %s of a workflow could not be unregistered: %s", node.model_name, error)
+                failures.append(error)
+
+        await asyncio.gather(*map(unregister, nodes.values()))
+        return failures
+
+    def _check_downloads(self, url: str) -> None:
+        if not self._settings.enable_model_api:
+            raise DownloadsDisabled(
+                f"{url} is not downloaded while enable_model_api is false; put the archive into the workflow store or"
+                " the model store, and name it there"
+            )
+
+
+def _model_of(node: Node, workflow: str, files: WorkflowFiles, request: RegisterRequest) -> RegisterRequest:
+    """Return the registration of a node. As in TorchServe, the maximum of workers is started."""
+    settings = node.settings
+    return replace(
+        request,
+        url=str(files.folder) if node.url is None else node.url,
+        model_name=f"{workflow}__{node.name}",
+        handler=f"{files.handler}:{node.name}" if node.url is None else None,
+        batch_size=settings.batch_size,
+        max_batch_delay=settings.max_batch_delay_ms,
+        initial_workers=settings.max_workers,
+        in_workflow=True,
+        is_function=node.url is None,
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a node was not registered; TorchServe's message about workers is followed by the worker's own."""
+    if not isinstance(error, (ArchiveError, ModelError)):
+        logger.error("A node could not be registered", exc_info=error)
+    return f"{error} ({error.__cause__})" if isinstance(error, WorkersFailed) else str(error)

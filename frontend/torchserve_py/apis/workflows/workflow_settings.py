@@ -1,0 +1,31 @@
+"""The settings of workflows: where their archives are, and which the server begins with."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+from torchserve_py.base.settings import value_kinds as kinds
+from torchserve_py.base.settings.table import Effective, SettingsSection, Source, setting
+
+
+class WorkflowSettings(SettingsSection):
+    """The settings of workflows."""
+
+    workflow_store: Annotated[
+        Path | None, kinds.PATH, Source(flag="--workflow-store", metavar="DIR", must_exist=True)
+    ] = setting(
+        None,
+        "directory of the workflow archives; while it does not exist, no workflow can be registered",
+        "the model store",
+    )
+    load_workflows: Annotated[tuple[str, ...], kinds.WORDS] = setting(
+        (), "archives of the workflows that the server registers when it starts", "none"
+    )
+
+    @classmethod
+    def doubts(cls, effective: Mapping[str, Effective]) -> Iterator[str]:
+        """Yield a warning if the directory does not exist."""
+        if (own := effective.get("workflow_store")) is None or own.value is None or own.value.is_dir():
+            return
+        problem = "there is no such directory; workflows cannot be registered until there is"
+        yield f"{own.origin}: workflow_store = {own.value}: {problem}"

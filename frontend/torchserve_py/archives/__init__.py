@@ -1,0 +1,1 @@
+"""Models at rest: archives, how they are made, fetched and unpacked."""

@@ -1,0 +1,185 @@
+"""Downloading an archive into the model store, from the URLs that the operator allows and from no others.
+
+`fetch` blocks: the caller runs it in a thread. A file of the model store is never replaced or half written:
+the content goes to a hidden `.part` file, which takes its name when it is complete and has the right checksum. A
+`.part` file that a killed server left behind is deleted by a later download.
+"""
+
+import asyncio
+import atexit
+import io
+import logging
+import os
+import re
+import time
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from torchserve_py.archives.downloads.http_source import CHUNK_BYTES, opened
+from torchserve_py.archives.downloads.progress_bar import Progress, progress_bar
+from torchserve_py.archives.unpacking.unpack import is_archive
+from torchserve_py.core.archive.cancellation import check_cancelled
+from torchserve_py.core.archive.downloads import DownloadPolicy, file_name, split_checksum
+from torchserve_py.core.archive.errors import ArchiveExists, DownloadError
+from torchserve_py.core.archive.locate import check_location
+
+logger = logging.getLogger(__name__)
+
+#: The size of an archive.
+MAX_BYTES = 512 << 30
+#: How long connecting may take, and the pause between two pieces of data (seconds).
+IDLE_SECONDS = 30.0
+#: How long a download may take from start to end (seconds).
+TOTAL_SECONDS = 2 * 3600.0
+
+_PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
+#: How long a `.part` file must lie untouched to be taken for a left-over (seconds): longer than a download may take.
+_LEFT_OVER_AGE = TOTAL_SECONDS + 3600
+#: The files being written: deleted when the process ends while a download hangs in its daemon thread.
+_partials: set[Path] = set()
+
+
+def fetch(url: str, model_store: Path | None, policy: DownloadPolicy) -> Path:
+    """Download `url` (http, https or file) into the model store and return the new file, named as the URL's last part.
+
+    The policy must allow the URL, and every URL that it redirects to. `#sha256=…` behind the URL is what the content
+    must have. Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError, Cancelled; then nothing is left
+    behind.
+    """
+    store = check_location(url, model_store)
+    try:
+        bare, checksum = split_checksum(url)
+    except ValueError as error:
+        raise DownloadError(url, str(error)) from error
+    policy.check_url(bare)
+    partial = store / f".{uuid.uuid4().hex}.part"
+    _partials.add(partial)
+    try:
+        _remove_left_overs(store)
+        target = store / file_name(bare)
+        if target.exists():
+            if checksum:  # a caller may take it for an earlier download
+                checksum.check(target, f"{target.name} in the model store")
+            raise ArchiveExists(target)
+        asyncio.run(_receive(bare, partial, target.name, policy))
+        if checksum:
+            checksum.check(partial, "what came")
+        _publish(partial, target)
+    except (OSError, aiohttp.ClientError, ValueError) as error:
+        raise DownloadError(url, _reason(error)) from error
+    finally:
+        partial.unlink(missing_ok=True)
+        _partials.discard(partial)
+    return target
+
+
+async def _receive(url: str, partial: Path, name: str, policy: DownloadPolicy) -> None:
+    """Write the content at a URL to a file.
+
+    Raises ValueError (an unusable URL; content over the limits or incomplete), OSError (also when it takes too long),
+    and aiohttp.ClientError where the answer is no HTTP.
+    """
+    try:
+        async with asyncio.timeout(TOTAL_SECONDS), _opened(url, policy) as (content, size):
+            if size is not None and size > MAX_BYTES:
+                raise ValueError(f"it has {size} bytes, more than the limit of {MAX_BYTES}")
+            with progress_bar(size, name) as progress:
+                received = await _save(content, partial, progress)
+            if size is not None and received != size:  # a local file that shrinks meanwhile
+                raise ValueError(f"it ended after {received} of {size} bytes")
+    except aiohttp.ServerTimeoutError as error:
+        raise TimeoutError(f"it timed out: nothing came for {IDLE_SECONDS:g} s ({error})") from error
+    except TimeoutError as error:
+        raise TimeoutError(f"it took longer than the limit of {TOTAL_SECONDS:g} s") from error
+
+
+@asynccontextmanager
+async def _opened(url: str, policy: DownloadPolicy) -> AsyncIterator[tuple[AsyncIterator[bytes], int | None]]:
+    """The content at `url` and its size in bytes where that is known."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme.lower() == "file":
+        with _open_file(parts) as file:
+            yield _pieces(file), os.fstat(file.fileno()).st_size
+        return
+    async with opened(url, policy, IDLE_SECONDS) as response:
+        yield response.content.iter_chunked(CHUNK_BYTES), response.content_length
+
+
+async def _pieces(file: io.BufferedReader) -> AsyncIterator[bytes]:
+    while piece := file.read(CHUNK_BYTES):
+        yield piece
+
+
+def _open_file(parts: urllib.parse.SplitResult) -> io.BufferedReader:
+    if parts.netloc.lower() not in ("", "localhost"):
+        raise ValueError(f'a file URL must name a file of this machine, as in file:///path, not of "{parts.netloc}"')
+    path = Path(urllib.request.url2pathname(parts.path))
+    try:
+        if path.is_file():
+            file = path.open("rb")
+            if is_archive(file):
+                return file
+            file.close()
+    except OSError as error:
+        logger.debug("%s: %s", path, error)
+    # Whether another file is there, clients are not told.
+    raise FileNotFoundError(f"there is no archive {path} that the server can read")
+
+
+async def _save(content: AsyncIterator[bytes], partial: Path, progress: Progress) -> int:
+    """Write the content to a file and return how many bytes it has. Raises ValueError when it is over the limit."""
+    received = 0
+    with partial.open("xb") as file:
+        try:
+            async for chunk in content:
+                check_cancelled()
+                received += len(chunk)
+                if received > MAX_BYTES:
+                    raise ValueError(f"it has more than the limit of {MAX_BYTES} bytes")
+                file.write(chunk)
+                progress(len(chunk))
+                await asyncio.sleep(0)  # where chunks are always at hand, nothing else looks at the time
+        except aiohttp.ClientPayloadError as error:
+            raise ValueError(f"the connection ended early, after {received} bytes ({error})") from error
+    return received
+
+
+def _publish(partial: Path, target: Path) -> None:
+    """Give the finished file its name, unless a file has taken that name meanwhile."""
+    try:
+        os.link(partial, target)
+    except FileExistsError as error:
+        raise ArchiveExists(target) from error
+    except OSError:  # a file system without hard links
+        if target.exists():
+            raise ArchiveExists(target) from None
+        partial.rename(target)
+
+
+def _remove_left_overs(store: Path) -> None:
+    """Delete the `.part` files that earlier downloads left behind."""
+    for entry in store.iterdir():
+        try:
+            if _PARTIAL.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _LEFT_OVER_AGE:
+                entry.unlink()
+                logger.info("Removed %s, which an earlier download left behind", entry)
+        except OSError as error:  # another server was quicker, or the permission is missing
+            logger.debug("%s is not removed: %s", entry, error)
+
+
+@atexit.register
+def _remove_partials() -> None:
+    for partial in list(_partials):
+        partial.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and (error.os_error.errno or 0) > 0:
+        return f"cannot connect to {error.host}:{error.port}: {os.strerror(error.os_error.errno or 0)}"
+    return str(error) or type(error).__name__

@@ -1,0 +1,1 @@
+"""What every wing stands on: settings, metrics, logs, and small tools."""

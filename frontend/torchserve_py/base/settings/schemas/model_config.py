@@ -1,0 +1,148 @@
+"""The keys of a `model-config.yaml` that the server reads; `docs/model-config.md` has them as a table."""
+
+from typing import Annotated, Literal
+
+from torchserve_py.base.settings.schemas.schema import Schema, key
+from torchserve_py.base.settings.schemas.values import (
+    MAX_INT,
+    Expected,
+    Flag,
+    choice,
+    integer,
+)
+from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
+
+
+def _are_gpus(value: object) -> bool:
+    """Whether the GPUs exist is known only where the model is run: see `plans.precedence`."""
+    return isinstance(value, list) and value != [] and all(type(each) is int and 0 <= each <= MAX_INT for each in value)
+
+
+_GPUS = Expected("a list of one or more GPU numbers, each an integer from 0, for example [0, 1]", _are_gpus)
+AtLeastOne = Annotated[int | None, integer(1)]
+AtLeastZero = Annotated[int | None, integer(0)]
+Milliseconds = Annotated[int | None, integer(0, unit="milliseconds")]
+SecondsFromOne = Annotated[int | None, integer(1, unit="seconds")]
+
+
+class ModelConfigFile(Schema):
+    """The keys of a `model-config.yaml` that the server reads. Times are milliseconds (`_ms`) or seconds."""
+
+    min_workers: AtLeastZero = key(
+        "minWorkers",
+        "workers to start. Without `maxWorkers` also the most. 0 needs [`scaling`](scaling.md)",
+        "`models`, then `default_workers_per_model`, then one per GPU or processor",
+    )
+    max_workers: AtLeastOne = key(
+        "maxWorkers",
+        "the most workers. Without `minWorkers`: an upper bound on the number that the next place gives",
+        "`minWorkers`",
+    )
+    batch_size: AtLeastOne = key(
+        "batchSize",
+        "requests in one call of the handler; with `continuousBatching` requests running at once per worker; with "
+        "`asyncCommunication` always 1",
+        "`models`, then 1",
+    )
+    max_batch_delay_ms: Milliseconds = key(
+        "maxBatchDelay", "how long a request may wait for a fuller batch", "`models`, then 100"
+    )
+    response_timeout: SecondsFromOne = key(
+        "responseTimeout",
+        "how long a worker may be silent about a batch before it is killed. With `asyncCommunication`: how long it "
+        "may be silent about a request before the request is ended; if the worker does not give the request up within"
+        " that time again, it is replaced as soon as its other requests are answered or have had that time. A worker "
+        "that is silent about all of its requests is killed after twice that time",
+        "`models`, then `default_response_timeout`",
+    )
+    startup_timeout: SecondsFromOne = key(
+        "startupTimeout", "how long loading the model may take", "`default_startup_timeout`"
+    )
+    threads: AtLeastOne = key(
+        "threads",
+        "how many [threads](#threads) PyTorch and other libraries compute with in each worker",
+        "the worker's share of the processors",
+    )
+    device_type: Annotated[Literal["cpu", "gpu", "auto"] | None, choice("cpu", "gpu", "auto")] = key(
+        "deviceType",
+        "`auto` and `gpu` mean a GPU if the server has one, else the CPU. A worker sees [its own "
+        "GPU](#what-a-worker-sees-of-the-gpus) and no other",
+        "`auto`",
+    )
+    device_ids: Annotated[tuple[int, ...] | None, _GPUS] = key(
+        "deviceIds",
+        "GPUs of this model's workers, taken in turn. Numbers count within the server's `CUDA_VISIBLE_DEVICES`",
+        "all",
+    )
+    parallel_type: Annotated[
+        Literal["", "pp", "tp", "pptp", "custom"] | None, choice("", "pp", "tp", "pptp", "custom")
+    ] = key("parallelType", "how one worker uses several GPUs, see [Parallel workers](#parallel-workers)", '`""`')
+    parallel_level: AtLeastZero = key(
+        "parallelLevel",
+        "GPUs of one worker. There are at most as many workers as groups of that size",
+        "0, or `torchrun.nproc-per-node`",
+    )
+    max_retry_timeout: Annotated[int | None, integer(0, unit="seconds")] = key(
+        "maxRetryTimeoutInSec", "after how long a failing worker is given up, and started once a minute", "300"
+    )
+    client_timeout_ms: Milliseconds = key(
+        "clientTimeoutInMills", "age at which a waiting request is answered with 408 instead of being run", "0 = never"
+    )
+    job_queue_size: AtLeastZero = key("jobQueueSize", "requests that may wait", "0 = `job_queue_size`")
+    use_job_ticket: Flag = key(
+        "useJobTicket", "take a request only while a worker is idle. Ignored for a model with sequences", "`false`"
+    )
+    continuous_batching: Flag = key(
+        CONTINUOUS,
+        "requests join the running ones between steps instead of waiting for the next batch",
+        "`false`",
+    )
+    sequence_batching: Flag = key(
+        "sequenceBatching",
+        "the model keeps state per sequence: requests of one sequence run in order, on one worker",
+        "`false`",
+    )
+    sequence_max_idle_ms: Milliseconds = key(
+        "sequenceMaxIdleMSec",
+        "a sequence without requests for that long is closed",
+        "none, must be > 0 with `sequenceBatching`",
+    )
+    sequence_timeout_ms: Milliseconds = key("sequenceTimeoutMSec", "how long a sequence may live", "0 = no limit")
+    max_sequence_job_queue_size: AtLeastOne = key(
+        "maxSequenceJobQueueSize", "requests that may wait within one sequence, running ones not counted", "1"
+    )
+    max_num_sequence: AtLeastOne = key(
+        "maxNumSequence", "sequences that may be open; never fewer than workers × `batchSize`", "1"
+    )
+    on_expired_sequence: Annotated[Literal["refuse", "restart"] | None, choice("refuse", "restart")] = key(
+        "onExpiredSequence",
+        "what happens to a request for a sequence that a limit has closed or that was lost: it is refused with 410, "
+        "or it opens a new sequence as in TorchServe",
+        "`refuse`",
+    )
+    require_start: Flag = key(
+        "requireStart",
+        "only a request with the start marker, or step 1, begins a sequence; another one for a sequence that is not "
+        "open gets 410 `sequence_unknown`",
+        "`false`: any request for a sequence that is not known begins it, as in TorchServe",
+    )
+    remember_ended: SecondsFromOne = key(
+        "rememberEndedSec",
+        "for how long it is remembered that a sequence has ended or expired, so that a late request for it is refused;"
+        " what that [takes](sequence-stores.md#how-long-things-are-kept) grows with it",
+        "86400",
+    )
+    async_communication: Flag = key(
+        ASYNCHRONOUS,
+        "`handle` is a coroutine (`async def`): each request is a call of its own, up to 1,024 at once per worker, "
+        "answered in any order; those of one sequence run one after another. See [Asynchronous "
+        "handlers](handlers.md#asynchronous-handlers)",
+        "`false`",
+    )
+    concurrency_target: AtLeastOne = key(
+        "concurrencyTarget",
+        "with `asyncCommunication`, and for Truss and MLServer models: requests that one worker is given at once; "
+        "others wait in the queue",
+        "1,024",
+    )
+    use_venv: Flag = key("useVenv", "install the model's packages into a virtual environment of its own", "`false`")

@@ -1,0 +1,1 @@
+"""Kinds of model code, and ways to run them."""

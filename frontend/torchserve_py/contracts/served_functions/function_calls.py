@@ -1,0 +1,101 @@
+"""Calls between the functions of one file: each becomes a request to the model that runs the called function.
+
+The request is one of the caller's client: its key is charged, its trace goes on. Only a model of the same file can be
+called, whatever other models are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from torchserve_py.base.settings.model_spec import fallback_name
+from torchserve_py.core.archive.file_function import FileFunction
+from torchserve_py.core.jobs.call import Call
+from torchserve_py.core.jobs.function_call import CallModel, CallOutcome, ModelCall, NestedCall
+from torchserve_py.core.jobs.parts import JobFailed
+from torchserve_py.core.serving.errors import ModelError
+from torchserve_py.core.serving.serving import ServedModel, Serving
+from torchserve_py.endpoints.failures import Failure, failure_of, failure_of_job
+from torchserve_py.endpoints.own_words import in_own_words
+from ts.protocol.messages import CALL_DEPTH
+from ts.protocol.request_names import REQUEST_NAME
+
+#: How many calls lie between a client's request and the last one that it leads to.
+_MOST_DEPTH: Final = 16
+#: The headers of a request that its calls have, too.
+_PASSED_ON: Final = frozenset(("traceparent", "tracestate", REQUEST_NAME))
+#: How much of a name that a worker sends is shown.
+_SHOWN: Final = 80
+
+
+def calls_of(serving: Serving, max_size: int) -> Callable[[FileFunction], CallModel]:
+    """See `plugin_api.Plugin.calls`."""
+
+    def of_function(caller: FileFunction) -> CallModel:
+        return partial(_call, serving, max_size, caller)
+
+    return of_function
+
+
+async def _call(serving: Serving, max_size: int, caller: FileFunction, by: Call, call: ModelCall) -> CallOutcome:
+    depth = by.depth + 1 if isinstance(by, NestedCall) else 1
+    if depth > _MOST_DEPTH:
+        return _refused(508, f"a request may lead to {_MOST_DEPTH} calls that lie within each other, and not to more")
+    if len(call.body) > max_size:
+        return _refused(413, f"the values have {len(call.body)} bytes; a request may have {max_size}")
+    try:
+        model = serving.get(fallback_name(call.function))
+    except ModelError as error:
+        return _failed(failure_of(error))
+    if model.function != FileFunction(caller.file, call.function):
+        return _refused(404, f"the model {call.function[:_SHOWN]} is not the function of that name in the same file")
+    if model.is_stateful:
+        return _refused(400, "it has a state, so that other functions cannot call it")
+    called = NestedCall(
+        [*_passed_on(by), ("accept", call.accept), (CALL_DEPTH, str(depth))],
+        call.body,
+        call.content_type,
+        priority=by.priority,
+        via="call",
+        client=by.client,
+        account=by.account,
+    )
+    called.depth = depth
+    try:
+        serving.submit(model, called)
+    except ModelError as error:
+        return _failed(failure_of(error))
+    return await _outcome(called, model)
+
+
+async def _outcome(call: Call, model: ServedModel) -> CallOutcome:
+    try:
+        part = await call.next()
+    except JobFailed as error:
+        failure = failure_of_job(error.cause, model.name, None, None, model)
+        return _failed(in_own_words(failure, error.cause, model, call.worker_end))
+    finally:
+        call.cancel()  # without effect on a job that has ended
+    if part.error is not None:
+        return _refused(part.status, part.error)
+    if part.more:
+        return _refused(400, "it streams its result, so that other functions cannot call it")
+    if part.status >= 400:
+        return _refused(part.status, bytes(part.body[:200]).decode("utf-8", "replace"))
+    content_type = next((value for name, value in part.headers if name.lower() == "content-type"), "")
+    return CallOutcome(part.status, content_type, part.body)
+
+
+def _passed_on(call: Call) -> list[tuple[Any, Any]]:
+    names = [(name.decode("latin-1") if isinstance(name, bytes) else name).lower() for name, _ in call.headers]
+    return [pair for name, pair in zip(names, call.headers, strict=True) if name in _PASSED_ON]
+
+
+def _failed(failure: Failure) -> CallOutcome:
+    return _refused(failure.status, failure.message)
+
+
+def _refused(status: int, message: str) -> CallOutcome:
+    return CallOutcome(status, "", b"", message)

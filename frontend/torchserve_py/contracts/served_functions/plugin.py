@@ -1,0 +1,25 @@
+"""Functions and classes that are decorated with `ts.serve` are models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchserve_py.plugin_api import DoorOffer, Plugin, SourceOffer
+
+
+def _doors() -> Iterable[DoorOffer]:
+    from torchserve_py.contracts.served_functions.functions_door import FunctionsDoor
+
+    return [DoorOffer("inference_address", FunctionsDoor)]
+
+
+PLUGIN = Plugin(
+    name="served_functions",
+    doors=_doors,
+    sources=(
+        SourceOffer(
+            "torchserve_py.contracts.served_functions.function_source", "ts.contracts.served_functions.adapter"
+        ),
+    ),
+    calls="torchserve_py.contracts.served_functions.function_calls",
+)

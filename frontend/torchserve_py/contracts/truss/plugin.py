@@ -1,0 +1,45 @@
+"""Trusses: their paths, their configuration, and the classes in their ``model`` module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torchserve_py.contracts.truss.truss_kind import TRUSS
+from torchserve_py.plugin_api import ContractOffer, DoorOffer, Plugin, SchemaOffer
+
+if TYPE_CHECKING:
+    from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
+
+
+def _doors() -> Iterable[DoorOffer]:
+    from torchserve_py.contracts.truss.truss_door import TrussDoor
+
+    return [DoorOffer("inference_address", TrussDoor)]
+
+
+def _config() -> SchemaOffer:
+    from torchserve_py.contracts.truss.truss_contract import TrussConfig
+
+    return SchemaOffer("config.yaml of a Truss", TrussConfig)
+
+
+def _model_config() -> type[ModelConfigKeys]:
+    from torchserve_py.contracts.truss.truss_contract import OptionsKey
+
+    return OptionsKey
+
+
+PLUGIN = Plugin(
+    name="truss",
+    doors=_doors,
+    schemas={"truss": _config},
+    contracts={
+        "truss": ContractOffer(
+            TRUSS,
+            "torchserve_py.contracts.truss.truss_contract",
+            "ts.contracts.truss.load_truss",
+        )
+    },
+    model_config=_model_config,
+)

@@ -1,0 +1,1 @@
+"""Models and their workers: which request runs where and when."""

@@ -1,0 +1,38 @@
+"""A call that a model makes of another one while it runs a request: what it asks, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias
+
+from torchserve_py.core.jobs.call import Call
+
+
+class ModelCall(NamedTuple):
+    """What a model asks: the name of a function in its own file, and a request as a client would send it."""
+
+    function: str
+    content_type: str
+    accept: str
+    body: bytes | bytearray
+
+
+class CallOutcome(NamedTuple):
+    """What came of it: the status and the answer, or an error. The fields are those of a `CALLED` message."""
+
+    status: int
+    content_type: str
+    body: bytes | bytearray
+    error: str | None = None
+
+
+class NestedCall(Call):
+    """What becomes of it; ``depth`` counts the calls from a client's request to it."""
+
+    __slots__ = ("depth",)
+
+    depth: int
+
+
+#: Runs a call for the request in which a model makes it; cancelling that gives it up. Raises nothing.
+CallModel: TypeAlias = Callable[[Call, ModelCall], Awaitable[CallOutcome]]

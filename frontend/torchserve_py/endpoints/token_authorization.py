@@ -1,0 +1,46 @@
+"""Who may use the server: what doors ask of the features that know."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from torchserve_py.endpoints.credentials import Credential, HeldCredentials, SentKey
+    from torchserve_py.net.http1.request import Request
+
+#: The file with the keys that the server has made, in its folder.
+KEY_FILE: Final = "key_file.json"
+
+
+class TokenType(StrEnum):
+    """The API that a key opens."""
+
+    management = "management"
+    inference = "inference"
+
+
+class Authorization(Protocol):
+    """The keys of a running server, while token authorization is on."""
+
+    #: What its credentials hold open.
+    held: HeldCredentials
+
+    def admit(self, kind: TokenType, key: SentKey, model: str | None = None) -> Credential:
+        """Return what the key of a request to an API, and to a model if it names one, allows.
+
+        Raises DoorError: there is no key, it is wrong, or it is for something else.
+        """
+
+    def rotate(self, kind: str, key: SentKey) -> None:
+        """Replace a key by a new one. Raises DoorError: ``key`` may not, or there is no such key."""
+
+    def close(self) -> None:
+        """Delete what is of no use once the server has ended."""
+
+
+class Guard(Protocol):
+    """Checks the requests of a listener without keys."""
+
+    def check(self, request: Request) -> None:
+        """Raises DoorError: the request is refused."""

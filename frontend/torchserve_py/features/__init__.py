@@ -1,1 +1,0 @@
-"""Features: each is a folder with a `plugin`, which `torchserve_py.plugins` finds; the kernel imports none."""

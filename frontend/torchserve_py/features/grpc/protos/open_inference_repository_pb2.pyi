@@ -1,5 +1,0 @@
-from torchserve_py.features.grpc.protos import open_inference_pb2 as _open_inference_pb2
-from google.protobuf import descriptor as _descriptor
-from typing import ClassVar as _ClassVar
-
-DESCRIPTOR: _descriptor.FileDescriptor

@@ -1,6 +1,0 @@
-from torchserve_py.features.grpc.protos import open_inference_pb2 as _open_inference_pb2
-from ts.features.open_inference.protos import infer_pb2 as _infer_pb2
-from google.protobuf import descriptor as _descriptor
-from typing import ClassVar as _ClassVar
-
-DESCRIPTOR: _descriptor.FileDescriptor

@@ -1,9 +1,0 @@
-"""The store `file`: a database of SQLite's."""
-
-from torchserve_py.plugin_api import Plugin, StoreOffer
-
-_KEYS = ("path", "fsync", "lease", "stateVersion", "maxStateSize", "rememberIds")
-
-PLUGIN = Plugin(
-    name="sqlite", needs=("sequence_steps",), stores={"file": StoreOffer("ts.features.sqlite.open_sqlite", _KEYS)}
-)

@@ -1,0 +1,42 @@
+"""Snapshots: a server that is restarted serves what it served before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchserve_py.plugin_api import BackgroundOffer, ConfigFile, Plugin, Restored
+
+if TYPE_CHECKING:
+    from torchserve_py.base.settings.table import Settings, SettingsSection
+
+
+def _settings() -> type[SettingsSection]:
+    from torchserve_py.fleet.snapshots.snapshot_settings import SnapshotSettings
+
+    return SnapshotSettings
+
+
+def _config_file(environ: Mapping[str, str], cwd: Path) -> ConfigFile | None:
+    from torchserve_py.fleet.snapshots.snapshot_file import config_file
+
+    return config_file(environ, cwd)
+
+
+def _restored(settings: Settings) -> Restored | None:
+    from torchserve_py.fleet.snapshots.snapshot_settings import SnapshotSettings
+
+    snapshot = settings.of(SnapshotSettings).model_snapshot
+    return None if snapshot is None else Restored(snapshot.models, snapshot.not_loaded)
+
+
+def _background() -> Iterable[BackgroundOffer]:
+    from torchserve_py.fleet.snapshots.snapshot_writer import write_snapshots
+
+    return [BackgroundOffer("writing the first snapshot of the configuration", write_snapshots)]
+
+
+PLUGIN = Plugin(
+    name="snapshots", settings=_settings, config_file=_config_file, restored=_restored, background=_background
+)

@@ -1,0 +1,1 @@
+"""What operators need: keys, TLS, logs, metrics and traces."""

@@ -1,0 +1,1 @@
+"""Sequences and their states: stores, steps and bookmarks."""

@@ -1,0 +1,127 @@
+"""The keys of `handler: cache:` in `model-config.yaml`, which configure the states of sequences.
+
+The other keys of `handler` belong to the handler. In `cache` an unknown key is refused: a misspelt `fsync` would show
+only when data is lost.
+"""
+
+from collections.abc import Collection
+from typing import Annotated, Final
+
+from torchserve_py.base.settings.schemas.schema import ClosedSchema, key
+from torchserve_py.base.settings.schemas.values import FLAG, SECONDS, Text, choice, integer
+from torchserve_py.plugins import stores
+
+#: Seconds.
+DEFAULT_LEASE = 10.0
+#: Bytes. Redis takes no value of more than 512 MB.
+DEFAULT_MAX_STATE: Final = 2**28
+DEFAULT_MOST_IDS: Final = 100_000
+#: Steps.
+DEFAULT_CHECKPOINT_EVERY: Final = 100
+#: States; more would make reading a sequence slow.
+MOST_KEPT_CHECKPOINTS: Final = 1000
+
+
+#: The store that needs no feature: states are lost with their worker.
+MEMORY: Final = "memory"
+
+
+class CacheConfig(ClosedSchema):
+    """How the states of sequences are kept.
+
+    `capacity` None: as many as there may be sequences. `path` None: see `kept_states`.
+    """
+
+    store: Annotated[str, choice(MEMORY, *stores())] = key(
+        "store",
+        "where states are kept that are not in the memory of a worker, or whose worker has died",
+        "`memory`",
+        otherwise=MEMORY,
+    )
+    capacity: Annotated[int | None, integer(1)] = key(
+        "capacity", "states in the memory of one worker", "`maxNumSequence`"
+    )
+    max_memory_size: Annotated[int | None, integer(1)] = key(
+        "maxMemorySize",
+        "bytes that the states in the memory of one worker may have, all together; those that were not used for the"
+        " longest time move to the store, or are lost without one. What an [arena](state.md#the-arena) has on its"
+        " device does not count",
+        "none",
+    )
+    path: Text = key(
+        "path",
+        "with `file`: the file, seen from the directory that the server runs in",
+        "`sequences/NAME.db` in `data_folder`",
+    )
+    fsync: Annotated[bool, FLAG] = key(
+        "fsync", "with `file`: whether an answer waits until its step is on the disk", "`false`", otherwise=False
+    )
+    url: Text = key(
+        "url",
+        "where Redis is, for example `redis://localhost:6379/0`, or its Sentinels:"
+        " `redis+sentinel://host:26379,host:26379/mymaster/0`",
+        "none, needed with `redis`",
+    )
+    replicas: Annotated[int, integer(0)] = key(
+        "replicas", "with `redis`: how many replicas must have a step before its answer leaves", "0", otherwise=0
+    )
+    lease: Annotated[float, SECONDS] = key(
+        "lease",
+        "how long a server that gives no sign of life keeps other servers from its sequences",
+        "10",
+        otherwise=DEFAULT_LEASE,
+    )
+
+    expire: Annotated[int | None, integer(1, unit="seconds")] = key(
+        "expireSec",
+        "with a store: how long after its last step a sequence expires. Then `sequenceMaxIdleMSec` is when its state"
+        " leaves the worker's memory; it goes on from the store",
+        "none: it expires after `sequenceMaxIdleMSec`",
+    )
+    state_version: Text = key(
+        "stateVersion",
+        "a name for the form of the states. Versions of the model with the same one continue each other's sequences",
+        "none: a sequence stays with the version that began it",
+    )
+    max_state_size: Annotated[int, integer(1)] = key(
+        "maxStateSize",
+        "bytes that the encoded state of one sequence may have; a step with a larger one fails with 500",
+        "268435456",
+        otherwise=DEFAULT_MAX_STATE,
+    )
+    checkpoint_every: Annotated[int, integer(0)] = key(
+        "checkpointEvery",
+        "with a handler that [appends to a log](state.md#a-log-instead-of-the-state): after how many steps the state is"
+        " stored whole, so that no more entries than that have to be read when it is needed; 0: never",
+        "100",
+        otherwise=DEFAULT_CHECKPOINT_EVERY,
+    )
+    keep_checkpoints: Annotated[int, integer(1, MOST_KEPT_CHECKPOINTS)] = key(
+        "keepCheckpoints",
+        "how many of the latest states of a sequence that were stored whole are kept, with what was appended since, so"
+        " that it can [go back](bookmarks.md#which-steps-there-are) to these steps",
+        "1: the latest one",
+        otherwise=1,
+    )
+    rebuild_batch: Annotated[int | None, integer(1)] = key(
+        "rebuildBatch",
+        "how many states are made of their logs in one call of the handler's `rebuild`, at most",
+        "`batchSize`",
+    )
+    remember_ids: Annotated[int, integer(1)] = key(
+        "rememberIds",
+        "of how many requests of a sequence without a step number the `ts_request_id` is remembered, 8 bytes each",
+        "100000",
+        otherwise=DEFAULT_MOST_IDS,
+    )
+
+    @property
+    def durable(self) -> bool:
+        """Whether a state outlives the worker that runs its sequence."""
+        return bool(self.keys_of_store)
+
+    @property
+    def keys_of_store(self) -> Collection[str]:
+        """The keys that the store reads, besides ``store`` and ``capacity``."""
+        offer = stores().get(self.store)
+        return () if offer is None else offer.keys

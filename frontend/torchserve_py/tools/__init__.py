@@ -1,0 +1,1 @@
+"""Programs and pages for people: the console, journals and their replay, the first minute, reports."""

@@ -1,0 +1,171 @@
+"""What the container image runs: the server, set up for the platform that has started the container.
+
+The image's working directory has ``config.properties``, ``model_store`` and a place for logs. A platform brings models
+elsewhere and expects the server at addresses of its own:
+
+==========  =================================  =====================================================================
+platform    told by                            models
+==========  =================================  =====================================================================
+SageMaker   the argument ``serve``             in ``/opt/ml/model``; none at first with ``SAGEMAKER_MULTI_MODEL=true``
+Vertex AI   a variable ``AIP_HTTP_PORT``       those of the image; the arguments are flags of the server
+KServe      ``/mnt/models``, ``--model_dir=``  as ``config/config.properties`` says, in ``model-store``, or it is one
+none        none of these                      those of the image; the arguments are flags of the server
+==========  =================================  =====================================================================
+
+Every one of these platforms checks who may call, so tokens are off there, and routes by names of its own, so every Host
+is allowed unless the configuration has ``allowed_hosts``. Arguments that begin with a program's name are that program's
+command line, whatever the platform.
+"""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn
+
+from torchserve_py.base.settings.properties import properties_text, read_properties
+
+_COMMAND: Final = (sys.executable, "-m", "torchserve_py.cli", "--start", "--foreground", "--no-config-snapshots")
+_STORE: Final = "model_store"
+_PORTS: Final = 65535
+#: What counts on every platform unless the configuration says otherwise.
+_DEFAULTS: Final = {"allowed_hosts": "*"}
+#: The host in the URL of an address, with what precedes it.
+_HOST: Final = re.compile(r"//(?:\[[^\]]*\]|[^:/\[]+)")
+#: What KServe's runtimes are started with.
+_KSERVE_FLAGS: Final = ("--model_name=", "--model_dir=", "--http_port=", "--grpc_port=")
+#: Paths at which every server answers anyway, so Vertex AI need not have them made.
+_HEALTH_PATHS: Final = ("/ping", "/live", "/ready", "/v2/health/live", "/v2/health/ready")
+_PREDICT_PATHS: Final = ("/predictions/", "/v1/models/", "/v2/models/", "/invocations")
+
+
+@dataclass(frozen=True)
+class Start:
+    """How to start the server."""
+
+    flags: Sequence[str]  # after those that every container has
+    config: Path | None = None  # None: the image's
+    overrides: Mapping[str, str] = field(default_factory=dict)  # keys of the configuration that the platform decides
+    defaults: Mapping[str, str] = field(default_factory=dict)  # keys that count unless the file has them
+
+
+def how_to_start(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
+    """Return how to start the server on the platform that the arguments, variables and folders tell.
+
+    Raises ValueError: the platform asks for what this image cannot do.
+    """
+    if list(arguments[:1]) == ["serve"]:
+        if arguments[1:]:
+            raise ValueError(f"serve takes no arguments, but it is followed by {' '.join(arguments[1:])!r}")
+        return _sagemaker(environ)
+    if environ.get("AIP_HTTP_PORT"):
+        return _vertex(arguments, environ)
+    named = dict(each.split("=", 1) for each in arguments if each.startswith(_KSERVE_FLAGS))
+    flags = [each for each in arguments if not each.startswith(_KSERVE_FLAGS)]
+    models = Path(named.get("--model_dir", "/mnt/models"))
+    if named or models.is_dir():
+        return _kserve(models, named, flags)
+    return Start(["--model-store", _STORE, *flags])
+
+
+def _sagemaker(environ: Mapping[str, str]) -> Start:
+    address = f"http://[::]:{_port('SAGEMAKER_BIND_TO_PORT', environ)}"
+    listen = {"inference_address": address, "management_address": address, "disable_token_authorization": "true"}
+    if environ.get("SAGEMAKER_MULTI_MODEL", "").lower() == "true":
+        return Start(["--model-store", _STORE], None, {**listen, "enable_model_api": "true"}, _DEFAULTS)
+    models = Path(environ.get("SM_MODEL_DIR", "/opt/ml/model"))
+    return Start(list(_models_in(models, "model")), None, listen, _DEFAULTS)
+
+
+def _vertex(arguments: Sequence[str], environ: Mapping[str, str]) -> Start:
+    storage = environ.get("AIP_STORAGE_URI", "")
+    if storage:
+        raise ValueError(
+            f"AIP_STORAGE_URI is {storage!r}, but this image does not download models: copy them into its model_store,"
+            " and upload the model without artifacts"
+        )
+    overrides = {
+        "inference_address": f"http://[::]:{_port('AIP_HTTP_PORT', environ)}",
+        "disable_token_authorization": "true",
+    }
+    health, predict = environ.get("AIP_HEALTH_ROUTE"), environ.get("AIP_PREDICT_ROUTE")
+    if health and health not in _HEALTH_PATHS:
+        overrides["health_route"] = health
+    if predict and not predict.startswith(_PREDICT_PATHS):
+        overrides["predict_route"] = predict
+    flags = ["--model-store", _STORE, *(arguments or ("--models", "all"))]
+    return Start(flags, None, overrides, {**_DEFAULTS, "service_envelope": "json"})
+
+
+def _kserve(models: Path, named: Mapping[str, str], flags: Sequence[str]) -> Start:
+    overrides = {
+        "inference_address": f"http://[::]:{_port('--http_port', named)}",
+        "grpc_inference_address": "::",
+        "disable_token_authorization": "true",
+    }
+    if "--grpc_port" in named:
+        overrides["grpc_inference_port"] = _port("--grpc_port", named)
+    config, store = models / "config" / "config.properties", models / "model-store"
+    if not config.is_file():
+        name = named.get("--model_name", "model")
+        found = ["--model-store", str(store), "--models", "all"] if store.is_dir() else _models_in(models, name)
+        return Start([*found, *flags], None, overrides, {**_DEFAULTS, "service_envelope": "kserve"})
+    written = {entry.key: entry.value for entry in read_properties(config)}
+    if "model_store" not in written:
+        flags = ["--model-store", str(store), *flags]
+    if "management_address" in written:  # without tokens, nobody but this container may manage models
+        overrides["management_address"] = _HOST.sub("//127.0.0.1", written["management_address"])
+    return Start(flags, config, overrides, _DEFAULTS)
+
+
+def _port(name: str, given: Mapping[str, str]) -> str:
+    """Return the port that a platform gives, 8080 if it gives none. Raises ValueError: it is no port."""
+    port = given.get(name) or "8080"
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < _PORTS):
+        raise ValueError(f"{name} is {port!r}, it must be a port, a number from 1 to {_PORTS - 1}")
+    return port
+
+
+def _models_in(folder: Path, name: str) -> Iterator[str]:
+    """Yield the flags for a folder with archives, or for one that is a model itself.
+
+    Raises ValueError: there is no such folder, or it is empty.
+    """
+    if not folder.is_dir() or not any(folder.iterdir()):
+        raise ValueError(f"{folder} has no model: an archive (.mar) or the files of one model are to lie there")
+    if any(folder.glob("*.mar")):
+        yield from ("--model-store", str(folder), "--models", "all")
+    else:
+        yield from ("--model-store", _STORE, "--models", f"{name}={folder}")
+
+
+def configuration(start: Start, own: Path) -> str:
+    """Return the text of the configuration file: the platform's or the image's (``own``), with what `start` decides."""
+    base = start.config or own
+    entries = {entry.key: entry.value for entry in read_properties(base)} if base.is_file() else {}
+    merged = {**start.defaults, **entries, **start.overrides}
+    return properties_text(merged.items())
+
+
+def main() -> NoReturn:
+    """Become the server, or exit with a message if it cannot be started."""
+    arguments = sys.argv[1:]
+    if arguments and not arguments[0].startswith("-") and arguments[0] != "serve" and shutil.which(arguments[0]):
+        os.execvp(arguments[0], arguments)  # noqa: S606 - the arguments are a command line
+    try:
+        start = how_to_start(arguments, os.environ)
+        text = configuration(start, Path("config.properties"))
+        number, path = tempfile.mkstemp(prefix="container-", suffix=".properties")
+        with open(number, "w") as file:
+            file.write(text)
+    except (ValueError, OSError) as error:
+        sys.exit(f"The server is not started: {error}.")
+    os.execvp(_COMMAND[0], [*_COMMAND, "--ts-config", path, *start.flags])  # noqa: S606 - there is no shell to want
+
+
+if __name__ == "__main__":
+    main()

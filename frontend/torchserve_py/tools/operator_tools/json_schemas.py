@@ -1,0 +1,41 @@
+"""What ``--schema`` prints: the JSON Schema of a file that users write."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from torchserve_py.base.settings.flags import Flags
+from torchserve_py.base.settings.schemas.model_config import ModelConfigFile
+from torchserve_py.base.settings.schemas.schema import Schema
+from torchserve_py.base.settings.server_settings import server_settings
+from torchserve_py.base.terminal import tell
+from torchserve_py.plugin_api import SchemaOffer
+from torchserve_py.plugins import model_config_keys, plugins
+
+
+def print_report(flags: Flags) -> int:
+    """Print the schema of the file that the flag names; return the exit status."""
+    tell(schema_text(flags.given("--schema")))
+    return 0
+
+
+def model_config_file() -> type[Schema]:
+    """Return the schema of a `model-config.yaml` with the keys of all features."""
+    bases: tuple[type[Schema], ...] = (*model_config_keys(), ModelConfigFile)
+    return cast(type[Schema], type("ModelConfig", bases, {}))
+
+
+def schemas() -> Mapping[str, Callable[[], SchemaOffer]]:
+    """Return what the flag takes, each with what makes the schema."""
+    kernels = {
+        "config.properties": lambda: SchemaOffer("config.properties", server_settings()),
+        "model-config": lambda: SchemaOffer("model-config.yaml", model_config_file()),
+    }
+    return kernels | {name: make for plugin in plugins() for name, make in plugin.schemas.items()}
+
+
+def schema_text(name: str) -> str:
+    """Return the JSON Schema called ``name``, one of `schemas`."""
+    title, schema = schemas()[name]()
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps({**draft, **schema.model_json_schema(), "title": title}, indent=2)

@@ -1,0 +1,1 @@
+"""Several versions of a model: weights, canaries, shadows and rollouts."""

@@ -1,0 +1,53 @@
+"""``/models/{model}/traffic`` of the management API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Plugin
+from torchserve_py.versions.traffic.answers_protocol import ANSWERS
+
+if TYPE_CHECKING:
+    from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
+    from torchserve_py.base.settings.table import SettingsSection
+
+
+def _doors() -> Iterable[DoorOffer]:
+    from torchserve_py.versions.traffic.shadow_door import ShadowDoor
+    from torchserve_py.versions.traffic.traffic_door import TrafficDoor
+    from torchserve_py.versions.traffic.traffic_start import TrafficStart
+
+    return [
+        DoorOffer("inference_address", TrafficStart),
+        DoorOffer("management_address", TrafficDoor),
+        DoorOffer("management_address", ShadowDoor),
+    ]
+
+
+def _settings() -> type[SettingsSection]:
+    from torchserve_py.versions.traffic.traffic_settings import TrafficSettings
+
+    return TrafficSettings
+
+
+def _background() -> Iterable[BackgroundOffer]:
+    from torchserve_py.versions.traffic.traffic_care import care_for_traffic
+
+    return [BackgroundOffer("judging canaries", care_for_traffic)]
+
+
+def _model_config() -> type[ModelConfigKeys]:
+    from torchserve_py.versions.traffic.traffic_keys import TrafficKeys
+
+    return TrafficKeys
+
+
+PLUGIN = Plugin(
+    name="traffic",
+    doors=_doors,
+    background=_background,
+    settings=_settings,
+    protocols={ANSWERS: "ts.versions.traffic.compared_answers"},
+    model_config=_model_config,
+)

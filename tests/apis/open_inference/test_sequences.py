@@ -1,0 +1,59 @@
+"""Which sequence a request belongs to."""
+
+import json
+
+import pytest
+from tests.apis.open_inference.behaviours import INFER
+from tests.endpoints.fake_serving import FakeModel, FakeServing
+
+
+def sequence_body(**parameters: object) -> bytes:
+    return json.dumps({"inputs": [], "parameters": parameters}).encode()
+
+
+async def test_parameters_say_which_sequence_a_request_belongs_to(start):
+    model = FakeModel(stateful=True)
+    serving = await start(FakeServing([model]))
+    await serving.request("POST", INFER, data=sequence_body(sequence_id=7, sequence_start=True))
+    await serving.request("POST", INFER, data=sequence_body(sequence_id=7, sequence_end=True))
+    assert [(call.sequence_id, call.starts_sequence, call.ends_sequence) for call in model.calls] == [
+        ("7", True, False),
+        ("7", False, True),
+    ]
+    assert model.calls[0].header_dict["ts_request_sequence_id"] == "7"
+
+
+async def test_a_sequence_may_be_told_before_binary_tensors(start):
+    model = FakeModel(stateful=True)
+    serving = await start(FakeServing([model]))
+    text = sequence_body(sequence_id="a", sequence_start=True)
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    await serving.request("POST", INFER, data=text + b"\xff\xff", headers=headers)
+    assert model.calls[0].sequence_id == "a"
+
+
+async def test_torchserves_headers_are_good_for_sequences_too(start):
+    model = FakeModel(stateful=True)
+    serving = await start(FakeServing([model]))
+    await serving.request("POST", INFER, data=b'{"inputs": []}', headers={"ts_request_sequence_id": "mine"})
+    assert model.calls[0].sequence_id == "mine"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"sequence_id": 0},
+        {"sequence_id": 7},
+        {"sequence_id": 1.5},
+        {"sequence_id": 7, "sequence_start": 1},
+        {"sequence_id": 7, "ts_request_step": 10**400},
+        {"sequence_id": 7, "ts_request_step": 1.0},
+    ],
+)
+async def test_sequences_that_cannot_be(start, parameters):
+    model = FakeModel(stateful=True)
+    serving = await start(FakeServing([model]))
+    answer = await serving.request("POST", INFER, data=sequence_body(**parameters))
+    assert (answer.status, set(answer.json())) == (400, {"error"})
+    assert not model.calls

@@ -1,0 +1,180 @@
+"""A request's way through the graph: what nodes get, what comes out, and what happens when one fails."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from torchserve_py.apis.workflows.errors import NodeFailed
+from torchserve_py.apis.workflows.execution import RunnableNode, execute
+from torchserve_py.apis.workflows.spec import Dag, Node, NodeSettings
+from torchserve_py.base.causes import Cause
+from torchserve_py.core.jobs.call import Call
+from torchserve_py.core.jobs.parts import Part
+from torchserve_py.core.serving.errors import ModelNotFound
+
+REQUEST = Call(((b"x-colour", b"red"),), b"in", "text/plain")
+
+
+@dataclass
+class Try:
+    """One try of a node."""
+
+    headers: Sequence[tuple[Any, Any]]
+    body: Any
+    content_type: str | None
+    call: Call
+
+    def answer(self, body: bytes, *, more: bool = False, status: int = 200, error: str | None = None) -> None:
+        self.call.deliver(Part(self.call.id, more, status, "", [], body, error))
+
+
+@dataclass
+class FakeModel:
+    """Hands every try to `behave`."""
+
+    behave: Callable[[Try], None]
+    calls: list[Try] = field(default_factory=list)
+    cancelled: list[Call] = field(default_factory=list)
+    submitted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def submit(self, call: Call) -> None:
+        call.owner = self
+        given = Try(tuple(call.headers), call.body, call.content_type, call)
+        self.calls.append(given)
+        self.submitted.set()
+        self.behave(given)
+
+    def was_read(self, parts: Call) -> None:
+        pass
+
+    def gave_up(self, parts: Call) -> None:
+        self.cancelled.append(parts)
+
+
+class FakeModels(dict[str, FakeModel]):
+    """Looks models up, and submits to them."""
+
+    def submit(self, model: FakeModel, call: Call) -> None:
+        model.submit(call)
+
+    def get(self, name: str, version: str | None = None) -> FakeModel:  # type: ignore[override]
+        if name not in self:
+            raise ModelNotFound(name)
+        assert version == "1.0"
+        return self[name]
+
+
+def answering(text: str) -> Callable[[Try], None]:
+    return lambda call: call.answer(text.encode())
+
+
+def never(call: Try) -> None:
+    pass
+
+
+async def run(edges: dict[str, list[str]], models: FakeModels, *, attempts: int = 1, timeout_ms: int = 60000) -> bytes:
+    dag = Dag(edges)
+    settings = NodeSettings(
+        min_workers=1, max_workers=1, batch_size=1, max_batch_delay_ms=0, attempts=attempts, timeout_ms=timeout_ms
+    )
+    nodes = {name: RunnableNode(Node(name, None, settings), name, "1.0") for name in dag.parents}
+    async with asyncio.timeout(60):
+        return await execute(dag, nodes, models, REQUEST)
+
+
+async def test_what_each_node_gets() -> None:
+    models = FakeModels({name: FakeModel(answering(name.upper())) for name in ("pre", "cat", "dog", "join")})
+    edges = {"pre": ["cat", "dog"], "cat": ["join"], "dog": ["join"]}
+    assert await run(edges, models) == b"JOIN"
+    given = {
+        name: [(call.headers, call.body, call.content_type) for call in model.calls] for name, model in models.items()
+    }
+    assert given["pre"] == [(REQUEST.headers, b"in", "text/plain")]
+    assert given["cat"] == given["dog"] == [((), b"PRE", None)]
+    assert given["join"] == [((), [("cat", None, b"CAT"), ("dog", None, b"DOG")], None)]
+
+
+async def test_independent_nodes_run_at_the_same_time() -> None:
+    models = FakeModels({"pre": FakeModel(answering("{}")), "a": FakeModel(never), "b": FakeModel(never)})
+    running = asyncio.create_task(run({"pre": ["a", "b"]}, models))
+    async with asyncio.timeout(60):
+        for name in "ab":
+            await models[name].submitted.wait()
+    for name in "ab":
+        models[name].calls[0].answer(b'{"by": "%s"}' % name.encode())
+    assert json.loads(await running) == {"a": {"by": "a"}, "b": {"by": "b"}}
+
+
+@pytest.mark.parametrize("answer", [b"[1]", b"not JSON", b"\xff", b"[" * 100_000])
+async def test_each_of_several_leaves_must_answer_with_an_object(answer: bytes) -> None:
+    models = FakeModels({"pre": FakeModel(answering("")), "a": FakeModel(answering("{}"))})
+    models["b"] = FakeModel(lambda call: call.answer(answer))
+    with pytest.raises(NodeFailed, match=r"^Error executing b: its answer is no JSON object"):
+        await run({"pre": ["a", "b"]}, models)
+
+
+async def test_the_parts_of_a_stream_are_one_answer() -> None:
+    def stream(call: Call) -> None:
+        call.answer(b"one,", more=True)
+        call.answer(b"two")
+
+    assert await run({"only": []}, FakeModels({"only": FakeModel(stream)})) == b"one,two"
+
+
+async def test_a_failed_try_is_repeated_as_often_as_said() -> None:
+    def third_time_lucky(call: Call) -> None:
+        tries = len(models["m"].calls)
+        call.answer(b"done", error=None if tries == 3 else "no luck", status=200 if tries == 3 else 503)
+
+    models = FakeModels({"m": FakeModel(third_time_lucky)})
+    assert await run({"m": []}, models, attempts=3) == b"done"
+    models["m"].calls.clear()
+    with pytest.raises(NodeFailed, match=r"^Error executing m: no luck$"):
+        await run({"m": []}, models, attempts=2)
+    assert len(models["m"].calls) == 2
+
+
+async def test_a_node_that_takes_too_long_is_cancelled_and_named() -> None:
+    models = FakeModels({"m": FakeModel(never)})
+    with pytest.raises(NodeFailed, match=r"^Error executing m: no answer within 10 ms$"):
+        await run({"m": []}, models, attempts=2, timeout_ms=10)
+    assert models["m"].cancelled == [call.call for call in models["m"].calls]
+    assert len(models["m"].calls) == 2
+
+
+async def test_the_first_failure_ends_the_rest() -> None:
+    models = FakeModels({name: FakeModel(answering("")) for name in ("pre", "after")})
+    models["slow"] = FakeModel(never)
+    models["bad"] = FakeModel(lambda call: call.call.fail(Cause.queue_full))
+    with pytest.raises(NodeFailed) as error:
+        await run({"pre": ["slow", "bad"], "slow": ["after"], "bad": ["after"]}, models)
+    assert (error.value.node, error.value.cause) == ("bad", Cause.queue_full)
+    assert models["slow"].cancelled == [call.call for call in models["slow"].calls]
+    assert models["after"].calls == []
+
+
+async def test_a_status_of_an_error_is_one() -> None:
+    models = FakeModels({"m": FakeModel(lambda call: call.answer(b"no such cat", status=404))})
+    with pytest.raises(NodeFailed, match=r"^Error executing m: its handler answered with status 404 no such cat$"):
+        await run({"m": []}, models)
+
+
+async def test_a_model_that_is_gone() -> None:
+    with pytest.raises(NodeFailed, match=r"^Error executing m: Model not found: m$") as error:
+        await run({"m": []}, FakeModels())
+    assert error.value.cause is Cause.unregistered
+
+
+async def test_a_client_that_hangs_up_cancels_what_runs() -> None:
+    models = FakeModels({"m": FakeModel(never)})
+    running = asyncio.create_task(run({"m": []}, models))
+    async with asyncio.timeout(60):
+        await models["m"].submitted.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert models["m"].cancelled == [models["m"].calls[0].call]

@@ -1,0 +1,186 @@
+"""Registering workflows: what is registered as models, and what is left when that goes wrong or is called off."""
+
+import asyncio
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from torchserve_py.apis.workflows import registry as registry_module
+from torchserve_py.apis.workflows.errors import RegistrationFailed, WorkflowConflict, WorkflowNotFound
+from torchserve_py.apis.workflows.execution import WorkflowCall
+from torchserve_py.apis.workflows.registry import WorkflowRegistry
+from torchserve_py.apis.workflows.torch_workflow_archiver import PackOptions, pack
+from torchserve_py.apis.workflows.workflow_settings import WorkflowSettings
+from torchserve_py.base.settings.flags import parse_flags
+from torchserve_py.base.settings.resolution import Resolution
+from torchserve_py.base.settings.server_settings import server_settings
+from torchserve_py.core.serving.errors import ModelNotFound, ShuttingDown
+from torchserve_py.core.serving.serving import RegisterRequest, RegisterResult
+
+SPEC = "models: {m: {url: m.mar, max-workers: 3, batch-size: 4}}\ndag: {pre: [m]}\n"
+
+
+@dataclass
+class FakeModel:
+    is_stateful: bool = False
+
+
+class FakeModels:
+    """Registers nothing but names, as soon as the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.requests: list[RegisterRequest] = []
+        self.names: set[str] = set()
+        self.broken: str | None = None
+
+    async def register(self, request: RegisterRequest) -> RegisterResult:
+        assert request.model_name is not None
+        self.requests.append(request)
+        await self.gate.wait()
+        if request.model_name == self.broken:
+            raise OSError(28, "No space left on device")
+        self.names.add(request.model_name)
+        return RegisterResult(request.model_name, "1.0", 1, 1, pending=False)
+
+    async def unregister(self, name: str, version: str | None = None) -> None:
+        if name not in self.names:
+            raise ModelNotFound(name)
+        self.names.remove(name)
+
+    def get(self, name: str, version: str | None = None) -> FakeModel:
+        return FakeModel()
+
+
+@pytest.fixture
+def models() -> FakeModels:
+    return FakeModels()
+
+
+@pytest.fixture
+def registry(tmp_path: Path, models: FakeModels) -> WorkflowRegistry:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "h.py").write_text("")
+    pack(PackOptions("w", str(tmp_path / "spec.yaml"), str(tmp_path / "h.py"), export_path=str(tmp_path / "store")))
+    settings = server_settings()(model_store=tmp_path / "store", temp_dir=tmp_path / "tmp")
+    return WorkflowRegistry(settings, models)  # type: ignore[arg-type]
+
+
+async def test_what_cannot_be_registered_at_the_start_is_tried_again(
+    tmp_path: Path, registry: WorkflowRegistry, models: FakeModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "_AGAIN", 0.0)
+    store = tmp_path / "store"
+    (tmp_path / "config.properties").write_text(f"load_workflows=absent.war, w.war\nmodel_store={store}\n")
+    settings = Resolution(parse_flags([]), {}, tmp_path).settings()
+    assert settings.of(WorkflowSettings).load_workflows == ("absent.war", "w.war")
+    server = WorkflowRegistry(settings, models)  # type: ignore[arg-type]
+    starting = asyncio.create_task(server.register_at_start())
+    async with asyncio.timeout(60):
+        while not server.workflows():
+            await asyncio.sleep(0)
+        assert "absent.war" in server.failures
+        shutil.copy(store / "w.war", store / "absent.war")
+        while "already registered" not in server.failures.get("absent.war", ""):
+            await asyncio.sleep(0)
+        await server.unregister("w")
+        await starting
+    assert (server.failures, [each.url for each in server.workflows()]) == ({}, ["absent.war"])
+
+
+def unpacked(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "tmp" / "models").iterdir())
+
+
+async def test_nodes_are_models(registry: WorkflowRegistry, models: FakeModels, tmp_path: Path) -> None:
+    workflow = await registry.register(RegisterRequest(url="w.war", response_timeout=7))
+    function, model = sorted(models.requests, key=lambda request: request.handler or "~")
+    (folder,) = unpacked(tmp_path)
+    assert model == RegisterRequest(
+        url="m.mar",
+        model_name="w__m",
+        batch_size=4,
+        max_batch_delay=50,
+        initial_workers=3,
+        response_timeout=7,
+        in_workflow=True,
+    )
+    assert function == RegisterRequest(
+        url=str(folder),
+        model_name="w__pre",
+        handler="h.py:pre",
+        batch_size=1,
+        max_batch_delay=0,
+        initial_workers=1,
+        response_timeout=7,
+        in_workflow=True,
+        is_function=True,
+    )
+    assert registry.workflows() == [workflow]
+    await registry.unregister("w")
+    assert (registry.workflows(), models.names, unpacked(tmp_path)) == ([], set(), [])
+
+
+async def test_a_name_is_taken_as_soon_as_somebody_registers_it(
+    registry: WorkflowRegistry, models: FakeModels, tmp_path: Path
+) -> None:
+    models.gate.clear()
+    first = asyncio.create_task(registry.register(RegisterRequest(url="w.war")))
+    async with asyncio.timeout(60):
+        while not models.requests:
+            await asyncio.sleep(0)
+        with pytest.raises(WorkflowConflict):
+            await registry.register(RegisterRequest(url="w.war"))
+    with pytest.raises(WorkflowNotFound):
+        registry.get("w")
+    models.gate.set()
+    assert await first is registry.get("w")
+    assert len(unpacked(tmp_path)) == 1
+
+
+async def test_an_error_that_nobody_foresaw_leaves_nothing(
+    registry: WorkflowRegistry, models: FakeModels, tmp_path: Path
+) -> None:
+    models.broken = "w__m"
+    with pytest.raises(RegistrationFailed, match=r"m: .*No space left on device"):
+        await registry.register(RegisterRequest(url="w.war"))
+    assert (registry.workflows(), models.names, unpacked(tmp_path)) == ([], set(), [])
+
+
+async def test_a_registration_goes_on_when_its_caller_hangs_up(registry: WorkflowRegistry, models: FakeModels) -> None:
+    models.gate.clear()
+    caller = asyncio.create_task(registry.register(RegisterRequest(url="w.war")))
+    async with asyncio.timeout(60):
+        while not models.requests:
+            await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.wait([caller])
+        models.gate.set()
+        while not registry.workflows():
+            await asyncio.sleep(0)
+    assert models.names == {"w__m", "w__pre"}
+
+
+async def test_closing_calls_a_registration_off(registry: WorkflowRegistry, models: FakeModels, tmp_path: Path) -> None:
+    models.gate.clear()
+    caller = asyncio.create_task(registry.register(RegisterRequest(url="w.war")))
+    async with asyncio.timeout(60):
+        while not models.requests:
+            await asyncio.sleep(0)
+        await registry.close()
+        with pytest.raises(ShuttingDown):
+            await caller
+    assert unpacked(tmp_path) == []
+    with pytest.raises(ShuttingDown):
+        await registry.register(RegisterRequest(url="w.war"))
+
+
+async def test_nothing_new_is_accepted_while_the_server_drains(registry: WorkflowRegistry) -> None:
+    await registry.register(RegisterRequest(url="w.war"))
+    assert await registry.drain(30)
+    with pytest.raises(ShuttingDown):
+        registry.submit(registry.get("w"), WorkflowCall(Mock(), Mock(), Mock(), "w", b"", None))

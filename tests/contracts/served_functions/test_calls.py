@@ -1,0 +1,169 @@
+"""Calls of other functions in a worker: where they are possible, and what is sent."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from ts import CallFailed
+from ts.connection.frontend_connection import Connection
+from ts.contracts.served_functions.adapter import adapt
+from ts.contracts.served_functions.calls import Calls
+from ts.protocol.messages import CALL, CALLS_AT_ONCE, DROP_CALL, MAX_OPEN_CALLS
+from ts.serve_decorator import serve
+
+
+class Server:
+    """Takes the messages of a worker; answers nothing by itself."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[Any]] = []
+
+    def send(self, message: list[Any]) -> None:
+        self.sent.append(message)
+
+
+class Module:
+    """A module with functions, of which ``search`` runs here."""
+
+    __name__ = "search"
+
+    def __init__(self) -> None:
+        @serve(batch_size=8)
+        def embed(texts: list[str]) -> list[int]:
+            return [len(text) for text in texts]
+
+        @serve
+        def stream(text: str) -> Iterator[str]:
+            yield text
+
+        @serve
+        def count(text: str, state: dict) -> int:  # type: ignore[type-arg]
+            return 1
+
+        @serve
+        async def search(query: str) -> int:
+            return 1
+
+        for each in (embed, stream, count, search):
+            each.__module__ = "search"
+        self.embed: Callable[..., Any] = embed
+        self.stream, self.count, self.search = stream, count, search
+        handler = adapt(cast("Any", self), "search")
+        assert handler is not None
+        assert handler.calls is not None
+        self.calls: Calls = handler.calls
+        self.server = Server()
+        self.calls.open(cast("Connection", self.server), 100)
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_call_is_a_message_and_its_answer_the_result() -> None:
+    module = Module()
+    module.calls.begin("j1")
+    call = asyncio.create_task(module.embed("hello"))
+    await turns()
+    assert module.server.sent == [[CALL, "j1", 0, "embed", "text/plain", "*/*", b"hello"]]
+    module.calls.answered(0, [200, "application/json", b"5", None])
+    assert await call == 5
+
+
+async def test_a_failure_is_an_exception() -> None:
+    module = Module()
+    module.calls.begin("j1")
+    call = asyncio.create_task(module.embed("hello"))
+    await turns()
+    module.calls.answered(0, [503, "", b"", "no worker"])
+    with pytest.raises(CallFailed, match=r"^embed: no worker$") as raised:
+        await call
+    assert raised.value.status == 503
+    with pytest.raises(CallFailed, match="embed: the values have 101 bytes; a call may have 100"):
+        await module.embed("x" * 101)
+    wrong = asyncio.create_task(module.embed("hello"))
+    await turns()
+    module.calls.answered(1, [200, "text/plain", b"five", None])
+    with pytest.raises(CallFailed, match="embed: the result does not fit its annotation"):
+        await wrong
+
+
+async def test_what_cannot_be_called_is_refused_by_name() -> None:
+    module = Module()
+    with pytest.raises(RuntimeError, match="embed is a model of its own, which can be called only while a request"):
+        module.embed("hello")
+    module.calls.begin("j1")
+    with pytest.raises(TypeError, match="stream streams its result"):
+        module.stream("hello")
+    with pytest.raises(TypeError, match="count has a state"):
+        module.count("hello")
+    with pytest.raises(TypeError, match="embed: missing a required argument: 'texts'"):
+        module.embed()
+    with pytest.raises(RuntimeError, match=r"embed is a model of its own, and is called with await embed\(…\)"):
+        await asyncio.to_thread(module.embed, "hello")
+
+
+def test_a_function_without_an_event_loop_cannot_call() -> None:
+    with pytest.raises(RuntimeError, match="called with await embed"):
+        Module().embed("hello")
+
+
+async def test_a_call_that_nobody_waits_for_is_dropped() -> None:
+    module = Module()
+    module.calls.begin("j1")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(module.embed("hello"), 0.01)
+    assert module.server.sent[-1] == [DROP_CALL, 0]
+    module.calls.answered(0, [200, "application/json", b"5", None])  # it crossed the message
+    await turns()
+
+
+async def test_calls_of_clients_requests_wait_for_each_other() -> None:
+    module = Module()
+    module.calls.begin("j1")
+    calls = [asyncio.create_task(module.embed("hello")) for _ in range(CALLS_AT_ONCE + 1)]
+    await turns()
+    assert len(module.server.sent) == CALLS_AT_ONCE
+    module.calls.answered(0, [200, "application/json", b"5", None])
+    await turns()
+    assert len(module.server.sent) == CALLS_AT_ONCE + 1
+    for each in calls:
+        each.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_calls_of_a_call_wait_for_none() -> None:
+    module = Module()
+    module.calls.begin("j1")
+    calls = [asyncio.create_task(module.embed("hello")) for _ in range(CALLS_AT_ONCE)]
+    module.calls.begin("j2", is_called=True)
+    calls += [asyncio.create_task(module.embed("hello")) for _ in range(MAX_OPEN_CALLS - CALLS_AT_ONCE)]
+    await turns()
+    assert len(module.server.sent) == MAX_OPEN_CALLS
+    with pytest.raises(CallFailed, match="embed: this worker has 1024 calls open, which is the most"):
+        await module.embed("hello")
+    for each in calls:
+        each.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_a_cancelled_handler_sees_that_before_the_end_of_its_call() -> None:
+    module = Module()
+    module.calls.begin("j1")
+    seen: list[BaseException] = []
+
+    async def handler() -> None:
+        try:
+            await asyncio.wait_for(module.embed("hello"), 10)
+        except (CallFailed, asyncio.CancelledError) as error:
+            seen.append(error)
+
+    task = asyncio.create_task(handler())
+    await turns()
+    module.calls.answered(0, [499, "", b"", "over"])
+    task.cancel()
+    await asyncio.wait([task])
+    assert [*map(type, seen)] == [asyncio.CancelledError]

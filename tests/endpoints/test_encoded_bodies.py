@@ -1,0 +1,82 @@
+"""Compressed bodies: every door whose bodies are parsed undoes their encoding, and refuses the same ones."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from backports import zstd
+from tests.endpoints.conftest import OpenDoors, Start
+from tests.endpoints.fake_serving import FakeModel, FakeServing
+
+from torchserve_py.apis.openai.openai_keys import OpenAIKeys
+from torchserve_py.base.settings.schemas.plugin_keys import PluginKeys
+
+Pack = Callable[[bytes], bytes]
+BODY = json.dumps(
+    {"model": "m", "messages": [{"role": "user", "content": "hello"}], "prompt": "p", "input": "i"}
+).encode()
+PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/models/m:predict",
+    "/v1/models/m:explain",
+    "/v2/models/m/infer",
+    "/v2/models/m/generate",
+)
+PACKED: tuple[tuple[str, Pack], ...] = (
+    ("gzip", gzip.compress),
+    ("x-gzip", gzip.compress),
+    ("deflate", zlib.compress),
+    ("deflate", lambda body: zlib.compress(body)[2:-4]),
+    ("zstd", zstd.compress),
+    ("ZSTD", zstd.compress),
+)
+
+
+@pytest.fixture
+async def serving(start: Start) -> OpenDoors:
+    model = FakeModel("m")
+    keys = OpenAIKeys.model_validate({"openai": True})
+    model.config = replace(model.config, plugin_keys=PluginKeys((keys,)))
+    return await start(FakeServing([model]), max_request_size=100_000)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_model_gets_the_body_without_its_encoding(serving: OpenDoors, path: str) -> None:
+    for encoding, pack in PACKED:
+        answer = await serving.request("POST", path, data=pack(BODY), headers={"Content-Encoding": encoding})
+        assert answer.status == 200, (encoding, answer.body)
+        call = serving.registry.model.calls.pop()
+        assert call.body == BODY
+        assert not {"content-encoding", "content-length"} & {name.lower() for name in call.header_dict}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_every_door_refuses_the_same_bodies(serving: OpenDoors, path: str) -> None:
+    refused: tuple[tuple[str, bytes, int], ...] = (
+        ("br", BODY, 415),
+        ("gzip, zstd", BODY, 415),
+        ("zstd", BODY, 400),
+        ("zstd", zstd.compress(BODY)[:-1], 400),
+        ("zstd", zstd.compress(b" " * 100_001), 413),
+        ("gzip", gzip.compress(b" " * 100_001), 413),
+    )
+    for encoding, body, status in refused:
+        answer = await serving.request("POST", path, data=body, headers={"Content-Encoding": encoding})
+        assert answer.status == status, (encoding, answer.body)
+        if status == 415:
+            assert answer.headers["Accept-Encoding"] == "gzip, deflate, zstd"
+    assert serving.registry.model.calls == []
+
+
+async def test_torchserves_paths_pass_bodies_on_as_they_were_sent(serving: OpenDoors) -> None:
+    packed = gzip.compress(BODY)
+    for path in ("/predictions/m", "/explanations/m/1.0", "/m/predict", "/models/m/invoke"):
+        answer = await serving.request("POST", path, data=packed, headers={"Content-Encoding": "gzip"})
+        assert answer.status == 200, path
+        call = serving.registry.model.calls.pop()
+        assert (call.body, call.header_dict["Content-Encoding"]) == (packed, "gzip")

@@ -1,0 +1,49 @@
+"""A new door is a plugin: the one that `docs/architecture.md` shows."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.endpoints.conftest import Start
+from tests.endpoints.fake_serving import FakeModel, FakeServing
+
+from torchserve_py import plugins
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+@pytest.fixture
+def shouting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The documented file, as the plugin of another package."""
+    [source] = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    module = ModuleType("shouting")
+    exec(compile(source, str(DOCUMENT), "exec"), vars(module))
+    found = EntryPoint("shouting", "shouting:PLUGIN", plugins.ENTRY_POINTS)
+    monkeypatch.setitem(sys.modules, "shouting", module)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [found])
+    plugins.plugins.cache_clear()
+    yield
+    plugins.plugins.cache_clear()
+
+
+async def test_a_door_of_one_file_has_what_every_door_has(shouting: None, start: Start) -> None:
+    serving = await start(FakeServing([FakeModel("noop")]), disable_token_authorization=False)
+    key = json.loads(serving.key_file.read_text())["inference"]["key"]
+    authorized = {"Authorization": f"Bearer {key}"}
+
+    answer = await serving.request("POST", "/shout/noop", data=b"hello", headers=authorized)
+    assert (answer.status, answer.body) == (200, b"HELLO")
+    refused = await serving.request("POST", "/shout/noop", data=b"hello")
+    assert (refused.status, refused.body[-1:]) == (401, b"!")
+    unknown = await serving.request("POST", "/shout/ghost", headers=authorized)
+    assert (unknown.status, unknown.body) == (404, b"Model not found: ghost!")
+    wrong = await serving.request("GET", "/shout/noop", headers=authorized)
+    assert (wrong.status, wrong.headers["Allow"], wrong.body[-1:]) == (405, "POST", b"!")
+    described = (await serving.request("OPTIONS", "/")).json()["paths"]["/shout/{model_name}"]["post"]
+    assert described["operationId"] == "shout"
+    assert serving.metrics.http_requests["POST", "/shout/{model_name}", 200] == 1

@@ -1,5 +1,0 @@
-"""For the tests of the archiver: a small model to pack."""
-
-from tests.unit.archive.conftest import model_store, pack_model, sources, temp_dir
-
-__all__ = ["model_store", "pack_model", "sources", "temp_dir"]

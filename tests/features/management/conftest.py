@@ -1,5 +1,0 @@
-"""Fixtures: registries of models without workers."""
-
-from tests.unit.models.conftest import make_registry, no_workers, store
-
-__all__ = ["make_registry", "no_workers", "store"]

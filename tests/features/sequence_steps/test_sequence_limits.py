@@ -1,8 +1,0 @@
-"""The scheduler has a copy of a limit that it cannot import."""
-
-from torchserve_py.scheduling import sequence_source
-from ts.features.sequence_steps import sequence_limits
-
-
-def test_the_scheduler_remembers_as_many_tokens_as_the_stores() -> None:
-    assert sequence_source.MOST_EARLIER_TOKENS == sequence_limits.MOST_EARLIER_TOKENS

@@ -1,5 +1,0 @@
-"""For warm-up requests of models with sequences."""
-
-from tests.features.sequence_steps.conftest import cache_settings
-
-__all__ = ["cache_settings"]

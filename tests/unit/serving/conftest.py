@@ -1,5 +1,0 @@
-"""The event loop of the server."""
-
-from tests.unit.workers.conftest import pytest_asyncio_loop_factories
-
-__all__ = ["pytest_asyncio_loop_factories"]

@@ -1,0 +1,69 @@
+"""Without a package that only some users need, the server serves; what needs the package names it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
+
+ECHO = """
+def handle(data, context):
+    return data and [row["body"] for row in data]
+"""
+#: The modules of the packages in the extras of setup.cfg that the server or its workers import, by the extra.
+OPTIONAL = {
+    "torch": ("torch", "numpy"),
+    "tls": ("cryptography",),
+    "vision": ("PIL",),
+    "gpu": ("pynvml",),
+    "explain": ("captum",),
+    "huggingface": ("transformers",),
+    "onnx": ("onnxruntime",),
+    "safetensors": ("safetensors",),
+    "truss": ("fastapi", "starlette"),
+    "tracing": ("opentelemetry",),
+    "mlserver": ("mlserver", "pandas"),
+    "simdjson": ("simdjson",),
+    "redis": ("redis",),
+    "ray": ("ray",),
+    "speech": ("pocketsphinx", "silero_vad"),
+    "client": ("httpx",),
+}
+
+
+def site_without(modules: tuple[str, ...], folder: Path) -> dict[str, str]:
+    """Return the environment of a server and workers that cannot import these modules."""
+    folder.mkdir()
+    lines = ["import sys", *(f"sys.modules[{name!r}] = None" for name in modules)]
+    (folder / "sitecustomize.py").write_text("\n".join(lines))
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.mark.parametrize("extra", OPTIONAL)
+def test_the_server_serves_without(extra: str, tmp_path: Path) -> None:
+    environment = site_without(OPTIONAL[extra], tmp_path / "site")
+    with RunningServer({"echo": model_folder(tmp_path, "echo", ECHO)}, environment=environment) as server:
+        # It waits for the worker, as any request does.
+        answer = requests.post(f"{server.inference}/predictions/echo", data=b"hello", timeout=DEADLINE)
+        assert (answer.status_code, answer.content) == (200, b"hello")
+
+
+@pytest.mark.parametrize(
+    ("modules", "lines", "said"),
+    [
+        (("redis",), "fleet_state=redis://127.0.0.1:6379\n", "torchserve-py[redis]"),
+        (("opentelemetry",), "traces=http://127.0.0.1:4318\n", "torchserve-py[tracing]"),
+    ],
+)
+def test_what_needs_a_package_names_it(
+    modules: tuple[str, ...], lines: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.properties").write_text(f"model_store={tmp_path}\n{lines}")
+    for name, value in site_without(modules, tmp_path / "site").items():
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, "-m", "torchserve_py.cli", "--foreground", "--disable-token-auth"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert ended.returncode == 1
+    assert said in ended.stdout + ended.stderr
