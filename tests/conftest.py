@@ -3,6 +3,7 @@
 import importlib
 import signal
 from collections.abc import Generator
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -43,6 +44,20 @@ requests.sessions.get_environ_proxies = lambda url, no_proxy=None: {}
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+#: What a module imports that starts servers.
+STARTS_SERVERS = "from tests.e2e."
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--without-servers", action="store_true", help="leave out the modules that start servers")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.getoption("without_servers") and collection_path.name.startswith("test_"):
+        return STARTS_SERVERS in collection_path.read_text(encoding="utf-8") or None
+    return None
 
 
 @pytest.fixture(autouse=True)
