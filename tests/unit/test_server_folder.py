@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+import pytest
 
 from torchserve_py.base.server_folder import server_folder
 
@@ -51,3 +54,21 @@ def test_a_killed_server_s_folder_goes_with_the_next_start_and_that_of_a_running
         for each in servers:
             each.kill()
             each.communicate()
+
+
+def test_a_folder_that_another_start_removes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    really = tempfile.mkdtemp
+
+    def make_and_lose_the_first(prefix: str, dir: Path) -> str:
+        made.append(Path(really(prefix=prefix, dir=dir)))
+        if len(made) == 1:
+            made[0].rmdir()
+        return str(made[-1])
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose_the_first)
+    with server_folder(tmp_path) as folder:
+        assert [folder] == made[1:]
+        assert folder.is_dir()

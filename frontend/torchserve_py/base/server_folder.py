@@ -38,11 +38,15 @@ def server_folder(temp_dir: Path) -> Iterator[Path]:
 def _locked_folder(temp_dir: Path) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=temp_dir))
-        lock = os.open(folder, os.O_RDONLY)
+        # A server that starts now may take it for abandoned, and remove it before it is locked.
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
         flock(lock, LOCK_EX)
         if folder.exists():
             return folder, lock
-        os.close(lock)  # a server that starts now took it for abandoned
+        os.close(lock)
 
 
 def _remove_abandoned(temp_dir: Path) -> None:
