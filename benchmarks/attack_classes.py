@@ -18,12 +18,12 @@ from tests.attacks.test_downloads import SPELLINGS
 from tests.attacks.test_grpc_floods import FLOODS
 from tests.attacks.test_models import PRINT, PRINTED, SEND
 from tests.attacks.test_parsing import BODIES, FILES, TRUSS
+from tests.core.test_malformed_results import HANDLER as FORGING
+from tests.core.test_malformed_results import MALFORMED
+from tests.core.test_orphans import HANDLER as LEAVING
 from tests.e2e.raw_client import RawClient
 from tests.e2e.running_server import DEADLINE, RunningServer, model_folder
 from tests.e2e.test_hostile_clients import SHAPES, SMUGGLED
-from tests.e2e.test_malformed_results import HANDLER as FORGING
-from tests.e2e.test_malformed_results import MALFORMED
-from tests.e2e.test_orphans import HANDLER as LEAVING
 from tests.unit.test_unfit_characters import UNFIT
 from websockets.sync.client import connect
 

@@ -36,7 +36,7 @@ VAGUE_FILES = {
     "backend/ts/handler_utils/utils.py": "TorchServe's name",
     "backend/ts/torch_handler/request_envelope/base.py": "TorchServe's name",
     "backend/ts/utils/util.py": "TorchServe's name",
-    "tests/e2e/stand_in_vllm/vllm/utils.py": "vLLM's name",
+    "tests/contracts/stand_in_vllm/vllm/utils.py": "vLLM's name",
 }
 #: Named tuples have these, which are documented (their names cannot clash with fields so).
 NAMED_TUPLES = frozenset(("_asdict", "_field_defaults", "_fields", "_make", "_replace"))
