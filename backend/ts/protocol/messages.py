@@ -243,7 +243,7 @@ class Hello(TypedDict):
 
 
 class Cache(TypedDict):
-    """How the states of a model's sequences are kept, see `ts.sequence`."""
+    """How the states of a model's sequences are kept, see `ts.sequences.steps`."""
 
     store: str  # its name in model-config.yaml
     module: str  # whose ``open_store(settings, cache)`` opens the store; empty if states are only in memory

@@ -1,1 +1,1 @@
-"""The doors: one module per protocol that a client can speak. They translate and never decide."""
+"""What all doors of HTTP share, and TorchServe's own predictions and management. Doors translate and never decide."""

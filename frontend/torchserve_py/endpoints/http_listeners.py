@@ -38,7 +38,7 @@ from torchserve_py.plugins import module_of
 
 logger = logging.getLogger(__name__)
 
-#: The kernel's own door; those of features come before it.
+#: TorchServe's predictions; the doors of plugins come before them.
 _PREDICTIONS: Final = DoorOffer("inference_address", InferenceDoor)
 #: Time limit for answers that are being written when the doors close (seconds).
 _CLOSE_SECONDS: Final = 5.0
@@ -125,7 +125,7 @@ async def start_doors(
     offers: Iterable[DoorOffer],
     tokens: Authorization | None,
 ) -> Doors:
-    """Open the HTTP doors: the kernel's, and those that features offer; ``tokens`` is None if all may use them.
+    """Open the HTTP doors: TorchServe's, and those that plugins offer; ``tokens`` is None if all may use them.
 
     Raises ListenError: an address cannot be used; OSError: the configured TLS key or certificate cannot be used. No
     door is open then.

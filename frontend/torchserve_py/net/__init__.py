@@ -1,1 +1,1 @@
-"""Bytes of clients to requests and back. Nothing here knows of models or imports another room of the server."""
+"""Bytes of clients to requests and back. Nothing here knows of models or imports another wing."""

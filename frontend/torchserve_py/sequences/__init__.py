@@ -1,1 +1,1 @@
-"""Sequences and their states: stores, steps and bookmarks."""
+"""The states of sequences: what counts their steps, and the stores that keep them."""

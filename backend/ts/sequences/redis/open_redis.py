@@ -1,10 +1,15 @@
 """Opens a store in Redis, for workers and for operators."""
 
+from typing import Final
+
 from ts.protocol.messages import Cache
 from ts.sequences.redis.redis_maintenance import RedisMaintenance
 from ts.sequences.redis.redis_store import RedisStore
+from ts.sequences.redis.sentinel_url import is_sentinel_url
 from ts.sequences.steps.stores.maintenance import Maintenance
 from ts.sequences.steps.stores.store import Store, StoreSettings
+
+_SCHEMES: Final = frozenset(("redis", "rediss", "unix"))
 
 
 def open_store(settings: StoreSettings, cache: Cache) -> Store:
@@ -13,8 +18,9 @@ def open_store(settings: StoreSettings, cache: Cache) -> Store:
 
 
 def keeps(place: str) -> bool:
-    """Return whether a store at this place is in Redis."""
-    return "://" in place
+    """Return whether a place is the URL of a Redis."""
+    scheme, separator, _ = place.partition("://")
+    return bool(separator) and (scheme in _SCHEMES or is_sentinel_url(place))
 
 
 def open_maintenance(place: str, *, create: bool) -> Maintenance:

@@ -1,7 +1,7 @@
 """What becomes of a step that arrives: it runs, repeats one that was applied, or is refused. Pure; no store, no clock.
 
 `judge` compares what a client claims of a step with the record of the sequence, however late the step comes. The rules,
-which docs/durable-sequences.md states as guarantees:
+which docs/sequence-contract.md states as guarantees:
 
 * **A number** decides alone. The number after the last is the next step; a number up to the last is never applied
   again; any other is a gap. A number greater than 1 never begins a sequence.

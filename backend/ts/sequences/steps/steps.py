@@ -8,7 +8,7 @@ when the server sends the job again). The runtime
 * passes the answers to `Steps.complete` before they leave.
 
 `Steps` remembers the sequences that are open at this worker, and keeps their states, if the handler has a
-`SequenceCache`, in memory only; `sequence_steps.stored_steps` keeps both in a store.
+`SequenceCache`, in memory only; `stored_steps` keeps both in a store.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Opens the store of a model's sequences, and what keeps their steps in it; see `sequence_steps.opening`."""
+"""Opens the store of a model's sequences, and what keeps their steps in it; see `opening`."""
 
 import importlib
 

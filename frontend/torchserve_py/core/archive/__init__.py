@@ -1,1 +1,1 @@
-"""Models at rest: fetching, reading and verifying archives and model folders."""
+"""Model folders and archives as a registration reads them: where they come from, what they hold, what is wrong."""

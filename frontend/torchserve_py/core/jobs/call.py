@@ -92,8 +92,8 @@ class Call(Job):
         answer_in: After how many seconds its client gives up, if it has said so: after that, running it is pointless.
         via: How it has come, for the counts of outcomes.
         account: The account of the client's key, if it has one.
-        only_ask: Whether it must not run, but asks for the kept answer to an earlier one with its request id. Only for
-            a model whose sequences are stored.
+        only_ask: Whether it must not run, but asks for the kept answer to an earlier one with its request id or
+            number. Only for a model whose sequences are stored.
         inputs: The further inputs, if it takes several.
         trace_id: The trace that has a span for it, if there is one.
         other_version: The version that has it, if it is another one than it was submitted to.

@@ -328,7 +328,7 @@ class ServedModels:
         for model in self._all():
             model.record_gpu_memory()
 
-    # For the rest of this room.
+    # For the rest of this folder.
 
     def _all(self) -> Sequence[Model]:
         return [model for versions in self._names.values() for model in versions.models.values()]

@@ -1,1 +1,1 @@
-"""Where the states of sequences are kept beneath a `ts.sequence.SequenceCache`: a file, or Redis."""
+"""What a store of states is, and what all stores share; `ts.sequences.sqlite` and `ts.sequences.redis` are stores."""

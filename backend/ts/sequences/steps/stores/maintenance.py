@@ -16,10 +16,10 @@ class StoredSequence:
     """A sequence as it is moved between stores, of whatever kind.
 
     Attributes:
-        head: As `sequence_steps.record.pack_head` has sealed it.
+        head: As `steps.record.pack_head` has sealed it.
         closed: Why the sequence is over, "" if it is not.
         time_left: Seconds after which it has been idle for too long; if it is over, after which it is forgotten.
-        tokens: The digests of the tokens of its incarnations; see `sequence_steps.record.SequenceRecord.tokens`.
+        tokens: The digests of the tokens of its incarnations; see `steps.record.SequenceRecord.tokens`.
         ids: The digests of request ids, in order.
         state: The stored state; None if there is none, or if the sequence is over.
         answers: The kept answers, by the numbers of their steps.

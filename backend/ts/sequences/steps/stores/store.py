@@ -1,6 +1,6 @@
 """The interface of a store of sequences, and the rule that keeps two servers from running the same sequence.
 
-A store holds a `sequence_steps.record.SequenceRecord` for each sequence of a model, its state, and the answers to its
+A store holds a `steps.record.SequenceRecord` for each sequence of a model, its state, and the answers to its
 last steps. A worker that runs a sequence has a **lease** on it: the name of its server, the time until which the lease
 is valid, and a **fence**, a token that is new with every lease. Only the holder of the latest fence may write. So the
 store refuses writes of a worker that was believed dead and wakes up, and of a server whose lease another server has
@@ -158,7 +158,7 @@ class Acquired(NamedTuple):
 
 
 class KeptAnswer(NamedTuple):
-    """The answer to an applied step, as `sequence_steps.step` encodes it."""
+    """The answer to an applied step, as `steps.step` encodes it."""
 
     step: KeptStep
     answer: bytes
