@@ -23,9 +23,8 @@ NEED_TORCH = {
     "docs/handlers.md",
     "docs/recipes.md",
     "docs/llm.md",
+    "docs/migration.md",
     "docs/state.md",
-    "docs/tutorials/batching-on-a-gpu.md",
-    "docs/tutorials/from-torchserve.md",
     "handlers/gru_session/README.md",
     "handlers/morse/README.md",
 }
