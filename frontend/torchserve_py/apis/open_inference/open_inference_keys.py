@@ -20,23 +20,19 @@ class OpenInferenceKeys(ModelConfigKeys):
 
     open_inference_rows: Annotated[Literal["tensors", "body"] | None, choice("tensors", "body")] = key(
         "openInferenceRows",
-        "what the handler gets for `/v2/models/{model}/infer`: a value for each tensor, or, as from TorchServe without "
-        "an envelope, the JSON as `body`; what it returns is the answer then",
+        "what the handler gets for `/v2/models/{model}/infer`: a value for each tensor, or, [as from"
+        " TorchServe](open-inference.md#torchserve-handlers), the JSON as `body`",
         "`open_inference_rows`",
     )
     inputs: Tensors = key(
         "inputs",
-        "the tensors that a request holds, told to clients of the [Open Inference Protocol](open-inference.md). -1 in"
-        " a shape stands for any size",
+        "the tensors of a request, for metadata of the [Open Inference Protocol](open-inference.md)",
         "none",
     )
-    outputs: Tensors = key(
-        "outputs", "the tensors that a response holds; what the handler returns gets these names and datatypes", "none"
-    )
+    outputs: Tensors = key("outputs", "the tensors of a response; results get these names and datatypes", "none")
     decoupled: Flag = key(
         "decoupled",
-        "tells clients of the Open Inference Protocol that a request may have several responses or none, because the "
-        "handler streams",
+        "metadata of the Open Inference Protocol: a request can have several responses or none",
         "`false`",
     )
 

@@ -20,15 +20,13 @@ class OpenAIKeys(ModelConfigKeys):
 
     openai: Flag = key(
         "openai",
-        "serve the model under [OpenAI's paths](rest-api.md#openais-paths), too: its handler gets the "
-        "path as `url_path` and answers as OpenAI does",
+        "serve the model under [OpenAI's paths](rest-api.md#openais-paths), too",
         "whether `handler` has `vllm_engine_config`",
     )
 
     openai_models: Annotated[list[str] | None, TEXTS] = key(
         "openaiModels",
-        "further names by which OpenAI's clients ask for the model, such as those of its adapters; `*` stands for all "
-        "that no other model has",
+        "further names of the model for OpenAI clients; `*` stands for all that no other model has",
         "the names that `handler.vllm_engine_config` and `handler.adapters` have",
     )
 

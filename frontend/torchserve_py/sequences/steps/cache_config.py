@@ -34,7 +34,7 @@ class CacheConfig(ClosedSchema):
 
     store: Annotated[str, choice(MEMORY, *stores())] = key(
         "store",
-        "where states are kept that are not in the memory of a worker, or whose worker has died",
+        "where states are kept when they are not in a worker's memory",
         "`memory`",
         otherwise=MEMORY,
     )
@@ -43,14 +43,13 @@ class CacheConfig(ClosedSchema):
     )
     max_memory_size: Annotated[int | None, integer(1)] = key(
         "maxMemorySize",
-        "bytes that the states in the memory of one worker may have, all together; those that were not used for the"
-        " longest time move to the store, or are lost without one. What an [arena](state.md#the-arena) has on its"
-        " device does not count",
+        "bytes of all states in the memory of one worker, without [arenas](state.md#the-arena); the least recently used"
+        " move to the store, or are lost without one",
         "none",
     )
     path: Text = key(
         "path",
-        "with `file`: the file, seen from the directory that the server runs in",
+        "with `file`: the file, relative to the server's working directory",
         "`sequences/NAME.db` in `data_folder`",
     )
     fsync: Annotated[bool, FLAG] = key(
@@ -67,50 +66,48 @@ class CacheConfig(ClosedSchema):
     )
     lease: Annotated[float, SECONDS] = key(
         "lease",
-        "how long a server that gives no sign of life keeps other servers from its sequences",
+        "how long a silent server keeps other servers from its sequences",
         "10",
         otherwise=DEFAULT_LEASE,
     )
 
     expire: Annotated[int | None, integer(1, unit="seconds")] = key(
         "expireSec",
-        "with a store: how long after its last step a sequence expires. Then `sequenceMaxIdleMSec` is when its state"
-        " leaves the worker's memory; it goes on from the store",
+        "with a store: how long after its last step a sequence expires; `sequenceMaxIdleMSec` is then only when its"
+        " state leaves the worker's memory",
         "none: it expires after `sequenceMaxIdleMSec`",
     )
     state_version: Text = key(
         "stateVersion",
-        "a name for the form of the states. Versions of the model with the same one continue each other's sequences",
+        "versions of the model with the same value continue each other's sequences",
         "none: a sequence stays with the version that began it",
     )
     max_state_size: Annotated[int, integer(1)] = key(
         "maxStateSize",
-        "bytes that the encoded state of one sequence may have; a step with a larger one fails with 500",
+        "bytes of one encoded state, at most; a step with a larger one fails with 500",
         "268435456",
         otherwise=DEFAULT_MAX_STATE,
     )
     checkpoint_every: Annotated[int, integer(0)] = key(
         "checkpointEvery",
-        "with a handler that [appends to a log](state.md#a-log-instead-of-the-state): after how many steps the state is"
-        " stored whole, so that no more entries than that have to be read when it is needed; 0: never",
+        "with [a log](state.md#a-log-instead-of-the-state): after how many steps the state is stored whole; 0: never",
         "100",
         otherwise=DEFAULT_CHECKPOINT_EVERY,
     )
     keep_checkpoints: Annotated[int, integer(1, MOST_KEPT_CHECKPOINTS)] = key(
         "keepCheckpoints",
-        "how many of the latest states of a sequence that were stored whole are kept, with what was appended since, so"
-        " that it can [go back](bookmarks.md#which-steps-there-are) to these steps",
+        "how many whole states are kept, to which a sequence can [go back](bookmarks.md#which-steps-there-are)",
         "1: the latest one",
         otherwise=1,
     )
     rebuild_batch: Annotated[int | None, integer(1)] = key(
         "rebuildBatch",
-        "how many states are made of their logs in one call of the handler's `rebuild`, at most",
+        "states in one call of the handler's `rebuild`, at most",
         "`batchSize`",
     )
     remember_ids: Annotated[int, integer(1)] = key(
         "rememberIds",
-        "of how many requests of a sequence without a step number the `ts_request_id` is remembered, 8 bytes each",
+        "remembered `ts_request_id`s of a sequence without step numbers, 8 bytes each",
         "100000",
         otherwise=DEFAULT_MOST_IDS,
     )

@@ -40,23 +40,21 @@ class ModelConfigFile(Schema):
     )
     batch_size: AtLeastOne = key(
         "batchSize",
-        "requests in one call of the handler; with `continuousBatching` requests running at once per worker; with "
-        "`asyncCommunication` always 1",
+        "requests in one call of the handler; with `continuousBatching` those that run in a worker; with "
+        "`asyncCommunication` 1",
         "`models`, then 1",
     )
     max_batch_delay_ms: Milliseconds = key(
-        "maxBatchDelay", "how long a request may wait for a fuller batch", "`models`, then 100"
+        "maxBatchDelay", "how long a request waits for a fuller batch", "`models`, then 100"
     )
     response_timeout: SecondsFromOne = key(
         "responseTimeout",
-        "how long a worker may be silent about a batch before it is killed. With `asyncCommunication`: how long it "
-        "may be silent about a request before the request is ended; if the worker does not give the request up within"
-        " that time again, it is replaced as soon as its other requests are answered or have had that time. A worker "
-        "that is silent about all of its requests is killed after twice that time",
+        "how long a worker can be silent about a batch before it is killed. With `asyncCommunication`: about a request"
+        " before the request ends; a worker that then keeps it as long again, or is silent about all, is replaced",
         "`models`, then `default_response_timeout`",
     )
     startup_timeout: SecondsFromOne = key(
-        "startupTimeout", "how long loading the model may take", "`default_startup_timeout`"
+        "startupTimeout", "how long loading the model can take", "`default_startup_timeout`"
     )
     threads: AtLeastOne = key(
         "threads",
@@ -65,13 +63,12 @@ class ModelConfigFile(Schema):
     )
     device_type: Annotated[Literal["cpu", "gpu", "auto"] | None, choice("cpu", "gpu", "auto")] = key(
         "deviceType",
-        "`auto` and `gpu` mean a GPU if the server has one, else the CPU. A worker sees [its own "
-        "GPU](#what-a-worker-sees-of-the-gpus) and no other",
+        "`auto` and `gpu`: [one GPU](#what-a-worker-sees-of-the-gpus) if the server has any, else the CPU",
         "`auto`",
     )
     device_ids: Annotated[tuple[int, ...] | None, _GPUS] = key(
         "deviceIds",
-        "GPUs of this model's workers, taken in turn. Numbers count within the server's `CUDA_VISIBLE_DEVICES`",
+        "GPUs of this model's workers, in turn, counted within the server's `CUDA_VISIBLE_DEVICES`",
         "all",
     )
     parallel_type: Annotated[
@@ -79,7 +76,7 @@ class ModelConfigFile(Schema):
     ] = key("parallelType", "how one worker uses several GPUs, see [Parallel workers](#parallel-workers)", '`""`')
     parallel_level: AtLeastZero = key(
         "parallelLevel",
-        "GPUs of one worker. There are at most as many workers as groups of that size",
+        "GPUs of one worker",
         "0, or `torchrun.nproc-per-node`",
     )
     max_retry_timeout: Annotated[int | None, integer(0, unit="seconds")] = key(
@@ -88,7 +85,7 @@ class ModelConfigFile(Schema):
     client_timeout_ms: Milliseconds = key(
         "clientTimeoutInMills", "age at which a waiting request is answered with 408 instead of being run", "0 = never"
     )
-    job_queue_size: AtLeastZero = key("jobQueueSize", "requests that may wait", "0 = `job_queue_size`")
+    job_queue_size: AtLeastZero = key("jobQueueSize", "waiting requests, at most", "0 = `job_queue_size`")
     use_job_ticket: Flag = key(
         "useJobTicket", "take a request only while a worker is idle. Ignored for a model with sequences", "`false`"
     )
@@ -107,42 +104,37 @@ class ModelConfigFile(Schema):
         "a sequence without requests for that long is closed",
         "none, must be > 0 with `sequenceBatching`",
     )
-    sequence_timeout_ms: Milliseconds = key("sequenceTimeoutMSec", "how long a sequence may live", "0 = no limit")
+    sequence_timeout_ms: Milliseconds = key("sequenceTimeoutMSec", "how long a sequence can live", "0 = no limit")
     max_sequence_job_queue_size: AtLeastOne = key(
-        "maxSequenceJobQueueSize", "requests that may wait within one sequence, running ones not counted", "1"
+        "maxSequenceJobQueueSize", "waiting requests of one sequence, at most", "1"
     )
     max_num_sequence: AtLeastOne = key(
-        "maxNumSequence", "sequences that may be open; never fewer than workers × `batchSize`", "1"
+        "maxNumSequence", "open sequences, at most; never fewer than workers × `batchSize`", "1"
     )
     on_expired_sequence: Annotated[Literal["refuse", "restart"] | None, choice("refuse", "restart")] = key(
         "onExpiredSequence",
-        "what happens to a request for a sequence that a limit has closed or that was lost: it is refused with 410, "
-        "or it opens a new sequence as in TorchServe",
+        "a request for an expired or lost sequence gets 410, or opens a new sequence as in TorchServe",
         "`refuse`",
     )
     require_start: Flag = key(
         "requireStart",
-        "only a request with the start marker, or step 1, begins a sequence; another one for a sequence that is not "
-        "open gets 410 `sequence_unknown`",
-        "`false`: any request for a sequence that is not known begins it, as in TorchServe",
+        "only the start marker or step 1 begins a sequence; other requests get 410 `sequence_unknown`",
+        "`false`: any request begins an unknown sequence",
     )
     remember_ended: SecondsFromOne = key(
         "rememberEndedSec",
-        "for how long it is remembered that a sequence has ended or expired, so that a late request for it is refused;"
-        " what that [takes](sequence-stores.md#how-long-things-are-kept) grows with it",
+        "how long [ended sequences are remembered](sequence-stores.md#how-long-things-are-kept), so that late requests"
+        " are refused",
         "86400",
     )
     async_communication: Flag = key(
         ASYNCHRONOUS,
-        "`handle` is a coroutine (`async def`): each request is a call of its own, up to 1,024 at once per worker, "
-        "answered in any order; those of one sequence run one after another. See [Asynchronous "
-        "handlers](handlers.md#asynchronous-handlers)",
+        "`handle` is a coroutine, and each request a call: [asynchronous handlers](handlers.md#asynchronous-handlers)",
         "`false`",
     )
     concurrency_target: AtLeastOne = key(
         "concurrencyTarget",
-        "with `asyncCommunication`, and for Truss and MLServer models: requests that one worker is given at once; "
-        "others wait in the queue",
+        "with `asyncCommunication`, and for Truss and MLServer models: requests that one worker holds",
         "1,024",
     )
     use_venv: Flag = key("useVenv", "install the model's packages into a virtual environment of its own", "`false`")
