@@ -13,7 +13,10 @@ class BudgetKeys(ModelConfigKeys):
     """`model-config.yaml`, of which this feature has three keys."""
 
     pin: Annotated[bool, FLAG] = key(
-        "pin", "once loaded it stays, whoever [needs the memory](memory-budget.md)", "false", otherwise=False
+        "pin",
+        "once loaded it stays, even if others [need the memory](scaling.md#more-models-than-memory)",
+        "false",
+        otherwise=False,
     )
     priority: Annotated[int, integer(-1000, 1000)] = key(
         "priority",

@@ -12,8 +12,8 @@ class BudgetSettings(SettingsSection):
 
     memory_budget: Annotated[int | None, SIZE, Source(env_always=True)] = setting(
         None,
-        "how much memory of this machine all workers [may have together](memory-budget.md); idle models that load on"
-        " demand make room for others",
+        "memory of this machine that [all workers can use together](scaling.md#more-models-than-memory); idle models"
+        " that load on demand make room for others",
         "no limit",
     )
     gpu_memory_budget: Annotated[int | None, SIZE, Source(env_always=True)] = setting(
