@@ -27,7 +27,9 @@ PLUGIN = Plugin(
     name="ray",
     model_config=_model_config,
     launchers={
-        "ray": LauncherOffer("torchserve_py.fleet.ray.ray_launcher", "on the nodes of a [Ray cluster](ray.md)", "ray")
+        "ray": LauncherOffer(
+            "torchserve_py.fleet.ray.ray_launcher", "on the nodes of a [Ray cluster](kubernetes.md#ray)", "ray"
+        )
     },
     settings=_settings,
 )

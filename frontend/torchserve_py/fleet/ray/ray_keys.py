@@ -28,7 +28,7 @@ class RayKeys(ModelConfigKeys):
 
     ray: Annotated[RayConfig, _RAY] = key(
         "ray",
-        "what a worker needs of its node, with `worker_launcher=ray`; see [Ray](ray.md)",
+        "what a worker needs of its node, with `worker_launcher=ray`; see [Ray](kubernetes.md#ray)",
         "one processor",
         RayConfig(),
     )
