@@ -1,1 +1,1 @@
-"""The console: a page of the management listener that shows what the server does (``docs/console.md``)."""
+"""The console: a page of the management listener that shows what the server does (``docs/dashboards.md#console``)."""
