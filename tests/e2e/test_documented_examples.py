@@ -31,7 +31,6 @@ NEED_TORCH = {
 
 #: The programs that a document starts, besides those that every machine has.
 NEED_PROGRAMS = {
-    "docs/speech.md": ("espeak-ng", "sox"),
     "handlers/keypad/README.md": ("sox",),
     "handlers/transcribe/README.md": ("espeak-ng", "sox"),
 }

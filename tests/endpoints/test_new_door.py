@@ -1,12 +1,8 @@
-"""A new door is a plugin: the one that `docs/architecture.md` shows."""
+"""A new door is a plugin: `shouting_door.py`, which `docs/architecture.md` names."""
 
 import json
-import re
-import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from tests.endpoints.conftest import Start
@@ -14,17 +10,11 @@ from tests.endpoints.fake_serving import FakeModel, FakeServing
 
 from torchserve_py import plugins
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "architecture.md"
-
 
 @pytest.fixture
 def shouting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The documented file, as the plugin of another package."""
-    [source] = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
-    module = ModuleType("shouting")
-    exec(compile(source, str(DOCUMENT), "exec"), vars(module))
-    found = EntryPoint("shouting", "shouting:PLUGIN", plugins.ENTRY_POINTS)
-    monkeypatch.setitem(sys.modules, "shouting", module)
+    """The file, as the plugin of another package."""
+    found = EntryPoint("shouting", "tests.endpoints.shouting_door:PLUGIN", plugins.ENTRY_POINTS)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [found])
     plugins.plugins.cache_clear()
     yield

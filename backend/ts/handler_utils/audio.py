@@ -1,4 +1,4 @@
-"""The audio that clients of OpenAI's realtime API send (``docs/realtime.md``), as samples at the rate of a model."""
+"""The audio that clients of OpenAI's realtime API send (``docs/speech.md``), as samples at the rate of a model."""
 
 from functools import lru_cache
 from math import gcd

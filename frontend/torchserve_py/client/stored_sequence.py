@@ -1,4 +1,4 @@
-"""One stored sequence: it is described, forked, goes back to an earlier step, and moves (``docs/bookmarks.md``)."""
+"""One stored sequence: it is described, forked, rewound, and moves (``docs/sequence-stores.md``)."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

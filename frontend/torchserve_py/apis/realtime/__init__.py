@@ -1,1 +1,1 @@
-"""OpenAI's realtime API for transcription, and vLLM's variant of it (``docs/realtime.md``)."""
+"""OpenAI's realtime API for transcription, and vLLM's variant of it (``docs/speech.md``)."""

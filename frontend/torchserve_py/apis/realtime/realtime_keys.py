@@ -17,7 +17,7 @@ class RealtimeKeys(ModelConfigKeys):
     realtime: Flag = key(
         "realtime",
         "the handler transcribes audio that arrives piece by piece, for clients of [OpenAI's realtime "
-        "API](realtime.md); needs `sequenceBatching`",
+        "API](speech.md#realtime-transcription); needs `sequenceBatching`",
         "`false`",
     )
 

@@ -96,7 +96,7 @@ class CacheConfig(ClosedSchema):
     )
     keep_checkpoints: Annotated[int, integer(1, MOST_KEPT_CHECKPOINTS)] = key(
         "keepCheckpoints",
-        "how many whole states are kept, to which a sequence can [go back](bookmarks.md#which-steps-there-are)",
+        "how many whole states are kept, to which a sequence can [go back](sequence-stores.md#which-steps-there-are)",
         "1: the latest one",
         otherwise=1,
     )
