@@ -53,6 +53,8 @@ class RequestProcessor:
     _status_code: int | None = 200
     _reason_phrase: str | None = None
     _response_header: dict[str, str] | None = None
+    #: The headers that HTTP was found to allow: those of the parts of a stream are nearly always the same.
+    _allowed_pairs: Sequence[tuple[str, str]] = ()
     #: A `ts.apis.open_inference.types.InferenceRequest` if the request came by the Open Inference Protocol.
     open_inference: Any = None
     #: Whether the request is the first step of its sequence.
@@ -136,10 +138,12 @@ class RequestProcessor:
             return _USUAL
         status, reason = self._checked_status() if self._has_status else (200, "")
         pairs = [] if headers is None else list(headers.items())
-        if headers_problem(pairs) is not None:  # some may only be no text
-            pairs = [(str(name), str(value)) for name, value in pairs]
-            if (problem := headers_problem(pairs)) is not None:
-                raise ValueError(f"the handler set {problem}")
+        if pairs != self._allowed_pairs:
+            if headers_problem(pairs) is not None:  # some may only be no text
+                pairs = [(str(name), str(value)) for name, value in pairs]
+                if (problem := headers_problem(pairs)) is not None:
+                    raise ValueError(f"the handler set {problem}")
+            self._allowed_pairs = pairs
         return status, reason, pairs
 
     def _checked_status(self) -> tuple[int, str]:

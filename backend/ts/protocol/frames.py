@@ -15,6 +15,7 @@ import msgpack
 Buffer = bytes | bytearray | memoryview
 
 _LENGTH = struct.Struct(">I")
+_LENGTH_SIZE: Final = _LENGTH.size
 #: The type of the extension value that stands for a large body.
 _BODY: Final = 1
 #: A body at least this long is sent behind the array; below it a copy is cheaper than one more buffer.
@@ -119,8 +120,8 @@ class FrameBuffer:
             return self._view
         pending = self._pending
         needed = _INITIAL_CAPACITY
-        if pending >= _LENGTH.size:
-            needed = max(needed, _LENGTH.size + self._frame_length())
+        if pending >= _LENGTH_SIZE:
+            needed = max(needed, _LENGTH_SIZE + self._frame_length())
         if self._start + needed > len(self._data) or self._end == len(self._data):
             self._make_room(max(needed, pending + _INITIAL_CAPACITY))
         return self._view[self._end :]
@@ -139,49 +140,48 @@ class FrameBuffer:
 
     def messages(self) -> Iterator[list[Any]]:
         """Yield every complete message, in order. Raises FrameError: the bytes are no frame, or a frame is too long."""
-        while self._message is not None or (self._start < self._end and self._read_array()):
-            if self._missing:
-                self._move_bodies()
-                if self._missing:
-                    break
-            message, self._message = self._message, None
-            assert message is not None
+        while (message := self._next()) is not None:
             yield message
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._data) > _SHRINK_ABOVE:
                 self._replace(bytearray(_INITIAL_CAPACITY))
 
-    def _read_array(self) -> bool:
-        """Read the next array and make room for its large bodies; return whether an array is complete."""
-        first = self._start + _LENGTH.size
-        if self._end < first:
-            return False
-        length = self._frame_length()
-        if self._end < first + length:
-            return False
-        payload = self._view[first : first + length]
+    def _next(self) -> list[Any] | None:
+        """Take the next message; None if it is not complete. Makes room for its large bodies once its array is here."""
+        message, self._message = self._message, None
+        if message is None:
+            first = self._start + _LENGTH_SIZE
+            if self._end < first:
+                return None
+            behind = first + self._frame_length()
+            if self._end < behind:
+                return None
+            self._start = behind
+            message = self._unpack(self._view[first:behind])
+        if self._missing:
+            self._move_bodies()
+            if self._missing:
+                self._message = message
+                return None
+        return message
+
+    def _unpack(self, payload: memoryview) -> list[Any]:
+        length = len(payload)
         if length > _SMALL and self._max_values is not None:
             check_values(payload, self._max_values)
         self._room = self._max_frame - length
-        self._message = self._unpack(payload)
-        self._start = first + length
-        return True
-
-    def _unpack(self, payload: memoryview) -> list[Any]:
         try:
             message = msgpack.unpackb(payload, ext_hook=self._make_body)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise FrameError(
-                f"a frame of {len(payload)} bytes is not msgpack: {error or type(error).__name__}"
-            ) from error
-        if not isinstance(message, list) or not message or not isinstance(message[0], str):
+            raise FrameError(f"a frame of {length} bytes is not msgpack: {error or type(error).__name__}") from error
+        if type(message) is not list or not message or type(message[0]) is not str:
             raise FrameError("a frame must hold an array that starts with the kind of message")
         return message
 
     def _make_body(self, kind: int, length: bytes) -> bytearray:
         """Return the large body for an extension value; its bytes are still to come."""
-        if kind != _BODY or len(length) != _LENGTH.size:
+        if kind != _BODY or len(length) != _LENGTH_SIZE:
             raise FrameError(f"an extension value of type {kind} with {len(length)} bytes stands for no body")
         (size,) = _LENGTH.unpack(length)
         if size > self._room:

@@ -66,6 +66,19 @@ def frame(message: list[Any]) -> bytes:
     return b"".join(encode(message))
 
 
+async def test_it_is_told_when_all_that_has_come_was_handled(ends: tuple[Connection, Peer]) -> None:
+    connection, peer = ends
+    handled: asyncio.Queue[int] = asyncio.Queue()
+    connection.on_handled = lambda: handled.put_nowait(peer.messages.qsize())
+    await peer.send(frame(["a"]) + frame(["b"]) + frame(["c"])[:4])
+    while await handled.get() < 2:
+        pass  # a busy machine takes a further turn
+    assert handled.empty()
+    await peer.send(frame(["c"])[4:] + frame(["refused"]))
+    assert "no such kind" in await peer.closed.get()
+    assert [handled.get_nowait() for _ in range(handled.qsize())][-1] == 3
+
+
 async def test_messages_arrive_however_they_are_cut(ends: tuple[Connection, Peer]) -> None:
     _, peer = ends
     data = frame(["one", 1]) + frame(["two", b"x" * 900]) + frame(["three"])

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ HANDLER = """
 import os
 import time
 
+from ts.handler_utils.utils import send_intermediate_predict_response
+
 
 class EchoHandler:
     def initialize(self, context):
@@ -36,6 +39,9 @@ class EchoHandler:
             time.sleep(600)
         elif data[0]["body"] == "garbage":
             self.answer()
+        elif data[0]["body"] == "parts":
+            for part in "abc":
+                send_intermediate_predict_response([part], context.request_ids, "", 200, context)
         return [row["body"] for row in data]
 """
 LIMITS = WorkerLimits(connect=60.0, load=60.0, response=60.0, stop=60.0, heartbeat=60.0)
@@ -47,13 +53,17 @@ class Owner:
     def __init__(self) -> None:
         self.bodies: asyncio.Queue[bytes] = asyncio.Queue()
         self.jobs: dict[str, Call] = {}
+        #: The bodies that came together, and whether the handler had ended.
+        self.passed_on: list[tuple[list[bytes], bool]] = []
 
     def jobs_of(self, worker: Worker) -> dict[str, Call]:
         return self.jobs
 
     def results(self, worker: Worker, rows: list[list[Any]], handler_seconds: float, heard_at: float) -> None:
+        self.passed_on.append(([row[5] for row in rows], handler_seconds > 0))
         for row in rows:
-            del self.jobs[row[0]]
+            if not row[1]:
+                del self.jobs[row[0]]
             self.bodies.put_nowait(row[5])
 
     def taken(self, worker: Worker, job_id: str, count: int) -> None:
@@ -160,6 +170,19 @@ async def test_a_life(bench: Bench) -> None:
     assert worker.state is WorkerState.STOPPED
     assert await worker.ended == "exited with code 0"
     assert not psutil.pid_exists(worker.pid)
+
+
+async def test_parts_that_have_come_together_are_passed_on_together(bench: Bench) -> None:
+    worker = bench.worker()
+    await worker.start()
+    bench.send(worker, b"parts")
+    time.sleep(1)
+    assert [await bench.owner.bodies.get() for _ in range(4)] == [b"a", b"b", b"c", b"parts"]
+    *parts, last = bench.owner.passed_on
+    assert [body for bodies, has_ended in parts for body in bodies if not has_ended] == [b"a", b"b", b"c"]
+    assert len(parts) < 3
+    assert last == ([b"parts"], True)
+    await worker.stop(60)
 
 
 async def test_a_worker_whose_end_cannot_be_awaited_has_ended_nevertheless(

@@ -177,7 +177,8 @@ class Dispatcher(CallOwner):
         finally:
             if self._moving:
                 self._move(arrived, now)
-            self._perform(self.scheduler.parts(arrived, now), now)
+            if arrived:
+                self._perform(self.scheduler.parts(arrived, now), now)
             if self._handed_over:
                 handed_over, self._handed_over = self._handed_over, []
                 for other, job in handed_over:

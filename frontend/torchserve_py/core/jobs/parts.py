@@ -147,7 +147,7 @@ def part_of(row: Any) -> Part:
     """
     if type(row) is not list or not row or type(row[0]) is not str:
         raise ValueError("a result row must be an array that begins with the id of a job")
-    problem = _problem(row)
+    problem = _problem(row) if tuple(map(type, row)) in _SHAPES else _problem_of_shape(row)
     if problem is None:
         if row[_NEWS] is not None:
             row[_NEWS] = _new(SequenceNews, row[_NEWS])
@@ -158,9 +158,7 @@ def part_of(row: Any) -> Part:
 
 
 def _problem(row: list[Any]) -> str | None:
-    """Why the row is malformed, None if it is not."""
-    if tuple(map(type, row)) not in _SHAPES:
-        return _problem_of_shape(row)
+    """Why a row whose fields are of the right types is malformed, None if it is not."""
     _, more, status, reason, headers, _, error, news = row
     if more and error is not None:
         return _WRONG["error"]

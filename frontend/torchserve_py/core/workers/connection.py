@@ -36,10 +36,15 @@ _SOL_LOCAL, _LOCAL_PEERPID = 0, 2
 _INT: Final = struct.Struct("i")
 
 
+def _do_nothing() -> None:
+    pass
+
+
 class Connection(asyncio.BufferedProtocol):
     """Receives straight into the frame buffer and calls ``on_message`` for every message, ``on_close`` once at the end.
 
-    Both are the listener's until a worker has said hello, then the `Worker`'s.
+    Both are the listener's until a worker has said hello, then the `Worker`'s. ``on_handled`` is called when the
+    messages that had come together were handled, or as many of them as there was time for.
 
     It calls ``on_open`` before the first message, with TLS after the handshake; if that fails it calls nothing. A peer
     that sends what is no message loses the connection; ``on_close`` then gets the error.
@@ -55,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_open = on_open
         self.on_message = on_message
         self.on_close = on_close
+        self.on_handled: Callable[[], None] = _do_nothing
         self._frames = FrameBuffer(max_frame)
         self._turns = running_turns()
         #: Who is at the other end, for the log.
@@ -129,19 +135,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self) -> None:
         """Handle the messages that are here, for a moment; the rest waits for the next turn."""
-        end, begun = self._turns.end_of_slice(), time.thread_time()
+        end, begun, is_late = self._turns.end_of_slice(), time.thread_time(), False
         try:
-            for message in self._frames.messages():
-                self.on_message(self, message)
-                if time.monotonic() > end:
-                    took = time.thread_time() - begun
-                    self._fall_behind(min(took * _REST, _LONGEST_REST) if took > _SLOW_MESSAGE_SECONDS else 0.0)
-                    return
+            try:
+                for message in self._frames.messages():
+                    self.on_message(self, message)
+                    if time.monotonic() > end:
+                        is_late = True
+                        break
+            finally:
+                self.on_handled()
         except Exception as error:  # any error concerns this peer alone
             self._error = f"sent a malformed message: {error or type(error).__name__}"
             trace = None if isinstance(error, FrameError) else error
             logger.error("The connection of %s is closed: it %s", self.peer, self._error, exc_info=trace)
             self.close()
+            return
+        if is_late:
+            took = time.thread_time() - begun
+            self._fall_behind(min(took * _REST, _LONGEST_REST) if took > _SLOW_MESSAGE_SECONDS else 0.0)
 
     def _fall_behind(self, rest: float) -> None:
         if self._transport is None or self._dropped:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from torchserve_py.base.background_tasks import in_background
 from torchserve_py.base.causes import Cause
@@ -40,6 +40,8 @@ _KILL_LIMIT = 20.0
 #: batch.
 _MAX_VALUES = 100_000
 _MAX_VALUES_OF_ROW = 1000
+#: How many parts of answers are passed on together: an event loop that has much to pass on must come round.
+_MOST_PARTS: Final = 64
 #: How often the limits are checked: this many times in the shortest of them, but at least once a second.
 _CHECKS_PER_LIMIT = 5
 
@@ -123,6 +125,8 @@ class Worker:
         self.disconnected = asyncio.Event()
         #: What the jobs in flight are told when the worker is lost.
         self.loss_cause = Cause.worker_died
+        #: Parts of answers that have come together and were not passed on yet.
+        self._parts: list[Part] = []
         #: Whether it has answered a batch.
         self.has_worked = False
         #: What the model tells about itself, once it is loaded; see `ts.protocol.messages.Loaded`.
@@ -290,6 +294,7 @@ class Worker:
             max_frame = self._load["max_response_size"] * rows + 2**20
             connection.limit_frames(max_frame, _MAX_VALUES + _MAX_VALUES_OF_ROW * rows)
             connection.on_message, connection.on_close = self._received, self._jobs_closed
+            connection.on_handled = self._handled
             if hello["rank"] == 0:
                 self._jobs = connection
             if self.state is not WorkerState.LOADING:  # else another of its processes has connected
@@ -304,10 +309,9 @@ class Worker:
             self._startup.connected()
 
     def _received(self, connection: Connection, message: list[Any]) -> None:
-        self._watchdog.last_heard = heard_at = self._clock.now()
         match message:
             case [messages.RESULTS, rows, seconds] if connection is self._jobs:
-                self._results(rows, seconds, heard_at)
+                self._results(rows, seconds)
             case [messages.LEAVING]:
                 self._events.take_out(self)
             case [messages.TAKEN, job_id, count]:
@@ -325,19 +329,32 @@ class Worker:
             case [kind, *_]:
                 raise ValueError(f"unexpected message {kind!r}")
 
-    def _results(self, rows: list[Any], handler_seconds: float, heard_at: float) -> None:
-        """Pass result rows on; those before one that names no job are still delivered.
+    def _results(self, rows: list[Any], handler_seconds: float) -> None:
+        """Take result rows. Raises ValueError: a row names no job, or the time of the handler is no number of seconds.
 
-        Raises ValueError: a row names no job, or the time of the handler is no number of seconds.
+        Parts that a handler has sent while it runs are passed on together with those that come right behind them.
         """
         if type(handler_seconds) not in (float, int) or not 0 <= handler_seconds < math.inf:
             raise ValueError(f"its handler took {handler_seconds!r} seconds")
-        results: list[Part] = []
+        if handler_seconds:  # of the answers in this message alone
+            self._pass_on(0.0)
         try:
-            results.extend(map(part_of, rows))
+            self._parts.extend(map(part_of, rows))
         finally:
-            self._events.results(self, results, handler_seconds, heard_at)
-        self.has_worked = True
+            if handler_seconds or len(self._parts) >= _MOST_PARTS:
+                self._pass_on(handler_seconds)
+
+    def _pass_on(self, handler_seconds: float) -> None:
+        """Pass on the parts that have come; those before a row that names no job, too."""
+        self._watchdog.last_heard = heard_at = self._clock.now()
+        if self._parts:
+            parts, self._parts = self._parts, []
+            self._events.results(self, parts, handler_seconds, heard_at)
+            self.has_worked = True
+
+    def _handled(self) -> None:
+        """Note that all messages that have come together were handled."""
+        self._pass_on(0.0)
 
     def _beat(self, connection: Connection, message: list[Any]) -> None:
         match message:
