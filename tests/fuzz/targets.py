@@ -103,7 +103,7 @@ def http2_frames(data: bytes) -> None:
     handlers = {kind: lambda flags, stream, payload: taken.append(payload) for kind in range(10)}
     handlers[http2.HEADERS] = lambda flags, stream, block: [decoder.decode(block)]  # type: ignore[assignment]
     handlers[http2.SETTINGS] = lambda flags, stream, payload: http2.parse_settings(payload)  # type: ignore[assignment]
-    reader = FrameReader(handlers, AbuseAllowance())
+    reader = FrameReader(handlers, AbuseAllowance(), lambda error: None)
     piece = 1 + (data[0] if data else 0)
     sent = http2.PREFACE + http2.settings({}) + data[1:]
     try:

@@ -32,6 +32,8 @@ from ts.protocol.request_names import REQUEST_NAME, name_among, trace_of
 logger = logging.getLogger(__name__)
 
 _TRACEPARENT: Final = "traceparent"
+#: Of so many clients it is kept how the log and the turns of clients name them.
+_KEPT_PEERS: Final = 1024
 
 
 class GrpcMethod(NamedTuple):
@@ -111,7 +113,7 @@ class _Served:
         if (name := name_among(rpc.metadata)) is not None:
             rpc.always_sent = ((REQUEST_NAME, name),)
         if self._is_logged:
-            rpc.on_end.append(functools.partial(self._log, time.monotonic()))
+            rpc.on_end.append(functools.partial(self._log, time.monotonic(), name))
         if self._is_stream and rpc.credential is not None:
             forget = rpc.credential.hold(None, functools.partial(self._lose_right, rpc))
             rpc.on_end.append(lambda _: forget())
@@ -121,30 +123,40 @@ class _Served:
         denied = self.refuse(DoorError(failure))
         rpc.fail(denied.code, denied.details)
 
-    def _log(self, started: float, rpc: Rpc) -> None:
+    def _log(self, started: float, name: str | None, rpc: Rpc) -> None:
         code = rpc.code or StatusCode.OK
-        cause = next((value for key, value in rpc.trailing_metadata if key == CAUSE_HEADER), None)
+        cause = dict(rpc.trailing_metadata).get(CAUSE_HEADER)
         if cause is None and code is StatusCode.CANCELLED:
             cause = Cause.cancelled.value
-        traceparent = next((value for key, value in rpc.metadata if key == _TRACEPARENT), None)
+        traceparent = dict(rpc.metadata).get(_TRACEPARENT)
         fields = {
             "trace_id": trace_of(traceparent if isinstance(traceparent, str) else None),
             "cause": cause if isinstance(cause, str) else None,
             **rpc.log_fields,
         }
-        if (name := name_among(rpc.metadata)) is not None:
+        if name is not None:
             fields["request_id"] = name
         self._note(rpc.peer, code, time.monotonic() - started, fields)
 
     def _note(self, peer: str, code: StatusCode, seconds: float, fields: Mapping[str, str | None]) -> None:
         """``/<ip>:<port> "gRPC <full.method/Name> HTTP/2.0" <grpc code> <ms>``; ``peer`` is ``ipv4:<ip>:<port>``."""
-        client = unquote(peer.partition(":")[2])
-        access.note(client, "gRPC", self.name, "HTTP/2.0", code.value[0], seconds, fields)
+        access.note(_address(peer), "gRPC", self.name, "HTTP/2.0", code.value[0], seconds, fields)
 
 
 def client_of(rpc: Rpc) -> str:
     """Return whose call it is, see `admission.client_at`; empty for a client of a Unix socket."""
-    return client_at(unquote(rpc.peer.partition(":")[2].rpartition(":")[0]).strip("[]"))
+    return _client_at(rpc.peer)
+
+
+@functools.lru_cache(maxsize=_KEPT_PEERS)
+def _client_at(peer: str) -> str:
+    return client_at(_address(peer).rpartition(":")[0].strip("[]"))
+
+
+@functools.lru_cache(maxsize=_KEPT_PEERS)
+def _address(peer: str) -> str:
+    """Return ``127.0.0.1:5`` for ``ipv4:127.0.0.1:5``."""
+    return unquote(peer.partition(":")[2])
 
 
 def account_of(rpc: Rpc, model: str) -> Account | None:

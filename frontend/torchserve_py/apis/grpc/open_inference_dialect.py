@@ -7,6 +7,7 @@ that is appended to a serialized message belongs to it, and of a map's entries w
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from grpc import StatusCode
@@ -44,7 +45,6 @@ _CODES_OF_CAUSES: Final = {
 }
 
 _KEY: Final = re.compile(r"(?!grpc-)[0-9a-z_.-]+")
-_VALUE: Final = re.compile(r"[\x20-\x7e]*")
 #: Headers that describe an HTTP message.
 _NOT_METADATA: Final = frozenset(
     {"connection", "content-encoding", "content-length", "content-type", "te", "trailer"}
@@ -162,11 +162,21 @@ def metadata_of(headers: Iterable[Sequence[str]]) -> tuple[tuple[str, str | byte
     """
     pairs: list[tuple[str, str | bytes]] = []
     for name, value in headers:
-        key = name.lower()
-        if key in _NOT_METADATA:
-            continue
-        if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
+        key, is_binary = _key_of(name)
+        if key and value.isascii() and value.isprintable():
+            pairs.append((key, value.encode() if is_binary else value))
+        elif key is not None:
             logger.warning("The header %r: %r of a response is not sent: gRPC's metadata cannot hold it", name, value)
-        else:
-            pairs.append((key, value.encode() if key.endswith(_BINARY) else value))
     return tuple(pairs)
+
+
+@lru_cache(maxsize=256)
+def _key_of(name: str) -> tuple[str | None, bool]:
+    """Return the key of a header's metadata, and whether its value is bytes.
+
+    The key is empty if metadata cannot have it, and None for a header that describes an HTTP message.
+    """
+    key = name.lower()
+    if key in _NOT_METADATA:
+        return None, False
+    return key if _KEY.fullmatch(key) else "", key.endswith(_BINARY)

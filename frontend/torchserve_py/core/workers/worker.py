@@ -309,9 +309,11 @@ class Worker:
             self._startup.connected()
 
     def _received(self, connection: Connection, message: list[Any]) -> None:
+        if message[0] == messages.RESULTS and connection is self._jobs and len(message) == 3:
+            self._results(message[1], message[2])
+            return
+        self._watchdog.last_heard = self._clock.now()
         match message:
-            case [messages.RESULTS, rows, seconds] if connection is self._jobs:
-                self._results(rows, seconds)
             case [messages.LEAVING]:
                 self._events.take_out(self)
             case [messages.TAKEN, job_id, count]:
@@ -336,7 +338,7 @@ class Worker:
         """
         if type(handler_seconds) not in (float, int) or not 0 <= handler_seconds < math.inf:
             raise ValueError(f"its handler took {handler_seconds!r} seconds")
-        if handler_seconds:  # of the answers in this message alone
+        if handler_seconds and self._parts:  # it is of the answers in this message alone
             self._pass_on(0.0)
         try:
             self._parts.extend(map(part_of, rows))
@@ -347,14 +349,14 @@ class Worker:
     def _pass_on(self, handler_seconds: float) -> None:
         """Pass on the parts that have come; those before a row that names no job, too."""
         self._watchdog.last_heard = heard_at = self._clock.now()
-        if self._parts:
-            parts, self._parts = self._parts, []
-            self._events.results(self, parts, handler_seconds, heard_at)
-            self.has_worked = True
+        parts, self._parts = self._parts, []
+        self._events.results(self, parts, handler_seconds, heard_at)
+        self.has_worked = True
 
     def _handled(self) -> None:
-        """Note that all messages that have come together were handled."""
-        self._pass_on(0.0)
+        """Pass on what has come: all messages that have come together were handled."""
+        if self._parts:
+            self._pass_on(0.0)
 
     def _beat(self, connection: Connection, message: list[Any]) -> None:
         match message:

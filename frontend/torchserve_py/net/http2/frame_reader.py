@@ -7,7 +7,7 @@ from typing import Final
 
 from torchserve_py.net.http2 import frames
 from torchserve_py.net.http2.abuse_allowance import AbuseAllowance
-from torchserve_py.net.http2.frames import ConnectionFailed, ErrorCode
+from torchserve_py.net.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.net.http2.header_decoder import MAX_HEADER_LIST_SIZE
 
 MAX_FRAME_SIZE: Final = 65_536
@@ -26,9 +26,17 @@ FrameHandler = Callable[[int, int, bytes], None]
 
 
 class FrameReader:
-    """Splits a client's bytes into frames, for handlers by kind; HEADERS include their CONTINUATION frames."""
+    """Splits a client's bytes into frames, for handlers by kind; HEADERS include their CONTINUATION frames.
 
-    def __init__(self, handlers: Mapping[int, FrameHandler], allowance: AbuseAllowance) -> None:
+    ``stream_failed`` gets what a handler raises for a violation within one stream, which ends only that stream.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[int, FrameHandler],
+        allowance: AbuseAllowance,
+        stream_failed: Callable[[StreamFailed], None],
+    ) -> None:
         #: Whether the client has said that it speaks HTTP/2.
         self.is_greeted = False
         #: How many frames, and headers in one piece, were complete so far.
@@ -41,6 +49,7 @@ class FrameReader:
             frames.GOAWAY: _on_goaway,
         }
         self._take_headers = handlers[frames.HEADERS]
+        self._stream_failed = stream_failed
         self._allowance = allowance
         self._rest = b""
         self._has_preface = False
@@ -51,7 +60,7 @@ class FrameReader:
         """Take no more bytes, and let go of those that wait, and of the handlers, which refer to the connection."""
         self._rest, self._block = b"", None
         self._handlers = {}
-        del self._take_headers
+        del self._take_headers, self._stream_failed
 
     @property
     def is_midway(self) -> bool:
@@ -104,7 +113,10 @@ class FrameReader:
             self._allowance.spend(max(1, len(payload) // frames.SETTING_SIZE) if kind == frames.SETTINGS else 1)
         handler = self._handlers.get(kind)
         if handler is not None:  # RFC 9113 (5.5): unknown frames are ignored
-            handler(flags, stream_id, payload)
+            try:
+                handler(flags, stream_id, payload)
+            except StreamFailed as error:
+                self._stream_failed(error)
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id % 2:

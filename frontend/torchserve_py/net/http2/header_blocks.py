@@ -2,6 +2,7 @@
 
 import base64
 import re
+from functools import lru_cache
 from typing import Final
 
 from torchserve_py.net.http2.request_head import Metadata
@@ -14,10 +15,17 @@ _MAX_MESSAGE: Final = 4096
 
 def _literal(name: str, value: bytes) -> bytes:
     """Return a header that neither refers to a table nor enters one."""
-    encoded = name.encode("latin-1")
-    return b"\0" + _length(len(encoded)) + encoded + _length(len(value)) + value
+    return _name(name) + _length(len(value)) + value
 
 
+@lru_cache(maxsize=256)
+def _name(name: str) -> bytes:
+    """Return what a header has before the length of its value; the name may be in any case."""
+    encoded = name.lower().encode("latin-1")
+    return b"\0" + _length(len(encoded)) + encoded
+
+
+@lru_cache(maxsize=256)
 def _length(number: int) -> bytes:
     """Return a length: an integer with a prefix of seven bits, and no Huffman code (RFC 7541, 5.1)."""
     if number < 0x7F:
@@ -53,11 +61,13 @@ def trailers(code: int, message: str, metadata: Metadata) -> bytes:
 
 
 def _metadata(metadata: Metadata) -> bytes:
-    block = b""
+    pieces: list[bytes] = []
     for name, value in metadata:
         data = value if isinstance(value, bytes) else value.encode()
-        block += _literal(name.lower(), base64.b64encode(data).rstrip(b"=") if name.endswith("-bin") else data)
-    return block
+        if name.endswith("-bin"):
+            data = base64.b64encode(data).rstrip(b"=")
+        pieces += (_name(name), _length(len(data)), data)
+    return b"".join(pieces)
 
 
 def _percent_encoded(text: str) -> bytes:

@@ -19,7 +19,7 @@ from torchserve_py.net.admission import Place, peer_of
 from torchserve_py.net.http2 import frames, header_blocks
 from torchserve_py.net.http2.abuse_allowance import AbuseAllowance
 from torchserve_py.net.http2.closed_streams import ClosedStreams
-from torchserve_py.net.http2.frame_reader import MAX_FRAME_SIZE, FrameHandler, FrameReader
+from torchserve_py.net.http2.frame_reader import MAX_FRAME_SIZE, FrameReader
 from torchserve_py.net.http2.frames import ConnectionFailed, ErrorCode, StreamFailed
 from torchserve_py.net.http2.grpc_messages import BadMessage
 from torchserve_py.net.http2.header_decoder import MAX_HEADER_LIST_SIZE, HeaderDecoder
@@ -116,7 +116,7 @@ class Http2Connection(asyncio.Protocol):
             frames.PING: self._on_ping,
             frames.WINDOW_UPDATE: self._on_window_update,
         }
-        self.reader = FrameReader({kind: self._within_stream(each) for kind, each in handlers.items()}, self.allowance)
+        self.reader = FrameReader(handlers, self.allowance, self._stream_failed)
 
     # Callbacks of the event loop.
 
@@ -267,17 +267,10 @@ class Http2Connection(asyncio.Protocol):
 
     # Frames.
 
-    def _within_stream(self, handler: FrameHandler) -> FrameHandler:
-        """Return a handler under which a violation within one stream ends only that stream."""
-
-        def handle(flags: int, stream_id: int, payload: bytes) -> None:
-            try:
-                handler(flags, stream_id, payload)
-            except StreamFailed as error:
-                self.allowance.spend()  # the client makes the server reset calls (CVE-2025-8671)
-                self.reset(error.stream_id, error.code)
-
-        return handle
+    def _stream_failed(self, error: StreamFailed) -> None:
+        """End only the stream in which the client has violated the protocol."""
+        self.allowance.spend()  # the client makes the server reset calls (CVE-2025-8671)
+        self.reset(error.stream_id, error.code)
 
     def _drop(self, stream_id: int, *, resets: bool) -> None:
         """Forget a call that is over; with ``resets`` the server ends it, and the client may still send frames."""
