@@ -12,8 +12,7 @@ from typing import Final
 from torchserve_py import shell_completion
 from torchserve_py.base.terminal import tell
 from torchserve_py.plugin_api import FeatureUnavailable
-from torchserve_py.plugins import module_of, plugins, reports
-from torchserve_py.server_process import SERVER, become, hold_end_signals
+from torchserve_py.plugins import plugins, reports
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -60,7 +59,6 @@ def _run(argv: Sequence[str]) -> int:
 def _obey(argv: Sequence[str]) -> int:
     """Do what the flags say."""
     from torchserve_py.base.settings.flags import parse_flags
-    from torchserve_py.base.settings.resolution import Resolution
 
     flags = parse_flags(argv)
     if flags.version:
@@ -69,17 +67,9 @@ def _obey(argv: Sequence[str]) -> int:
     for flag, offer in reports().items():
         if flags.given(flag):
             return int(importlib.import_module(offer.module).print_report(flags))
-    if module := module_of("server_launcher"):
-        return int(importlib.import_module(module).run(argv))
-    if flags.stop:
-        tell("Nothing in this installation stops servers; send the server SIGTERM.")
-        return _UNAVAILABLE
-    hold_end_signals()
-    errors = Resolution(flags, os.environ, Path.cwd()).errors
-    if not errors:
-        become(SERVER, argv)
-    tell("\n".join(errors))
-    return 1
+    from torchserve_py.tools.daemon.server_launcher import Launcher
+
+    return Launcher(argv).run()
 
 
 def _commands() -> Mapping[str, str]:

@@ -10,7 +10,6 @@ prints its help must not wait for all doors.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
-    from torchserve_py.base.metrics.metrics_plan import MetricsPlan
     from torchserve_py.base.settings.addresses import Address
     from torchserve_py.base.settings.model_spec import ModelSpec
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
@@ -162,22 +160,6 @@ class ReportOffer(NamedTuple):
     metavar: str = "NAME"
 
 
-class RanksOffer(NamedTuple):
-    """What starts a worker that is several processes, its ranks. One plugin has such an offer at most.
-
-    Attributes:
-        module: The name of a module with ``launcher(keys)``, which returns the `workers.launch_command.RankLauncher` of
-            a model with these `PluginKeys`, and ``processes(keys)``: how many processes they ask for; None if they do
-            not ask for several, 0 if ``parallelLevel`` is to say how many.
-        key: The key of ``model-config.yaml`` by which a model asks for it.
-        count_key: The key in it that says the same as ``parallelLevel``.
-    """
-
-    module: str
-    key: str
-    count_key: str
-
-
 async def _opens(settings: Settings, held: list[socket.socket]) -> tuple[()]:
     return ()
 
@@ -234,43 +216,19 @@ class Plugin:
         packages: The name of a module whose coroutine ``install(plan, settings)`` installs what the workers of a model
             need besides the server's packages, and returns its `archive.model_files.ModelFiles` with where that is. It
             raises DependencyError. The first plugin that has one counts.
-        confinement: The name of a module whose ``confinement(settings, needed)`` returns the
-            `workers.confinement.Confinement` of all workers, which need these folders. It raises ConfinementError. The
-            first plugin that has one counts.
-        local_launcher: The name of a module with ``launcher(settings, launch)``, which returns the
-            `workers.worker_launcher.Launcher` of this machine's workers, or None where it cannot be used; ``launch`` is
-            what the launches of all workers have in common. The first launcher counts.
         autoscaler: The name of a module with ``is_asked_for(keys)``, which returns whether the number of a model's
             workers is to follow its load, and ``autoscaler(label, keys, pool, dispatcher, metrics)``, which returns the
             `models.model.Autoscaler` that does so. The first plugin that has one counts.
-        devices: The name of a module with ``devices(settings)``, which returns the `workers.devices.Devices` of the
-            server. The first plugin that has one counts; without one, all workers run on the CPU.
         worker_room: The name of a module with ``worker_room(settings, metrics, usage)``, which returns the
             `models.model.WorkerRoom` that workers ask before they start, or None if they always may. The first plugin
             that has one counts.
-        order: The name of a module with ``new_order``, a `scheduling.order.NewOrder` for the requests that wait. The
-            first plugin that has one counts; without one, priorities have no effect.
-        server_launcher: The name of a module with ``run(argv)``, which starts and stops servers as the flags of the
-            command say, and returns the exit code. The first plugin that has one counts.
-        ended: Is called at the end of the server's process, even if it could not start.
-        around: Returns what holds from before the first worker is started until the last one has ended.
         launchers: By what the setting ``worker_launcher`` says.
-        handler_metrics: The name of a module whose ``handler_metrics(hostname, taken, plan, lines)`` returns the
-            `metrics.handler_metrics.HandlerMetrics` of the server: for handlers that cannot use the names ``taken``, by
-            a `MetricsPlan`, with each value for `MetricLines`. The first plugin that has one counts.
-        metric_lines: The name of a module whose ``metric_lines(hostname, plan)`` returns the
-            `metrics.metric_lines.MetricLines` that write metrics to logs, if the `MetricsPlan` asks for it. The first
-            plugin that has one counts.
-        logging: The name of a module with ``configure_logging(settings)``, which sends each log to its place; it raises
-            LogConfigError or OSError. The first plugin that has one counts.
-        metrics_plan: Returns which metrics there are, or None if the settings list none. Raises MetricsConfigError.
         observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
             jobs cost nothing more. Raises FeatureUnavailable.
         authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
             counts. Raises FeatureUnavailable, OSError.
         guard: The name of a module whose ``guard(settings, address)`` returns the `Guard` of a listener without keys,
             see `endpoints.token_authorization`. The first plugin that has one counts.
-        ranks: What starts workers of several processes; without one in the server, a worker is one process.
         protocols: The protocols that bodies of its requests are in, by the name that `InferRow` has for each, with the
             name of the module for workers whose ``row_reader(context, declared, envelope)`` returns a function from an
             `InferRow` to a `ts.jobs.row.Row`. It is for TorchServe's handlers.
@@ -308,24 +266,12 @@ class Plugin:
     archives: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
     packages: str = ""
-    confinement: str = ""
-    local_launcher: str = ""
     autoscaler: str = ""
-    devices: str = ""
     worker_room: str = ""
-    order: str = ""
-    server_launcher: str = ""
-    ended: Callable[[], object] = tuple
-    around: Callable[[Settings], AbstractContextManager[None]] = lambda settings: nullcontext()
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
-    handler_metrics: str = ""
-    metric_lines: str = ""
-    logging: str = ""
-    metrics_plan: Callable[[Settings], MetricsPlan | None] = _nothing_of_the_kind
     observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
     authorization: Callable[[Settings], Authorization] | None = None
     guard: str = ""
-    ranks: RanksOffer | None = None
     protocols: Mapping[str, str] = field(default_factory=dict)
     sources: Sequence[SourceOffer] = ()
     runtimes: Mapping[str, str] = field(default_factory=dict)

@@ -14,7 +14,6 @@ from torchserve_py.plugin_api import (
     FeatureUnavailable,
     LauncherOffer,
     Plugin,
-    RanksOffer,
     ReportOffer,
     Restored,
     SourceOffer,
@@ -24,7 +23,6 @@ from torchserve_py.plugin_api import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchserve_py.base.metrics.metrics_plan import MetricsPlan
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
     from torchserve_py.base.settings.table import Settings, SettingsSection
     from torchserve_py.endpoints.token_authorization import Authorization
@@ -32,14 +30,11 @@ if TYPE_CHECKING:
 #: The entry points by which other packages offer a `Plugin`.
 ENTRY_POINTS: Final = "torchserve_py.plugins"
 #: What `Plugin` has the name of a module for, of which the first counts.
-ModuleOffer: TypeAlias = (
-    Literal["archives", "autoscaler", "confinement", "devices", "forms", "guard", "handler_metrics", "logging"]
-    | Literal["metric_lines", "order", "packages", "sequence_states", "server_launcher", "steps", "tls"]
-    | Literal["worker_room"]
-)
+ModuleOffer: TypeAlias = Literal[
+    "archives", "autoscaler", "forms", "guard", "packages", "sequence_states", "steps", "tls", "worker_room"
+]
 #: The folders in `torchserve_py` that have one. If doors of two have the same path, the first gets the request.
 BUILT_IN: Final = (
-    "ops.log_files",
     "ops.metrics_config",
     "apis.open_inference",
     "contracts.truss",
@@ -70,7 +65,6 @@ BUILT_IN: Final = (
     "ops.system_metrics",
     "tools.quickstart",
     "tools.operator_tools",
-    "archives.archiver",
     "archives.unpacking",
     "archives.downloads",
     "contracts.async_calls",
@@ -78,25 +72,17 @@ BUILT_IN: Final = (
     "contracts.warm_up",
     "contracts.computing",
     "contracts.forms",
-    "core.gpus",
-    "core.fair_use",
     "fleet.shared_state",
     "tools.journal",
     "tools.replay",
     "fleet.snapshots",
     "core.confinement",
-    "ops.handler_metrics",
-    "ops.metric_log",
     "contracts.model_packages",
-    "core.debugging",
     "core.forking",
-    "core.orphans",
     "ops.tls",
-    "tools.daemon",
     "fleet.scaling",
     "fleet.sleeping",
     "fleet.memory_budget",
-    "ops.freed_memory",
     "apis.probes",
     "ops.prometheus",
 )
@@ -157,27 +143,10 @@ def downloads() -> Mapping[str, str]:
     return {scheme: module for plugin in plugins() for scheme, module in plugin.downloads.items()}
 
 
-def metrics_plan(settings: Settings) -> MetricsPlan | None:
-    """Return which metrics there are; None: those that the server has."""
-    return next((plan for plugin in plugins() if (plan := plugin.metrics_plan(settings)) is not None), None)
-
-
-@cache
-def local_launchers() -> Sequence[str]:
-    """Return the modules that can start workers on this machine; where none does, the kernel starts them."""
-    return [plugin.local_launcher for plugin in plugins() if plugin.local_launcher]
-
-
 @cache
 def launchers() -> Mapping[str, LauncherOffer]:
     """Return what starts workers on other machines, by what `worker_launcher` says."""
     return {name: offer for plugin in plugins() for name, offer in plugin.launchers.items()}
-
-
-@cache
-def ranks() -> RanksOffer | None:
-    """Return what starts workers of several processes."""
-    return next((plugin.ranks for plugin in plugins() if plugin.ranks is not None), None)
 
 
 def config_file(environ: Mapping[str, str], cwd: Path) -> ConfigFile | None:

@@ -22,7 +22,6 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -35,20 +34,27 @@ from torchserve_py.base.daemon_threads import DaemonThreads
 from torchserve_py.base.logs import access_log
 from torchserve_py.base.metrics.metrics_plan import MetricsConfigError, MetricsPlan
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
+from torchserve_py.base.pid_file import PidFile, default_path
 from torchserve_py.base.server_folder import server_folder
 from torchserve_py.base.settings.flags import parse_flags
 from torchserve_py.base.settings.log_config import LogConfigError
 from torchserve_py.base.settings.resolution import Resolution, SettingsError
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.base.terminal import tell
+from torchserve_py.core.confinement.user_confinement import confinement as confinement_of
 from torchserve_py.core.models.registry import ModelRegistry
-from torchserve_py.core.workers.confinement import Confinement
+from torchserve_py.core.orphans.orphans import orphans_adopted, reap_orphans
 from torchserve_py.core.workers.launch_command import worker_package_root
 from torchserve_py.core.workers.listener import WorkerListener
 from torchserve_py.endpoints.openings import problems_of_opening
+from torchserve_py.ops.freed_memory.freed_memory import give_back_freed_memory, share_one_arena
+from torchserve_py.ops.handler_metrics.custom_metrics import handler_metrics
+from torchserve_py.ops.log_files import setup as log_files
+from torchserve_py.ops.metric_log.metric_log import metric_lines
+from torchserve_py.ops.metrics_config.metrics_settings import listed_metrics
 from torchserve_py.plugin_api import FeatureUnavailable
-from torchserve_py.plugins import authorization, metrics_plan, module_of, plugins
-from torchserve_py.server_process import has_terminal, heeded_end_signals, release_end_signals
+from torchserve_py.plugins import authorization, plugins
+from torchserve_py.server_process import SERVER, has_terminal, heeded_end_signals, release_end_signals
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
 from ts.process.no_new_privileges import gain_no_privileges
 
@@ -85,14 +91,11 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        listed = metrics_plan(settings) or MetricsPlan()
+        listed = listed_metrics(settings) or MetricsPlan()
         summary = settings.metric_log_lines == "summary"
         plan = replace(listed, mode=settings.metrics_mode, summary=summary)
-        self._metrics = ServerMetrics(None, plan, module_of("metric_lines"), module_of("handler_metrics"))
-        confinement = Confinement()
-        if module := module_of("confinement"):
-            needed = (settings.temp_dir, worker_package_root())
-            confinement = importlib.import_module(module).confinement(settings, needed)
+        self._metrics = ServerMetrics(None, plan, metric_lines, handler_metrics)
+        confinement = confinement_of(settings, (settings.temp_dir, worker_package_root()))
         self._worker_listener = WorkerListener(settings.temp_dir, confinement.group)
         self._registry = ModelRegistry(settings, self._worker_listener, self._metrics, confinement)
         self._doors: Doors | None = None
@@ -120,6 +123,8 @@ class Server:
             self._listeners.append(await listener(self._doors.context))
         for offer in background:
             self._background.append(in_background(offer.work(self._doors.context), offer.what))
+        self._background.append(in_background(reap_orphans(), "reaping orphans"))
+        self._background.append(in_background(give_back_freed_memory(), "giving back freed memory"))
         self._background.append(in_background(self._log_changes(), "logging metrics that have changed"))
 
     @property
@@ -293,14 +298,13 @@ def raise_descriptor_limit() -> None:
 def run(settings: Settings, attend: Attendant = _say_started) -> int:
     """Run a server to its end and return the exit status; see `serve`."""
     raise_descriptor_limit()
+    share_one_arena()
     try:
         with (
-            ExitStack() as around,
+            orphans_adopted(),
             server_folder(settings.temp_dir) as folder,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            for plugin in plugins():
-                around.enter_context(plugin.around(settings))
             runner.run(serve(settings.model_copy(update={"temp_dir": folder}), attend))
     except (OSError, MetricsConfigError, FeatureUnavailable, Unservable) as error:
         logger.error("The server cannot run: %s", error)
@@ -317,15 +321,12 @@ def _flush_logs() -> None:
 
 
 def configure_logging(settings: Settings) -> None:
-    """Send each log where a plugin says, else all to standard output. Raises LogConfigError, OSError.
+    """Send each log to its place, as `ops.log_files` has it. Raises LogConfigError, OSError.
 
     From here on the process makes files, so here it takes care that no other user can write to any of them.
     """
     os.umask(os.umask(_NOT_FOR_OTHERS) | _NOT_FOR_OTHERS)
-    if module := module_of("logging"):
-        importlib.import_module(module).configure_logging(settings)
-    else:
-        logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    log_files.configure_logging(settings)
 
 
 def main() -> int:
@@ -333,8 +334,15 @@ def main() -> int:
     try:
         return _configure_and_run()
     finally:
-        for plugin in plugins():
-            plugin.ended()
+        _forget_process()
+
+
+def _forget_process() -> None:
+    """Remove the pid file that names this process."""
+    try:
+        PidFile(default_path(), SERVER).remove(os.getpid())
+    except OSError as error:
+        logger.warning("The pid file could not be removed; the next start removes it: %s", error)
 
 
 def _configure_and_run() -> int:

@@ -4,14 +4,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from torchserve_py.base.metrics.metrics_plan import MetricsPlan
 from torchserve_py.base.metrics.server_metrics import ServerMetrics
-from torchserve_py.plugins import module_of
+from torchserve_py.ops.handler_metrics.custom_metrics import handler_metrics
+from torchserve_py.ops.metric_log.metric_log import metric_lines
 
 HOST = "box"
 
 
 def server_metrics(plan: MetricsPlan | None = None) -> ServerMetrics:
     """The metrics of a server of this name."""
-    return ServerMetrics(HOST, plan or MetricsPlan(), module_of("metric_lines"), module_of("handler_metrics"))
+    return ServerMetrics(HOST, plan or MetricsPlan(), metric_lines, handler_metrics)
 
 
 def exposed(metrics: ServerMetrics, names: set[str] | None = None) -> bytes:

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from torchserve_py.base.pid_file import PidFile
 from torchserve_py.cli import main
-from torchserve_py.tools.daemon.pid_file import PidFile
 from torchserve_py.tools.daemon.server_launcher import Launcher
 from torchserve_py.version import __version__
 
@@ -238,7 +238,7 @@ def test_a_start_that_another_one_overtakes_starts_nothing(home, monkeypatch, ca
 
 
 def test_a_lock_that_is_never_given_back_ends_the_start(home, monkeypatch, capsys):
-    monkeypatch.setattr("torchserve_py.tools.daemon.pid_file._LOCK_LIMIT", 0)
+    monkeypatch.setattr("torchserve_py.base.pid_file._LOCK_LIMIT", 0)
     with PidFile(home / "pid", "fake_server").lock():
         assert launch(home, "--model-store", "store") == 1
     assert f"another start or stop holds {home / 'pid.lock'}" in capsys.readouterr().out

@@ -51,7 +51,7 @@ def text_of(filled: Filled, start: str, second: int) -> str:
 
 
 class MetricLines:
-    """Makes the forms of lines, and takes what fills them; see `plugin_api.Plugin.metric_lines`."""
+    """Makes the forms of lines, and takes what fills them, see `server_metrics.MakeLines`."""
 
     def __init__(self) -> None:
         #: Events that are not passed on yet: when (seconds since 1970), a form, and its values.

@@ -8,7 +8,7 @@ import collections
 import importlib
 import logging
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Protocol, TypeAlias
@@ -25,6 +25,12 @@ logger = logging.getLogger(__name__)
 
 #: Is told the name and version of a model, and the entries of a message as `HandlerMetrics.record` takes them.
 FollowValues: TypeAlias = Callable[[str, str, Sequence[Any]], None]
+
+#: Makes what writes metrics to logs, of the hostname and of what is logged.
+MakeLines: TypeAlias = Callable[[str, MetricsPlan], MetricLines]
+#: Makes what shows metrics of handlers, of the hostname, the names that handlers cannot use, which metrics are listed,
+#: and what gets each value.
+MakeHandlerMetrics: TypeAlias = Callable[[str, Iterable[str], MetricsPlan, MetricLines], HandlerMetrics]
 
 #: Seconds that a record waits for others that are added up with it.
 FOLD_DELAY: Final = 0.02
@@ -49,23 +55,21 @@ class ServerMetrics:
     """All series of the server; those without a model exist, at zero, from the start.
 
     `hostname`, the machine's if it is None, is the label of that name. `plan` says which metrics are shown and logged.
-    `lines` and `handlers` are the names of modules, see `plugin_api.Plugin.metric_lines` and `handler_metrics`.
+    `lines` and `handlers` make what writes lines and what shows metrics of handlers; without one there are none.
     """
 
     def __init__(
         self,
         hostname: str | None = None,
         plan: MetricsPlan = MetricsPlan(),  # noqa: B008 - it is frozen
-        lines: str = "",
-        handlers: str = "",
+        lines: MakeLines | None = None,
+        handlers: MakeHandlerMetrics | None = None,
     ) -> None:
         self._hostname = hostname or socket.gethostname()
         self._plan = plan
         self._families = ServerFamilies(self._plan.server)
         of_host = {"Level": "Host", "Hostname": self._hostname}
-        self._lines = MetricLines()
-        if lines:
-            self._lines = importlib.import_module(lines).metric_lines(self._hostname, plan)
+        self._lines = MetricLines() if lines is None else lines(self._hostname, plan)
         #: By the first digit of the status.
         self._counted = {
             digit: (self._families.child(Counter, name, of_host), self._lines.form((["Host"], {name: "1.0"})))
@@ -92,10 +96,9 @@ class ServerMetrics:
         self._warned: set[str] = set()
         #: What handlers report.
         self.handlers = HandlerMetrics()
-        if handlers:
+        if handlers is not None:
             taken = [name for family in self._families for name in family.taken_names]
-            make = importlib.import_module(handlers).handler_metrics
-            self.handlers = make(self._hostname, taken, plan, self._lines)
+            self.handlers = handlers(self._hostname, taken, plan, self._lines)
 
     def model(self, name: str, version: str, further: str = "") -> ModelMetrics:
         """The instruments of a model version; `further` is the `ContractOffer.metrics` of its contract."""

@@ -16,4 +16,4 @@ def _settings() -> type[SettingsSection]:
     return ConfinementSettings
 
 
-PLUGIN = Plugin(name="confinement", settings=_settings, confinement="torchserve_py.core.confinement.user_confinement")
+PLUGIN = Plugin(name="confinement", settings=_settings)

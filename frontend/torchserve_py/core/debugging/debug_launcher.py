@@ -7,18 +7,12 @@ import logging
 import shlex
 from pathlib import Path
 
-from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.workers.batch_tokens import BatchTokens
 from torchserve_py.core.workers.launch_command import Launch
 from torchserve_py.core.workers.worker_launcher import Launcher
 from ts.protocol.messages import FOLDERS_VARIABLE, TOKEN_VARIABLE
 
 logger = logging.getLogger(__name__)
-
-
-def launcher(settings: Settings, general: Launch) -> DebugLauncher | None:
-    """Return the launcher of a server whose settings ask for it, as `Plugin.local_launcher` says."""
-    return DebugLauncher() if settings.debug else None
 
 
 class DebugLauncher(Launcher):

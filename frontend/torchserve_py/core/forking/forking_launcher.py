@@ -13,10 +13,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.built_in_handlers import BUILT_IN_HANDLERS
-from torchserve_py.core.forking.forking import Forking, can_fork
-from torchserve_py.core.forking.forking_settings import ForkingSettings
+from torchserve_py.core.forking.forking import Forking
 from torchserve_py.core.workers.batch_tokens import BatchTokens
 from torchserve_py.core.workers.launch_command import Launch
 from torchserve_py.core.workers.local_launcher import LocalLauncher
@@ -37,13 +35,6 @@ _NAMES_READ_EARLY: Final = re.compile(
 #: Files of a model that are looked at, and bytes of each.
 _MOST_FILES: Final = 200
 _MOST_BYTES: Final = 1 << 20
-
-
-def launcher(settings: Settings, general: Launch) -> LocalLauncher | None:
-    """Return what forks workers; None if the settings or this system do not allow it."""
-    if not settings.of(ForkingSettings).fork_workers or not can_fork():
-        return None
-    return ForkingLauncher(Forking(general.confinement, general.hidden_variables))
 
 
 class ForkingLauncher(LocalLauncher):

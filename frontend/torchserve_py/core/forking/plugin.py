@@ -16,4 +16,4 @@ def _settings() -> type[SettingsSection]:
     return ForkingSettings
 
 
-PLUGIN = Plugin(name="forking", local_launcher="torchserve_py.core.forking.forking_launcher", settings=_settings)
+PLUGIN = Plugin(name="forking", settings=_settings)

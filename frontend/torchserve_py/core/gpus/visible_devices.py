@@ -13,7 +13,7 @@ _LEADING_NUMBER: Final = re.compile(r"[+-]?\d+")
 
 
 def devices(settings: Settings) -> Devices:
-    """Return what a server may use; see `plugin_api.Plugin.devices`. Blocks until nvidia-smi has answered."""
+    """Return what a server may use. Blocks until nvidia-smi has answered."""
     gpus = list_gpus()
     visible = visible_devices(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"), settings.number_of_gpu)
     return Devices(visible, hide_others=bool(gpus))

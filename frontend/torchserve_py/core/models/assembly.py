@@ -18,7 +18,13 @@ from torchserve_py.core.archive.downloads import DownloadPolicy
 from torchserve_py.core.archive.file_function import FileFunction
 from torchserve_py.core.archive.model_files import ModelFiles
 from torchserve_py.core.archive.obtain import obtain
+from torchserve_py.core.debugging.debug_launcher import DebugLauncher
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
+from torchserve_py.core.fair_use.fair_order import new_order
+from torchserve_py.core.forking.forking import Forking, can_fork
+from torchserve_py.core.forking.forking_launcher import ForkingLauncher
+from torchserve_py.core.forking.forking_settings import ForkingSettings
+from torchserve_py.core.gpus.visible_devices import devices as devices_of_host
 from torchserve_py.core.jobs.function_call import CallModel
 from torchserve_py.core.models.model import Autoscaler, Model, WorkerRoom
 from torchserve_py.core.models.model_launch import caller_in, launch_of, load_message, sends_ahead
@@ -31,7 +37,6 @@ from torchserve_py.core.serving.serving import RegisterRequest, Serving
 from torchserve_py.core.serving.usage import Usage
 from torchserve_py.core.workers.confinement import Confinement
 from torchserve_py.core.workers.devices import Assignment as DeviceAssignment
-from torchserve_py.core.workers.devices import Devices
 from torchserve_py.core.workers.launch_command import Launch
 from torchserve_py.core.workers.lifecycle import WorkerLimits
 from torchserve_py.core.workers.listener import WorkerListener
@@ -40,7 +45,7 @@ from torchserve_py.core.workers.pool import Place, WorkerPool
 from torchserve_py.core.workers.process import NO_LIMIT
 from torchserve_py.core.workers.worker import Worker
 from torchserve_py.core.workers.worker_launcher import Launcher
-from torchserve_py.plugins import contracts, launchers, local_launchers, module_of, plugins
+from torchserve_py.plugins import contracts, launchers, module_of, plugins
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +84,7 @@ class Assembly:
         self._room: WorkerRoom | None = None
         if module := module_of("worker_room"):
             self._room = importlib.import_module(module).worker_room(settings, metrics, usage)
-        of_host = module_of("devices")
-        self._devices: Devices = importlib.import_module(of_host).devices(settings) if of_host else Devices(())
+        self._devices = devices_of_host(settings)
         self._worker_numbers = itertools.count(settings.initial_worker_port)
         self._next_distribution_number = settings.initial_distribution_port
         hidden = settings.blacklist_env_vars
@@ -101,8 +105,11 @@ class Assembly:
         if offer is not None:
             launcher: Launcher = importlib.import_module(offer.module).launcher(settings, self._listener)
             return launcher
-        found = (importlib.import_module(module).launcher(settings, self._launch) for module in local_launchers())
-        return next(filter(None, found), None) or LocalLauncher()
+        if settings.debug:
+            return DebugLauncher()
+        if settings.of(ForkingSettings).fork_workers and can_fork():
+            return ForkingLauncher(Forking(self._confinement, self._launch.hidden_variables))
+        return LocalLauncher()
 
     async def start(self) -> None:
         """Get ready to start workers. Raises OSError: that is not possible here."""
@@ -171,7 +178,7 @@ class Assembly:
             record_model_metrics=lambda entries: self._metrics.record_model_metrics(plan.name, entries, plan.version),
             client_timeout=config.client_timeout_ms / 1000 or None,
             over=over,
-            order=importlib.import_module(order).new_order if (order := module_of("order")) else None,
+            order=new_order,
         )
         limits = self._limits(config)
         found = (each.of_model(plan.name, plan.version, config.plugin_keys) for each in self._observers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,12 +12,13 @@ from torchserve_py.core.archive.file_function import FileFunction
 from torchserve_py.core.jobs.job_observer import JobObserver
 from torchserve_py.core.plans.effective_config import EffectiveConfig
 from torchserve_py.core.plans.plan import Plan
+from torchserve_py.core.torchrun.torchrun import torchrun_of
 from torchserve_py.core.workers.devices import Assignment, available_processors
-from torchserve_py.core.workers.launch_command import CpuLauncher, Launch, RankGroup, RankLauncher
+from torchserve_py.core.workers.launch_command import CpuLauncher, Launch, RankGroup
 from torchserve_py.core.workers.pool import Place
 from torchserve_py.core.workers.worker_launcher import NodeShare
 from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
-from torchserve_py.plugins import contracts, module_of, protocols, ranks, runtimes, sources
+from torchserve_py.plugins import contracts, module_of, protocols, runtimes, sources
 from torchserve_py.version import __version__
 from ts.protocol.log_records import FORMAT_VARIABLE
 from ts.protocol.messages import Load
@@ -39,8 +39,8 @@ def launch_of(
     config = plan.config
     environment = {**plan.environment, **_variables(settings), **device.environment}
     group = None
-    if config.ranks and (offer := ranks()) is not None:
-        launcher: RankLauncher = importlib.import_module(offer.module).launcher(config.plugin_keys)
+    if config.ranks:
+        launcher = torchrun_of(config.plugin_keys)
         group = RankGroup(
             config.ranks,
             every_rank=config.parallel_type != "pp",

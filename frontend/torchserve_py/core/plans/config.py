@@ -21,7 +21,8 @@ from torchserve_py.base.settings.schemas.yaml_mapping import UnreadableYaml, Yam
 from torchserve_py.core.archive.contract import TORCHSERVE, Contract
 from torchserve_py.core.archive.contracts import known_contracts
 from torchserve_py.core.plans.contradictions import code_keys, contradictions
-from torchserve_py.plugins import model_config_keys, module_of, ranks
+from torchserve_py.core.torchrun.torchrun import processes
+from torchserve_py.plugins import model_config_keys, module_of
 
 _MAX_PROBLEMS = 20
 
@@ -53,11 +54,8 @@ class ModelConfig(ModelConfigFile):
 
     @property
     def ranks_asked_for(self) -> int | None:
-        """How many processes a worker is to have by the key of what starts them, see `plugin_api.RanksOffer`."""
-        if (offer := ranks()) is None:
-            return None
-        asked: int | None = importlib.import_module(offer.module).processes(self.plugin_keys)
-        return asked
+        """How many processes a worker is to have by the key `torchrun`, see `torchrun.processes`."""
+        return processes(self.plugin_keys)
 
     @property
     def asks_for_scaling(self) -> bool:

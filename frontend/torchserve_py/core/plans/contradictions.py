@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from torchserve_py.core.archive.contract import Contract
 from torchserve_py.core.archive.contracts import known_contracts
-from torchserve_py.plugins import ranks
+from torchserve_py.core.torchrun.torchrun_keys import PROCESSES, TORCHRUN
 
 if TYPE_CHECKING:
     from torchserve_py.core.plans.config import ModelConfig
@@ -57,15 +57,14 @@ def _worker_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
 
 
 def _parallel_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
-    offer, processes = ranks(), config.ranks_asked_for
-    key, count_key = ("", "") if offer is None else (offer.key, offer.count_key)
-    keys = ("parallelType", "parallelLevel", key, count_key, "deviceIds")
+    processes = config.ranks_asked_for
+    keys = ("parallelType", "parallelLevel", TORCHRUN, PROCESSES, "deviceIds")
     level = config.parallel_level or processes or 0
-    named = f"{'parallelLevel' if config.parallel_level else count_key} is {level}"
+    named = f"{'parallelLevel' if config.parallel_level else PROCESSES} is {level}"
     if processes and level != processes:
         yield (
             keys,
-            f"{named} but {count_key} is {processes}; they mean the same, so leave parallelLevel out",
+            f"{named} but {PROCESSES} is {processes}; they mean the same, so leave parallelLevel out",
         )
     if level > 1 and not config.parallel_type:
         yield keys, f"{named} but parallelType is not set; it must be pp, tp, pptp or custom"
@@ -73,15 +72,12 @@ def _parallel_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
         yield (
             keys,
             f"parallelType is {config.parallel_type} but parallelLevel is not set; "
-            f"it must be the number of GPUs of one worker{f' (or {count_key} must)' if count_key else ''}",
+            f"it must be the number of GPUs of one worker (or {PROCESSES} must)",
         )
     if config.threads and (processes or config.parallel_type not in (None, "", "custom")):
-        instead = f": set {key}.OMP_NUMBER_THREADS" if key else ""
-        yield ("threads", *keys), f"threads is {config.threads} but a worker is several processes{instead}"
-    if offer is None and config.parallel_type not in (None, "", "custom"):
-        problem = "nothing in this installation starts several processes for a worker; custom gives one several GPUs"
-        yield ("parallelType",), f"parallelType is {config.parallel_type} but {problem}"
-    yield from _step_contradictions(config, key)
+        problem = f"but a worker is several processes: set {TORCHRUN}.OMP_NUMBER_THREADS"
+        yield ("threads", *keys), f"threads is {config.threads} {problem}"
+    yield from _step_contradictions(config)
     ids = list(config.device_ids or ())
     if config.parallel_type and len(set(ids)) < len(ids):
         yield keys, f"deviceIds is {ids}; with parallelType each GPU may be named only once"
@@ -89,19 +85,19 @@ def _parallel_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
         yield keys, f"{named} but deviceIds names only {len(ids)} GPUs: {ids}; name at least {level}"
 
 
-def _step_contradictions(config: ModelConfig, key_of_ranks: str) -> Iterator[_Contradiction]:
+def _step_contradictions(config: ModelConfig) -> Iterator[_Contradiction]:
     """Yield the settings that break parallel processes: they need identical steps, which only whole batches provide."""
     together = config.parallel_type in {"tp", "pptp"}
     asked_for = f"parallelType is {config.parallel_type}"
     if config.parallel_type == "custom" and config.ranks_asked_for is not None:
-        together, asked_for = not config.async_communication, f"{asked_for} with {key_of_ranks}"
+        together, asked_for = not config.async_communication, f"{asked_for} with {TORCHRUN}"
     for name, enabled in (
         ("continuousBatching", config.continuous_batching),
         ("asyncCommunication", config.async_communication),
     ):
         if together and enabled:
             yield (
-                ("parallelType", key_of_ranks, name),
+                ("parallelType", TORCHRUN, name),
                 f"{asked_for} but {name} is true; its processes take part in every request and would run requests in "
                 f"an order of their own each, so leave {name} out (or use pp, where only rank 0 gets them)",
             )

@@ -22,7 +22,7 @@ class EffectiveConfig(ServedConfig):
     initial_workers: int
     #: Most concurrent requests of one worker, if each request is a separate call.
     concurrency_target: int
-    #: Whether the model asks for several processes by a key of what starts them, see `plugin_api.RanksOffer`.
+    #: Whether the model asks for several processes by the key `torchrun`.
     asks_for_ranks: bool
     restart_expired_sequences: bool = False
     require_start: bool = False

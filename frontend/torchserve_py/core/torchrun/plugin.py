@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchserve_py.plugin_api import Plugin, RanksOffer
+from torchserve_py.plugin_api import Plugin
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
@@ -16,8 +16,4 @@ def _model_config() -> type[ModelConfigKeys]:
     return TorchrunKeys
 
 
-PLUGIN = Plugin(
-    name="torchrun",
-    ranks=RanksOffer("torchserve_py.core.torchrun.torchrun", "torchrun", "torchrun.nproc-per-node"),
-    model_config=_model_config,
-)
+PLUGIN = Plugin(name="torchrun", model_config=_model_config)

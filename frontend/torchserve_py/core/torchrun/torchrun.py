@@ -1,4 +1,4 @@
-"""What the server asks of torchrun as what starts the ranks of a worker; see `plugin_api.RanksOffer`."""
+"""What the server asks of torchrun as what starts the ranks of a worker."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +45,6 @@ def processes(keys: PluginKeys) -> int | None:
     return None if options is None else options.nproc_per_node or 0
 
 
-def launcher(keys: PluginKeys) -> Torchrun:
+def torchrun_of(keys: PluginKeys) -> Torchrun:
     """Return what starts the ranks of a model's workers."""
     return Torchrun(keys.of(TorchrunKeys).torchrun or TorchrunConfig())

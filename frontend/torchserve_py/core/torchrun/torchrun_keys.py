@@ -1,11 +1,15 @@
 """The key of `model-config.yaml` for parallel workers: how torchrun starts their processes."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
 from torchserve_py.base.settings.schemas.schema import Schema, key
 from torchserve_py.base.settings.schemas.values import Nested, Text, integer
+
+#: The key by which a model asks for processes, and the one in it that says the same as `parallelLevel`.
+TORCHRUN: Final = "torchrun"
+PROCESSES: Final = "torchrun.nproc-per-node"
 
 
 class TorchrunConfig(Schema):

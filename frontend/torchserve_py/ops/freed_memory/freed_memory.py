@@ -4,8 +4,6 @@ import asyncio
 import ctypes
 from typing import Final
 
-from torchserve_py.endpoints.routing import DoorContext
-
 #: How often freed memory is given back to the system (seconds).
 _INTERVAL: Final = 5.0
 #: ``M_ARENA_MAX`` of <malloc.h>.
@@ -21,7 +19,7 @@ def share_one_arena() -> None:
         mallopt(_ARENA_MAX, 1)
 
 
-async def give_back_freed_memory(context: DoorContext) -> None:
+async def give_back_freed_memory() -> None:
     """Give freed memory back to the system from time to time; return at once where the C library cannot do that.
 
     The allocator keeps freed buffers (see `server_process`): after a flood of large bodies, more than a hundred

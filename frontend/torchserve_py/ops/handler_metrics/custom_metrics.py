@@ -176,7 +176,7 @@ class CustomMetrics(HandlerMetrics):
 
 
 def handler_metrics(hostname: str, taken: Iterable[str], plan: MetricsPlan, lines: MetricLines) -> HandlerMetrics:
-    """Return what shows what handlers report, as `Plugin.handler_metrics` says."""
+    """Return what shows what handlers report."""
     return CustomMetrics(hostname, taken, plan, lines)
 
 

@@ -107,7 +107,7 @@ class _Changes:
 
 
 def metric_lines(hostname: str, plan: MetricsPlan) -> MetricLines:
-    """Return what writes the lines that the plan's mode asks for, as `Plugin.metric_lines` says."""
+    """Return what writes the lines that the plan's mode asks for."""
     return MetricLines() if plan.mode == "prometheus" else MetricLog(hostname, plan)
 
 

@@ -8,7 +8,8 @@ from pydantic import BeforeValidator, Field
 from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
 from torchserve_py.base.settings.schemas.schema import Schema, key
 from torchserve_py.base.settings.schemas.values import Nested
-from torchserve_py.plugins import ranks, stores
+from torchserve_py.core.torchrun.torchrun_keys import TORCHRUN
+from torchserve_py.plugins import stores
 from torchserve_py.sequences.steps.cache_config import CacheConfig
 
 _PLACE: Final = "handler.cache."
@@ -64,11 +65,10 @@ class HandlerKeys(ModelConfigKeys):
 
 def _is_several_processes(given: Mapping[Any, Any]) -> bool:
     """Whether one worker is more than one process, as `plans.effective_config.EffectiveConfig.ranks` has it."""
-    offer, parallel_type = ranks(), given.get("parallelType")
+    parallel_type = given.get("parallelType")
     if parallel_type == "custom" and given.get("asyncCommunication") is True:
         return False
-    asks_for_ranks = offer is not None and given.get(offer.key) is not None
-    return asks_for_ranks or parallel_type not in (None, "", "custom")
+    return given.get(TORCHRUN) is not None or parallel_type not in (None, "", "custom")
 
 
 def _store_problems(cache: CacheConfig) -> Iterator[tuple[tuple[str, ...], str]]:

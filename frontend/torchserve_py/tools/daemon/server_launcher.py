@@ -8,7 +8,6 @@ Messages and exit codes are TorchServe's.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import subprocess
 import sys
@@ -19,16 +18,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchserve_py.base.pid_file import PidFile, default_path
 from torchserve_py.base.settings.flags import Flags, parse_flags
 from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.base.terminal import tell
 from torchserve_py.server_process import SERVER, become, command_of, environment, hold_end_signals
-from torchserve_py.tools.daemon.pid_file import PidFile, default_path
 
 if TYPE_CHECKING:
     import psutil
-
-logger = logging.getLogger(__name__)
 
 _STOP_MARGIN = 60
 _TELL_OF_WAITING_AFTER = 2.0
@@ -179,16 +176,3 @@ def _wait_until_gone(server: psutil.Process, limit: float) -> bool:
             tell(f"Waiting for process {server.pid} to {awaited}, at most {limit:g} s.")
             told = True
     return False
-
-
-def run(argv: Sequence[str]) -> int:
-    """Do what a command line asks for and return the exit code."""
-    return Launcher(argv).run()
-
-
-def forget_server() -> None:
-    """Remove the pid file at the end of the server that it names."""
-    try:
-        PidFile(default_path(), SERVER).remove(os.getpid())
-    except OSError as error:
-        logger.warning("The pid file could not be removed; the next start removes it: %s", error)

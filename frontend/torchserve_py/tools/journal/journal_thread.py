@@ -5,12 +5,12 @@ was dropped: what is written of a sequence has no gap. The files are then readab
 however the server ends.
 """
 
-import contextlib
+import atexit
 import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -176,6 +176,7 @@ class JournalThread:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="journals", daemon=True)
                 self._thread.start()
+                atexit.register(self._finish)  # the thread would not keep the process from ending
             elif len(self._waiting) == 1:
                 self._changed.notify_all()
 
@@ -188,6 +189,11 @@ class JournalThread:
                 return self._changed.wait_for(lambda: self._done >= end, limit)
         finally:
             self._hurries.clear()
+
+    def _finish(self) -> None:
+        """Have what waits written before the process ends."""
+        if not self.wait(_LAST_WAIT):
+            logger.warning("The last records of journals could not be written within %g s", _LAST_WAIT)
 
     def _run(self) -> None:
         while True:
@@ -214,11 +220,3 @@ _open: Final[weakref.WeakSet[Journal]] = weakref.WeakSet()
 def open_journals() -> list[Journal]:
     """Return the journals of the models that are served."""
     return list(_open)
-
-
-@contextlib.contextmanager
-def written_at_the_end() -> Iterator[None]:
-    """Have what waits written when the server ends."""
-    yield
-    if not journal_thread.wait(_LAST_WAIT):
-        logger.warning("The last records of journals could not be written within %g s", _LAST_WAIT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from torchserve_py.plugin_api import BackgroundOffer, Plugin
@@ -26,12 +25,6 @@ def _background() -> Iterable[BackgroundOffer]:
     return [BackgroundOffer("counting and tidying journals", care_for_journals)]
 
 
-def _around(settings: Settings) -> AbstractContextManager[None]:
-    from torchserve_py.tools.journal.journal_thread import written_at_the_end
-
-    return written_at_the_end()
-
-
 def _settings() -> type[SettingsSection]:
     from torchserve_py.tools.journal.journal_settings import JournalSettings
 
@@ -48,7 +41,6 @@ PLUGIN = Plugin(
     name="journal",
     observer=_observer,
     background=_background,
-    around=_around,
     settings=_settings,
     model_config=_model_config,
 )
