@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    import socket
     from pathlib import Path
 
     from torchserve_py.base.settings.addresses import Address
@@ -160,10 +159,6 @@ class ReportOffer(NamedTuple):
     metavar: str = "NAME"
 
 
-async def _opens(settings: Settings, held: list[socket.socket]) -> tuple[()]:
-    return ()
-
-
 def _nothing_of_the_kind(settings: Settings) -> None:
     return None
 
@@ -191,11 +186,6 @@ class Plugin:
         name: That of its folder.
         doors: Returns its doors. If two have the same path, the first gets the request. Raises FeatureUnavailable.
         listeners: Returns what opens its ports. Raises FeatureUnavailable.
-        tls: The name of a module with ``server_context(settings, hosts)``, which returns the `ssl.SSLContext` of https
-            listeners, and ``check_certificate(settings)``, which only finds out whether that is possible. Both raise
-            OSError with what to tell. The first plugin that has one counts.
-        problems_of_opening: Opens what the settings name for its ports, and adds it to the list, whose sockets the
-            caller closes; returns what cannot be opened and why. The server asks before it loads models.
         background: Returns what runs while the server does.
         commands: The commands of ``torchserve-py``, each with the name of its module, which has ``main(argv)`` and
             ``parser()``.
@@ -213,22 +203,11 @@ class Plugin:
             raise ArchiveError. The first plugin that has one counts.
         downloads: By the scheme of an archive's URL (http, https, file), the name of a module with
             ``fetch(url, store, policy)``; see `archive.downloads.fetch`.
-        packages: The name of a module whose coroutine ``install(plan, settings)`` installs what the workers of a model
-            need besides the server's packages, and returns its `archive.model_files.ModelFiles` with where that is. It
-            raises DependencyError. The first plugin that has one counts.
-        autoscaler: The name of a module with ``is_asked_for(keys)``, which returns whether the number of a model's
-            workers is to follow its load, and ``autoscaler(label, keys, pool, dispatcher, metrics)``, which returns the
-            `models.model.Autoscaler` that does so. The first plugin that has one counts.
-        worker_room: The name of a module with ``worker_room(settings, metrics, usage)``, which returns the
-            `models.model.WorkerRoom` that workers ask before they start, or None if they always may. The first plugin
-            that has one counts.
         launchers: By what the setting ``worker_launcher`` says.
         observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
             jobs cost nothing more. Raises FeatureUnavailable.
         authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
             counts. Raises FeatureUnavailable, OSError.
-        guard: The name of a module whose ``guard(settings, address)`` returns the `Guard` of a listener without keys,
-            see `endpoints.token_authorization`. The first plugin that has one counts.
         protocols: The protocols that bodies of its requests are in, by the name that `InferRow` has for each, with the
             name of the module for workers whose ``row_reader(context, declared, envelope)`` returns a function from an
             `InferRow` to a `ts.jobs.row.Row`. It is for TorchServe's handlers.
@@ -236,9 +215,6 @@ class Plugin:
         runtimes: The ways to run TorchServe's handlers other than with batches: the key of ``model-config.yaml`` that
             asks for one, and the name of a module for workers whose ``load`` loads such a handler, see
             `ts.process.worker.load_model`.
-        calls: The name of a module whose ``calls_of(serving, max_size)`` returns a function that gets an
-            `archive.file_function.FileFunction` and returns the `jobs.function_call.CallModel` with which its model
-            calls others; bodies have at most ``max_size`` bytes. The first plugin that has one counts.
         forms: The name of a module for workers with ``parse_form(content_type, body)``, which returns name, content
             type and value of each field of a form.
         config_file: Gets the environment and the directory that the server runs in; returns the config.properties that
@@ -254,8 +230,6 @@ class Plugin:
     doors: Callable[[], Iterable[DoorOffer]] = tuple
     listeners: Callable[[], Iterable[ListenerOffer]] = tuple
     background: Callable[[], Iterable[BackgroundOffer]] = tuple
-    tls: str = ""
-    problems_of_opening: Callable[[Settings, list[socket.socket]], Awaitable[Sequence[str]]] = _opens
     commands: Mapping[str, str] = field(default_factory=dict)
     reports: Mapping[str, ReportOffer] = field(default_factory=dict)
     schemas: Mapping[str, Callable[[], SchemaOffer]] = field(default_factory=dict)
@@ -265,17 +239,12 @@ class Plugin:
     sequence_states: str = ""
     archives: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
-    packages: str = ""
-    autoscaler: str = ""
-    worker_room: str = ""
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
     authorization: Callable[[Settings], Authorization] | None = None
-    guard: str = ""
     protocols: Mapping[str, str] = field(default_factory=dict)
     sources: Sequence[SourceOffer] = ()
     runtimes: Mapping[str, str] = field(default_factory=dict)
-    calls: str = ""
     forms: str = ""
     config_file: Callable[[Mapping[str, str], Path], ConfigFile | None] = lambda environ, cwd: None
     restored: Callable[[Settings], Restored | None] = _nothing_of_the_kind

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 #: The entry points by which other packages offer a `Plugin`.
 ENTRY_POINTS: Final = "torchserve_py.plugins"
 #: What `Plugin` has the name of a module for, of which the first counts.
-ModuleOffer: TypeAlias = Literal[
-    "archives", "autoscaler", "forms", "guard", "packages", "sequence_states", "steps", "tls", "worker_room"
-]
+ModuleOffer: TypeAlias = Literal["archives", "forms", "sequence_states", "steps"]
 #: The folders in `torchserve_py` that have one. If doors of two have the same path, the first gets the request.
 BUILT_IN: Final = (
     "ops.metrics_config",
@@ -77,7 +75,6 @@ BUILT_IN: Final = (
     "tools.replay",
     "fleet.snapshots",
     "core.confinement",
-    "contracts.model_packages",
     "core.forking",
     "ops.tls",
     "fleet.scaling",

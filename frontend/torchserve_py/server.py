@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import logging
 import os
 import platform
 import resource
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -41,17 +39,25 @@ from torchserve_py.base.settings.log_config import LogConfigError
 from torchserve_py.base.settings.resolution import Resolution, SettingsError
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.base.terminal import tell
+from torchserve_py.contracts.model_packages.installation import install
+from torchserve_py.contracts.served_functions.function_calls import calls_of
 from torchserve_py.core.confinement.user_confinement import confinement as confinement_of
+from torchserve_py.core.models.further_parts import FurtherParts
 from torchserve_py.core.models.registry import ModelRegistry
 from torchserve_py.core.orphans.orphans import orphans_adopted, reap_orphans
 from torchserve_py.core.workers.launch_command import worker_package_root
 from torchserve_py.core.workers.listener import WorkerListener
-from torchserve_py.endpoints.openings import problems_of_opening
+from torchserve_py.endpoints.token_authorization import Authorization, Protection
+from torchserve_py.fleet.memory_budget.memory_room import worker_room
+from torchserve_py.fleet.scaling.autoscaler import autoscaler
+from torchserve_py.openings import problems_of_opening
+from torchserve_py.ops.browser_guard.browser_guard import BrowserGuard
 from torchserve_py.ops.freed_memory.freed_memory import give_back_freed_memory, share_one_arena
 from torchserve_py.ops.handler_metrics.custom_metrics import handler_metrics
 from torchserve_py.ops.log_files import setup as log_files
 from torchserve_py.ops.metric_log.metric_log import metric_lines
 from torchserve_py.ops.metrics_config.metrics_settings import listed_metrics
+from torchserve_py.ops.tls.tls import server_context
 from torchserve_py.plugin_api import FeatureUnavailable
 from torchserve_py.plugins import authorization, plugins
 from torchserve_py.server_process import SERVER, has_terminal, heeded_end_signals, release_end_signals
@@ -65,6 +71,9 @@ if TYPE_CHECKING:
     from torchserve_py.endpoints.routing import DoorContext, Work
     from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Listener, ListenerOffer
 
+    StartDoors = Callable[
+        [Settings, Serving, ServerMetrics, Iterable[DoorOffer], Authorization | None, Protection], Awaitable[Doors]
+    ]
     Attendant = Callable[["Server"], Coroutine[None, None, None]]
 
 logger = logging.getLogger(__name__)
@@ -82,6 +91,11 @@ _CHANGES_INTERVAL = 1.0
 _MOST_DESCRIPTORS = 1 << 20
 
 
+#: What the wings above the core and the endpoints give them.
+FURTHER_PARTS: Final = FurtherParts(autoscaler, worker_room, install, calls_of)
+PROTECTION: Final = Protection(server_context, BrowserGuard)
+
+
 class Unservable(Exception):
     """What the server was started for cannot be done; the message says why."""
 
@@ -97,7 +111,7 @@ class Server:
         self._metrics = ServerMetrics(None, plan, metric_lines, handler_metrics)
         confinement = confinement_of(settings, (settings.temp_dir, worker_package_root()))
         self._worker_listener = WorkerListener(settings.temp_dir, confinement.group)
-        self._registry = ModelRegistry(settings, self._worker_listener, self._metrics, confinement)
+        self._registry = ModelRegistry(settings, self._worker_listener, self._metrics, FURTHER_PARTS, confinement)
         self._doors: Doors | None = None
         self._listeners: list[Listener] = []
         self._background: list[asyncio.Task[None]] = []
@@ -113,11 +127,11 @@ class Server:
             raise Unservable("; ".join(problems))
         await self._worker_listener.start()
         # The first workers start while the doors' libraries, which take longest, are imported.
-        _, (http_listeners, doors, listeners, background) = await asyncio.gather(
+        _, (start_doors, doors, listeners, background) = await asyncio.gather(
             self._registry.load_startup_models(), asyncio.to_thread(_import_doors)
         )
         tokens = authorization(self._settings)
-        self._doors = await http_listeners.start_doors(self._settings, self._registry, self._metrics, doors, tokens)
+        self._doors = await start_doors(self._settings, self._registry, self._metrics, doors, tokens, PROTECTION)
         self._doors.context.drain = self.begin_drain
         for listener in listeners:
             self._listeners.append(await listener(self._doors.context))
@@ -212,15 +226,16 @@ class Server:
                 logger.exception("Metrics could not be added up this time")
 
 
-def _import_doors() -> tuple[ModuleType, list[DoorOffer], list[ListenerOffer], list[BackgroundOffer]]:
-    """Import all doors; return the module that opens those of HTTP, and what features offer.
+def _import_doors() -> tuple[StartDoors, list[DoorOffer], list[ListenerOffer], list[BackgroundOffer]]:
+    """Import all doors; return the function that opens those of HTTP, and what features offer.
 
     Raises FeatureUnavailable: a feature cannot work in this installation.
     """
-    http = importlib.import_module("torchserve_py.endpoints.http_listeners")
+    from torchserve_py.endpoints.http_listeners import start_doors
+
     doors = [offer for plugin in plugins() for offer in plugin.doors()]
     listeners = [offer for plugin in plugins() for offer in plugin.listeners()]
-    return http, doors, listeners, [offer for plugin in plugins() for offer in plugin.background()]
+    return start_doors, doors, listeners, [offer for plugin in plugins() for offer in plugin.background()]
 
 
 async def _say_started(server: Server) -> None:

@@ -19,6 +19,7 @@ from torchserve_py.endpoints.http_listeners import Doors, start_doors
 from torchserve_py.endpoints.token_authorization import KEY_FILE
 from torchserve_py.ops.keys.server_keys import open_keys
 from torchserve_py.plugins import plugins
+from torchserve_py.server import PROTECTION
 
 
 async def open_doors(
@@ -27,7 +28,7 @@ async def open_doors(
     """Open the doors of a server."""
     offers = [offer for plugin in plugins() for offer in plugin.doors()]
     tokens = None if settings.disable_token_authorization else open_keys(settings, key_file)
-    return await start_doors(settings, registry, metrics, offers, tokens)  # type: ignore[arg-type]
+    return await start_doors(settings, registry, metrics, offers, tokens, PROTECTION)  # type: ignore[arg-type]
 
 
 class OpenDoors:

@@ -6,7 +6,6 @@ A listener has one `Router`; doors with the same address share a listener, as in
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import socket
 import ssl
@@ -26,7 +25,7 @@ from torchserve_py.endpoints.http_request import Application
 from torchserve_py.endpoints.predictions import InferenceDoor
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import ANY_PATH, DoorContext, PathValues, Reply, Route
-from torchserve_py.endpoints.token_authorization import Authorization, Guard
+from torchserve_py.endpoints.token_authorization import Authorization, Protection
 from torchserve_py.net.acceptor import Acceptor
 from torchserve_py.net.admission import Place
 from torchserve_py.net.http1.http_connection import HttpConnection, Limits
@@ -34,7 +33,6 @@ from torchserve_py.net.http1.http_server import HttpServer
 from torchserve_py.net.http1.probe_connection import ProbeConnection, reason_of
 from torchserve_py.net.http1.request import Request
 from torchserve_py.plugin_api import DoorOffer
-from torchserve_py.plugins import module_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +45,11 @@ _CLOSE_SECONDS: Final = 5.0
 class Doors:
     """The HTTP doors of a running server."""
 
-    def __init__(self, context: DoorContext, offers: Iterable[DoorOffer]) -> None:
+    def __init__(self, context: DoorContext, offers: Iterable[DoorOffer], protection: Protection) -> None:
         #: Setting name (``inference_address``, …) to the address in use, with the port that port 0 became.
         self.addresses: dict[str, Address] = {}
         self.context = context
+        self._protection = protection
         self._offers = (*offers, _PREDICTIONS)
         self._servers: list[HttpServer] = []
         self._acceptors: list[Acceptor] = []
@@ -65,7 +64,7 @@ class Doors:
         settings = self.context.settings
         wanted = http_addresses(settings)
         hosts = [address.host for _, address in wanted if address.is_tls]
-        context = importlib.import_module(module_of("tls")).server_context(settings, hosts) if hosts else None
+        context = self._protection.encryption(settings, hosts) if hosts else None
         if context is not None:
             self.context.tls_contexts.append(context)
         for names, address in wanted:
@@ -80,8 +79,7 @@ class Doors:
     ) -> Callable[[socket.socket], Acceptor]:
         """Return the function that accepts the connections of the address that these settings name."""
         context, settings = self.context, self.context.settings
-        module = module_of("guard") if context.tokens is None else ""
-        checks: Guard | None = importlib.import_module(module).guard(settings, address) if module else None
+        checks = self._protection.guard(settings, address) if context.tokens is None else None
         listener = names[0].removesuffix("_address")
         admission, budget = context.limits(listener, for_operators="inference_address" not in names)
         limits = Limits(settings.request_head_timeout, float(settings.default_response_timeout))
@@ -124,13 +122,14 @@ async def start_doors(
     metrics: ServerMetrics,
     offers: Iterable[DoorOffer],
     tokens: Authorization | None,
+    protection: Protection,
 ) -> Doors:
     """Open the HTTP doors: TorchServe's, and those that plugins offer; ``tokens`` is None if all may use them.
 
     Raises ListenError: an address cannot be used; OSError: the configured TLS key or certificate cannot be used. No
     door is open then.
     """
-    doors = Doors(DoorContext(settings, serving, metrics, tokens), offers)
+    doors = Doors(DoorContext(settings, serving, metrics, tokens), offers, protection)
     try:
         await doors.open()
     except BaseException:

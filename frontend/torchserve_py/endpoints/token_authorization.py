@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Sequence
+
+    from torchserve_py.base.settings.addresses import Address
+    from torchserve_py.base.settings.table import Settings
     from torchserve_py.endpoints.credentials import Credential, HeldCredentials, SentKey
     from torchserve_py.net.http1.request import Request
 
@@ -44,3 +49,16 @@ class Guard(Protocol):
 
     def check(self, request: Request) -> None:
         """Raises DoorError: the request is refused."""
+
+
+class Protection(NamedTuple):
+    """What protects listeners.
+
+    Attributes:
+        encryption: Returns what encrypts the connections to these hosts. Raises OSError: the settings name a key or a
+            certificate that cannot be used.
+        guard: Returns what checks the requests of a listener without keys.
+    """
+
+    encryption: Callable[[Settings, Sequence[str]], ssl.SSLContext]
+    guard: Callable[[Settings, Address], Guard]

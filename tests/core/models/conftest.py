@@ -14,6 +14,7 @@ from torchserve_py.core.gpus.nvidia_smi import Gpu
 from torchserve_py.core.models.registry import ModelRegistry
 from torchserve_py.core.workers.listener import WorkerListener
 from torchserve_py.core.workers.pool import WorkerPool
+from torchserve_py.server import FURTHER_PARTS
 
 __all__ = ["pytest_asyncio_loop_factories"]
 
@@ -33,7 +34,7 @@ def make_registry(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def make(gpus: Sequence[Gpu] = (), **settings: Any) -> ModelRegistry:
         monkeypatch.setattr("torchserve_py.core.gpus.visible_devices.list_gpus", lambda: gpus)
         values = server_settings().model_construct(model_store=store, temp_dir=tmp_path, **settings)
-        return ModelRegistry(values, WorkerListener(tmp_path), ServerMetrics())
+        return ModelRegistry(values, WorkerListener(tmp_path), ServerMetrics(), FURTHER_PARTS)
 
     return make
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from torchserve_py.plugin_api import ListenerOffer, Plugin
 
 if TYPE_CHECKING:
-    import socket
-
-    from torchserve_py.base.settings.table import Settings, SettingsSection
+    from torchserve_py.base.settings.table import SettingsSection
 
 
 def _listeners() -> Iterable[ListenerOffer]:
@@ -22,12 +20,6 @@ def _listeners() -> Iterable[ListenerOffer]:
     return [start_grpc_doors]
 
 
-async def _problems_of_opening(settings: Settings, held: list[socket.socket]) -> list[str]:
-    from torchserve_py.apis.grpc.grpc_ports import problems_of_opening
-
-    return await problems_of_opening(settings, held)
-
-
 def _settings() -> type[SettingsSection]:
     from torchserve_py.apis.grpc.grpc_settings import GrpcSettings
 
@@ -37,6 +29,5 @@ def _settings() -> type[SettingsSection]:
 PLUGIN = Plugin(
     name="grpc",
     listeners=_listeners,
-    problems_of_opening=_problems_of_opening,
     settings=_settings,
 )

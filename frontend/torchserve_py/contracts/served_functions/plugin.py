@@ -21,5 +21,4 @@ PLUGIN = Plugin(
             "torchserve_py.contracts.served_functions.function_source", "ts.contracts.served_functions.adapter"
         ),
     ),
-    calls="torchserve_py.contracts.served_functions.function_calls",
 )

@@ -15,7 +15,6 @@ from torchserve_py.base.settings.state_folders import StateFolders
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.cancellation import run_in_daemon_thread
 from torchserve_py.core.archive.downloads import DownloadPolicy
-from torchserve_py.core.archive.file_function import FileFunction
 from torchserve_py.core.archive.model_files import ModelFiles
 from torchserve_py.core.archive.obtain import obtain
 from torchserve_py.core.debugging.debug_launcher import DebugLauncher
@@ -25,8 +24,8 @@ from torchserve_py.core.forking.forking import Forking, can_fork
 from torchserve_py.core.forking.forking_launcher import ForkingLauncher
 from torchserve_py.core.forking.forking_settings import ForkingSettings
 from torchserve_py.core.gpus.visible_devices import devices as devices_of_host
-from torchserve_py.core.jobs.function_call import CallModel
-from torchserve_py.core.models.model import Autoscaler, Model, WorkerRoom
+from torchserve_py.core.models.further_parts import FurtherParts
+from torchserve_py.core.models.model import Autoscaler, Model
 from torchserve_py.core.models.model_launch import caller_in, launch_of, load_message, sends_ahead
 from torchserve_py.core.plans.contracts import Configured, configuration_of
 from torchserve_py.core.plans.effective_config import EffectiveConfig
@@ -45,7 +44,7 @@ from torchserve_py.core.workers.pool import Place, WorkerPool
 from torchserve_py.core.workers.process import NO_LIMIT
 from torchserve_py.core.workers.worker import Worker
 from torchserve_py.core.workers.worker_launcher import Launcher
-from torchserve_py.plugins import contracts, launchers, module_of, plugins
+from torchserve_py.plugins import contracts, launchers, plugins
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +70,7 @@ class Assembly:
         usage: Usage,
         confinement: Confinement,
         serving: Serving,
+        parts: FurtherParts,
     ) -> None:
         self._settings = settings
         self._confinement = confinement
@@ -81,9 +81,8 @@ class Assembly:
         self._usage = usage
         #: The warnings about files that several models share that have been logged.
         self._told: set[str] = set()
-        self._room: WorkerRoom | None = None
-        if module := module_of("worker_room"):
-            self._room = importlib.import_module(module).worker_room(settings, metrics, usage)
+        self._parts = parts
+        self._room = parts.worker_room(settings, metrics, usage)
         self._devices = devices_of_host(settings)
         self._worker_numbers = itertools.count(settings.initial_worker_port)
         self._next_distribution_number = settings.initial_distribution_port
@@ -93,9 +92,7 @@ class Assembly:
             name for name in os.environ if name in secret or (hidden and hidden.fullmatch(name))
         )
         #: Returns with what a function calls others of its file.
-        self._call_model: Callable[[FileFunction], CallModel] | None = None
-        if module := module_of("calls"):
-            self._call_model = importlib.import_module(module).calls_of(serving, settings.max_request_size)
+        self._call_model = parts.calls_of(serving, settings.max_request_size)
         #: How the workers of all models are launched; what is a model's own is added.
         self._launch = Launch(Path("/"), hidden_variables=hidden_variables, confinement=confinement)
         self._launcher = self._launcher_of(settings)
@@ -143,8 +140,7 @@ class Assembly:
         files, configured = await run_in_daemon_thread(get, lambda unwanted: unwanted[0].remove(downloaded=True))
         try:
             plan = self._plan(request, files, configured, at_startup=at_startup)
-            if module := module_of("packages"):
-                files = await importlib.import_module(module).install(plan, settings)
+            files = await self._parts.install(plan, settings)
             await asyncio.to_thread(self._confinement.share, files.unpacked_dir, files.dependencies_dir)
             folders = StateFolders.of(settings)
             await asyncio.to_thread(plan.config.states.prepare, folders, plan.name, self._confinement)
@@ -185,7 +181,7 @@ class Assembly:
         observers = [each for each in found if each is not None]
 
         caller = caller_in(plan)
-        call_model = None if caller is None or self._call_model is None else self._call_model(caller)
+        call_model = None if caller is None else self._call_model(caller)
         devices: dict[str, DeviceAssignment] = {}
         declared = self._metrics.declared_model_metrics
 
@@ -219,8 +215,7 @@ class Assembly:
         following: Autoscaler | None = None
         if config.follows_load:
             label = f"Model {plan.name} version {plan.version}"
-            module = importlib.import_module(module_of("autoscaler"))
-            following = module.autoscaler(label, config.plugin_keys, pool, dispatcher, metrics)
+            following = self._parts.autoscaler(label, config.plugin_keys, pool, dispatcher, metrics)
         return Model(plan, dispatcher, pool, self._usage, observers, following, self._room)
 
     def _limits(self, config: EffectiveConfig) -> WorkerLimits:

@@ -29,7 +29,7 @@ _NO_GPU_USAGE = "failed to obtained gpu usage"  # TorchServe's words
 
 
 class Autoscaler(Protocol):
-    """Lets the number of workers follow the load, see `plugin_api.Plugin.autoscaler`."""
+    """Lets the number of workers follow the load."""
 
     def start(self) -> None:
         """Look at the load from now on."""
@@ -39,7 +39,7 @@ class Autoscaler(Protocol):
 
 
 class WorkerRoom(Protocol):
-    """Decides when workers may start, see `plugin_api.Plugin.worker_room`."""
+    """Decides when workers may start."""
 
     def add(self, model: Model) -> None:
         """Take a model into account that has no workers yet: set `take_room` of its pool."""

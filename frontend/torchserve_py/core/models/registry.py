@@ -16,6 +16,7 @@ from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.core.archive.errors import ArchiveError
 from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.models.assembly import Assembly
+from torchserve_py.core.models.further_parts import FurtherParts
 from torchserve_py.core.models.model import Model
 from torchserve_py.core.models.over_of_models import OverOfModels
 from torchserve_py.core.models.served_models import ServedModels, Versions, shares_of
@@ -57,6 +58,7 @@ class ModelRegistry(ServedModels):
         settings: Settings,
         listener: WorkerListener,
         metrics: ServerMetrics,
+        parts: FurtherParts,
         confinement: Confinement = Confinement(),  # noqa: B008 - it is frozen
     ) -> None:
         super().__init__()
@@ -73,7 +75,7 @@ class ModelRegistry(ServedModels):
         self._closing = False
         #: The usage of workers and GPUs that describe calls show; the server updates it with the system metrics.
         self.usage = Usage()
-        self._assembly = Assembly(settings, listener, metrics, self.usage, confinement, self)
+        self._assembly = Assembly(settings, listener, metrics, self.usage, confinement, self, parts)
 
     # Changing.
 

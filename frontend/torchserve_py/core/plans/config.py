@@ -6,7 +6,6 @@ that contradict each other are refused with all problems named at once, instead 
 request fails. `docs/model-config.md` describes every key.
 """
 
-import importlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from torchserve_py.core.archive.contract import TORCHSERVE, Contract
 from torchserve_py.core.archive.contracts import known_contracts
 from torchserve_py.core.plans.contradictions import code_keys, contradictions
 from torchserve_py.core.torchrun.torchrun import processes
-from torchserve_py.plugins import model_config_keys, module_of
+from torchserve_py.plugins import model_config_keys
 
 _MAX_PROBLEMS = 20
 
@@ -60,8 +59,7 @@ class ModelConfig(ModelConfigFile):
     @property
     def asks_for_scaling(self) -> bool:
         """Whether the number of workers is to follow the load."""
-        module = module_of("autoscaler")
-        return bool(module) and bool(importlib.import_module(module).is_asked_for(self.plugin_keys))
+        return any(keys.follows_load for keys in self.plugin_keys.values)
 
     def completed(self, warnings: Iterable[str], **values: Any) -> Self:
         """Return a copy with further warnings, and with other values of some fields."""

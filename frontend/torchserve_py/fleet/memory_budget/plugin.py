@@ -25,7 +25,6 @@ def _model_config() -> type[ModelConfigKeys]:
 
 PLUGIN = Plugin(
     name="memory_budget",
-    worker_room="torchserve_py.fleet.memory_budget.memory_room",
     settings=_settings,
     model_config=_model_config,
 )

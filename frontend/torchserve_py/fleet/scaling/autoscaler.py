@@ -92,11 +92,6 @@ class Autoscaler:
             logger.info("%s: loading for %.0f s, requests that wait: %d", self.label, seconds, demand.queued)
 
 
-def is_asked_for(keys: PluginKeys) -> bool:
-    """Return whether a model's workers are to follow its load."""
-    return keys.of(ScalingKeys).follows_load
-
-
 def policy_of(keys: PluginKeys) -> ScalingPolicy:
     """Return how the workers of a model are to follow its load."""
     asked = keys.of(ScalingKeys)

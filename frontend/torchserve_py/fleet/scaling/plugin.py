@@ -16,4 +16,4 @@ def _model_config() -> type[ModelConfigKeys]:
     return ScalingKeys
 
 
-PLUGIN = Plugin(name="scaling", autoscaler="torchserve_py.fleet.scaling.autoscaler", model_config=_model_config)
+PLUGIN = Plugin(name="scaling", model_config=_model_config)

@@ -32,11 +32,6 @@ _LOOPBACK_DOMAIN: Final = ".localhost"
 _PAGE: Final = "/console"
 
 
-def guard(settings: Settings, address: Address) -> BrowserGuard:
-    """Return what checks the requests of a listener, as `Plugin.guard` says."""
-    return BrowserGuard(settings, address)
-
-
 class BrowserGuard:
     """Checks the requests of one listener that has no keys."""
 

@@ -16,4 +16,4 @@ def _settings() -> type[SettingsSection]:
     return GuardSettings
 
 
-PLUGIN = Plugin(name="browser_guard", settings=_settings, guard="torchserve_py.ops.browser_guard.browser_guard")
+PLUGIN = Plugin(name="browser_guard", settings=_settings)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchserve_py.plugin_api import BackgroundOffer, Plugin, SchemaOffer
 
 if TYPE_CHECKING:
-    import socket
-
     from torchserve_py.base.settings.table import Settings, SettingsSection
     from torchserve_py.endpoints.token_authorization import Authorization
 
@@ -21,15 +18,6 @@ def _authorization(settings: Settings) -> Authorization:
     from torchserve_py.ops.keys.server_keys import open_keys
 
     return open_keys(settings, Path(KEY_FILE).absolute())
-
-
-async def _problems(settings: Settings, held: list[socket.socket]) -> Sequence[str]:
-    from torchserve_py.ops.keys.server_keys import problem_of
-
-    if settings.disable_token_authorization:
-        return ()
-    problem = await asyncio.to_thread(problem_of, settings)
-    return () if problem is None else (problem,)
 
 
 def _background() -> Iterable[BackgroundOffer]:
@@ -57,7 +45,6 @@ def _schema() -> SchemaOffer:
 PLUGIN = Plugin(
     name="keys",
     authorization=_authorization,
-    problems_of_opening=_problems,
     background=_background,
     commands={"key": "torchserve_py.ops.keys.key_command"},
     schemas={"keys": _schema},

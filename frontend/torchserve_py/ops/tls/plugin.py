@@ -24,4 +24,4 @@ def _background() -> Iterable[BackgroundOffer]:
     return [BackgroundOffer("following changes of the certificate", follow_certificate)]
 
 
-PLUGIN = Plugin(name="tls", tls="torchserve_py.ops.tls.tls", settings=_settings, background=_background)
+PLUGIN = Plugin(name="tls", settings=_settings, background=_background)

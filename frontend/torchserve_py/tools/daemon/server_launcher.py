@@ -152,7 +152,7 @@ def _problems_of_opening(resolution: Resolution) -> list[str]:
     """Return why a server could not open its addresses; nobody would be there to read it from the server's own log."""
     import asyncio  # which, as the next one, only a start in the background needs
 
-    from torchserve_py.endpoints.openings import problems_of_opening
+    from torchserve_py.openings import problems_of_opening
 
     return asyncio.run(problems_of_opening(resolution.settings()))
 

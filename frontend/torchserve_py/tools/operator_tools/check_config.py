@@ -11,8 +11,8 @@ from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.base.settings.table import DEFAULT_ORIGIN, Settings
 from torchserve_py.base.terminal import tell
 from torchserve_py.endpoints.binding import http_addresses
-from torchserve_py.endpoints.openings import problems_of_opening
 from torchserve_py.fleet.snapshots.snapshot_settings import SnapshotSettings
+from torchserve_py.openings import problems_of_opening
 from torchserve_py.ops.browser_guard.guard_settings import GuardSettings
 from torchserve_py.plugins import restored
 from torchserve_py.tools.operator_tools.model_check import ModelCheck, check_models

@@ -40,6 +40,11 @@ class ModelConfigKeys(Schema):
         """Yield what is wrong with them for a model that runs batches of this size and has these files."""
         return ()
 
+    @property
+    def follows_load(self) -> bool:
+        """Whether they ask that the number of workers follows the load."""
+        return False
+
     def for_worker(self, batch_size: int) -> Any:
         """Return what ``prepare`` in workers gets; None: there is nothing to prepare."""
         return None

@@ -1,22 +1,22 @@
 """What a server opens when it starts, tried before any model is loaded: key stores, addresses."""
 
-import importlib
+import asyncio
 import socket
 
+from torchserve_py.apis.grpc import grpc_ports
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.endpoints.binding import check_free, http_addresses
-from torchserve_py.plugins import module_of, plugins
+from torchserve_py.ops.keys.server_keys import problem_of as problem_of_keys
+from torchserve_py.ops.tls.tls import check_certificate
 
 
 async def problems_of_opening(settings: Settings) -> list[str]:
     """Open what the settings name, and close it again; return what cannot be opened and why."""
     problems = []
     addresses = http_addresses(settings)
-    if encrypted := [names for names, address in addresses if address.is_tls]:
+    if any(address.is_tls for _, address in addresses):
         try:
-            if not module_of("tls"):
-                raise OSError(f"{encrypted[0][0]} is https, but nothing in this installation speaks TLS; use http")
-            importlib.import_module(module_of("tls")).check_certificate(settings)
+            check_certificate(settings)
         except OSError as error:
             problems.append(str(error))
     held: list[socket.socket] = []
@@ -26,9 +26,10 @@ async def problems_of_opening(settings: Settings) -> list[str]:
                 held += await check_free(names, address)
             except OSError as error:
                 problems.append(str(error))
-        for plugin in plugins():
-            problems += await plugin.problems_of_opening(settings, held)
+        if not settings.disable_token_authorization and (problem := await asyncio.to_thread(problem_of_keys, settings)):
+            problems.append(problem)
+        problems += await grpc_ports.problems_of_opening(settings, held)
     finally:
         for each in held:
             each.close()
-    return list(dict.fromkeys(problems))  # HTTP and a feature may use the same file
+    return list(dict.fromkeys(problems))  # HTTP and gRPC may use the same file
