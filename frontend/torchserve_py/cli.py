@@ -12,7 +12,7 @@ from typing import Final
 from torchserve_py import shell_completion
 from torchserve_py.base.terminal import tell
 from torchserve_py.plugin_api import FeatureUnavailable
-from torchserve_py.plugins import plugins, reports
+from torchserve_py.plugins import plugins
 from torchserve_py.version import TORCHSERVE_VERSION, __version__
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -64,9 +64,19 @@ def _obey(argv: Sequence[str]) -> int:
     if flags.version:
         tell(f"TorchServe Version is {TORCHSERVE_VERSION}\ntorchserve-py {__version__}")
         return 0
-    for flag, offer in reports().items():
-        if flags.given(flag):
-            return int(importlib.import_module(offer.module).print_report(flags))
+    if flags.print_config:
+        from torchserve_py.tools.operator_tools import print_config
+
+        return print_config.print_report(flags)
+    if flags.check_config:
+        from torchserve_py.tools.operator_tools import check_config
+
+        return check_config.print_report(flags)
+    if flags.schema is not None:
+        from torchserve_py.tools.operator_tools.json_schemas import schema_text
+
+        tell(schema_text(flags.schema))
+        return 0
     from torchserve_py.tools.daemon.server_launcher import Launcher
 
     return Launcher(argv).run()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from torchserve_py.core.jobs.job_observer import JobObserver
     from torchserve_py.endpoints.routing import Door, DoorContext
     from torchserve_py.endpoints.token_authorization import Authorization
-
-
-#: The keys of ``model-config.yaml`` that ask for another way to run a handler than with batches, see `Plugin.runtimes`.
-CONTINUOUS: Final = "continuousBatching"
-ASYNCHRONOUS: Final = "asyncCommunication"
 
 
 class FeatureUnavailable(Exception):
@@ -142,23 +137,6 @@ class LauncherOffer(NamedTuple):
     key: str
 
 
-class ReportOffer(NamedTuple):
-    """A flag of ``torchserve-py`` that prints something about what is configured, and starts nothing.
-
-    Attributes:
-        help: What it prints.
-        module: The name of a module with ``print_report(flags)``, which returns the exit status. ``flags.given(flag)``
-            has the flag's value.
-        values: Returns the values that the flag takes; None: it takes none.
-        metavar: What stands for the value in the help.
-    """
-
-    help: str
-    module: str
-    values: Callable[[], Sequence[str]] | None = None
-    metavar: str = "NAME"
-
-
 def _nothing_of_the_kind(settings: Settings) -> None:
     return None
 
@@ -189,12 +167,9 @@ class Plugin:
         background: Returns what runs while the server does.
         commands: The commands of ``torchserve-py``, each with the name of its module, which has ``main(argv)`` and
             ``parser()``.
-        reports: The flags of ``torchserve-py`` that print something and start nothing.
         schemas: What ``--schema`` prints, by the name that the flag takes.
         contracts: The kinds of model code that it runs, by name.
         stores: By what ``handler.cache.store`` says.
-        steps: The name of a module for workers whose ``open_steps(context, load)`` returns what counts the steps of a
-            model's sequences, a `ts.jobs.sequence_steps.Steps`; the first plugin that has one counts.
         sequence_states: The name of a module whose ``sequence_states(keys)`` returns the
             `plans.sequence_states.SequenceStates` of a model with these `PluginKeys`. The first plugin that has one
             counts.
@@ -208,15 +183,7 @@ class Plugin:
             jobs cost nothing more. Raises FeatureUnavailable.
         authorization: Returns the keys of a server whose token authorization is on; the first plugin that has them
             counts. Raises FeatureUnavailable, OSError.
-        protocols: The protocols that bodies of its requests are in, by the name that `InferRow` has for each, with the
-            name of the module for workers whose ``row_reader(context, declared, envelope)`` returns a function from an
-            `InferRow` to a `ts.jobs.row.Row`. It is for TorchServe's handlers.
         sources: The forms of handlers' modules that it can make handlers of.
-        runtimes: The ways to run TorchServe's handlers other than with batches: the key of ``model-config.yaml`` that
-            asks for one, and the name of a module for workers whose ``load`` loads such a handler, see
-            `ts.process.worker.load_model`.
-        forms: The name of a module for workers with ``parse_form(content_type, body)``, which returns name, content
-            type and value of each field of a form.
         config_file: Gets the environment and the directory that the server runs in; returns the config.properties that
             it reads if none is named, or None. The first plugin that has one counts.
         restored: Returns what the server begins with instead of ``load_models``, or None. The first plugin that has it
@@ -231,21 +198,16 @@ class Plugin:
     listeners: Callable[[], Iterable[ListenerOffer]] = tuple
     background: Callable[[], Iterable[BackgroundOffer]] = tuple
     commands: Mapping[str, str] = field(default_factory=dict)
-    reports: Mapping[str, ReportOffer] = field(default_factory=dict)
     schemas: Mapping[str, Callable[[], SchemaOffer]] = field(default_factory=dict)
     contracts: Mapping[str, ContractOffer] = field(default_factory=dict)
     stores: Mapping[str, StoreOffer] = field(default_factory=dict)
-    steps: str = ""
     sequence_states: str = ""
     archives: str = ""
     downloads: Mapping[str, str] = field(default_factory=dict)
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
     authorization: Callable[[Settings], Authorization] | None = None
-    protocols: Mapping[str, str] = field(default_factory=dict)
     sources: Sequence[SourceOffer] = ()
-    runtimes: Mapping[str, str] = field(default_factory=dict)
-    forms: str = ""
     config_file: Callable[[Mapping[str, str], Path], ConfigFile | None] = lambda environ, cwd: None
     restored: Callable[[Settings], Restored | None] = _nothing_of_the_kind
     settings: Callable[[], type[SettingsSection]] | None = None

@@ -14,7 +14,6 @@ from torchserve_py.plugin_api import (
     FeatureUnavailable,
     LauncherOffer,
     Plugin,
-    ReportOffer,
     Restored,
     SourceOffer,
     StoreOffer,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 #: The entry points by which other packages offer a `Plugin`.
 ENTRY_POINTS: Final = "torchserve_py.plugins"
 #: What `Plugin` has the name of a module for, of which the first counts.
-ModuleOffer: TypeAlias = Literal["archives", "forms", "sequence_states", "steps"]
+ModuleOffer: TypeAlias = Literal["archives", "sequence_states"]
 #: The folders in `torchserve_py` that have one. If doors of two have the same path, the first gets the request.
 BUILT_IN: Final = (
     "ops.metrics_config",
@@ -65,11 +64,8 @@ BUILT_IN: Final = (
     "tools.operator_tools",
     "archives.unpacking",
     "archives.downloads",
-    "contracts.async_calls",
-    "contracts.continuous_batching",
     "contracts.warm_up",
     "contracts.computing",
-    "contracts.forms",
     "fleet.shared_state",
     "tools.journal",
     "tools.replay",
@@ -114,12 +110,6 @@ def module_of(offer: ModuleOffer) -> str:
     """Return the first module that a plugin offers under this name, see `Plugin`; empty: none does."""
     offers: Iterator[str] = (getattr(plugin, offer) for plugin in plugins())
     return next(filter(None, offers), "")
-
-
-@cache
-def reports() -> Mapping[str, ReportOffer]:
-    """Return the flags of the command that print something and start nothing."""
-    return {flag: offer for plugin in plugins() for flag, offer in plugin.reports.items()}
 
 
 @cache
@@ -182,18 +172,6 @@ def authorization(settings: Settings) -> Authorization | None:
 
 
 @cache
-def protocols() -> Mapping[str, str]:
-    """Return the protocols of requests, by name, with the modules that read their rows for TorchServe's handlers."""
-    return {name: module for plugin in plugins() for name, module in plugin.protocols.items()}
-
-
-@cache
 def sources() -> Sequence[SourceOffer]:
     """Return the forms of handlers' modules that TorchServe does not have."""
     return [offer for plugin in plugins() for offer in plugin.sources]
-
-
-@cache
-def runtimes() -> Mapping[str, str]:
-    """Return the modules that run handlers otherwise than with batches, by the key that asks for one."""
-    return {key: module for plugin in plugins() for key, module in plugin.runtimes.items()}

@@ -69,6 +69,7 @@ OPEN_INFERENCE_REST: Final = "open_inference_rest"  # the HTTP body: JSON, or JS
 OPEN_INFERENCE_GRPC: Final = "open_inference_grpc"  # a serialized `inference.ModelInferRequest`
 TRUSS: Final = "truss"  # the HTTP body; pseudo headers such as ``:path`` describe the request line
 CUSTOM: Final = "custom"  # the same, for a route that the model itself has declared
+COMPARED_ANSWERS: Final = "compared_answers"  # two answers to compare, see `ts.versions.traffic.compared_answers`
 OPENPI: Final = "openpi"  # a map of msgpack with numpy arrays, as openpi's clients write it
 
 

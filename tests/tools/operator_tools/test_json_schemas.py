@@ -24,7 +24,7 @@ def schema(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 def test_the_flag_takes_every_schema() -> None:
     for name in schemas():
-        assert parse_flags(["--schema", name]).given("--schema") == name
+        assert parse_flags(["--schema", name]).schema == name
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "handlers").glob("*/model-config.yaml")), ids=lambda it: it.parent.name)

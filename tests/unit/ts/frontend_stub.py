@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torchserve_py.plugins import protocols
+from torchserve_py.core.models.worker_modules import ROW_READERS
 from ts.connection.frontend_connection import Connection
 from ts.contracts.continuous_batching.continuous import ContinuousHandler
 from ts.protocol.frames import FrameBuffer, encode
@@ -56,7 +56,7 @@ def load_message(model_dir: Path, handler: str = "handler.py", **changes: Any) -
         "max_call_size": 0,
         "metrics": [],
         "preparations": {},
-        "protocols": dict(protocols()),
+        "protocols": dict(ROW_READERS),
         "observers": {},
         "processors": 1,
         "header_keys": ["ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"],

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchserve_py.plugin_api import DoorOffer, Plugin
-from ts.protocol.messages import OPEN_INFERENCE_GRPC, OPEN_INFERENCE_REST
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
@@ -17,9 +16,6 @@ def _doors() -> Iterable[DoorOffer]:
     from torchserve_py.apis.open_inference.open_inference_door import OpenInferenceDoor
 
     return [DoorOffer("inference_address", OpenInferenceDoor)]
-
-
-_ROWS = "ts.apis.open_inference.open_inference_rows"
 
 
 def _settings() -> type[SettingsSection]:
@@ -37,7 +33,6 @@ def _model_config() -> type[ModelConfigKeys]:
 PLUGIN = Plugin(
     name="open_inference",
     doors=_doors,
-    protocols={OPEN_INFERENCE_REST: _ROWS, OPEN_INFERENCE_GRPC: _ROWS},
     settings=_settings,
     model_config=_model_config,
 )

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchserve_py.plugin_api import DoorOffer, Plugin
-from ts.apis.openai.openai_calls import OPENAI
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
@@ -28,6 +27,5 @@ def _model_config() -> type[ModelConfigKeys]:
 PLUGIN = Plugin(
     name="openai",
     doors=_doors,
-    protocols={OPENAI: "ts.apis.openai.responses_rows"},
     model_config=_model_config,
 )

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchserve_py.plugin_api import DoorOffer, Plugin
-from ts.protocol.messages import OPENPI
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
@@ -27,6 +26,5 @@ def _model_config() -> type[ModelConfigKeys]:
 PLUGIN = Plugin(
     name="openpi",
     doors=_doors,
-    protocols={OPENPI: "ts.apis.openpi.openpi_rows"},
     model_config=_model_config,
 )

@@ -7,17 +7,18 @@ import argparse
 import importlib
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from torchserve_py.base.settings.schemas.values import FLAG
 from torchserve_py.base.settings.server_settings import server_settings, sources
 from torchserve_py.base.settings.table import Source
 from torchserve_py.base.settings.value_kinds import MODELS
-from torchserve_py.plugin_api import ReportOffer
-from torchserve_py.plugins import plugins, reports
+from torchserve_py.plugins import plugins
 
 #: Flags that configure the Java virtual machine or the C++ backend of TorchServe: attribute -> flag.
 JVM_FLAGS = {"cpp_log_config": "--cpp-log-config", "plugins_path": "--plugins-path"}
+#: The files whose schemas are not of plugins, as `--schema` calls them.
+KERNEL_SCHEMAS: Final = ("config.properties", "model-config")
 #: A link of Markdown, as descriptions of settings have it for the documents.
 _LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
@@ -28,15 +29,14 @@ class Flags(argparse.Namespace):
     version: bool
     stop: bool
     foreground: bool
+    print_config: bool
+    check_config: bool
+    schema: str | None
     ts_config: str | None
     log_config: str | None
     cpp_log_config: str | None
     plugins_path: str | None
     no_config_snapshots: str | None
-
-    def given(self, report: str) -> Any:
-        """Return the value of a flag of `plugins.reports`, True for one without; none if it is not given."""
-        return getattr(self, report)
 
 
 def parse_flags(argv: Sequence[str]) -> Flags:
@@ -53,8 +53,7 @@ def flags_parser() -> argparse.ArgumentParser:
     action.add_argument(
         "--stop", action="store_true", help="stop the server and wait until accepted requests are answered"
     )
-    for flag, report in reports().items():
-        _add_report(parser, flag, report)
+    _add_reports(parser)
     parser.add_argument("--foreground", action="store_true", help="stay until the server exits")
     parser.add_argument("--ts-config", metavar="FILE", help="config.properties; TS_CONFIG_FILE takes precedence")
     for name, source in sources().items():
@@ -81,13 +80,15 @@ def _first_sentence(module: str) -> str:
     return description.partition(". ")[0].removesuffix(".")
 
 
-def _add_report(parser: argparse.ArgumentParser, flag: str, report: ReportOffer) -> None:
-    if report.values is None:
-        parser.add_argument(flag, dest=flag, action="store_true", help=report.help)
-    else:
-        values = report.values()
-        meaning = f"{report.help}: {', '.join(values)}"
-        parser.add_argument(flag, dest=flag, choices=values, metavar=report.metavar, help=meaning)
+def _add_reports(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that print something about what is configured, and start nothing."""
+    meaning = "print every setting and where its value comes from, start nothing"
+    parser.add_argument("--print-config", action="store_true", help=meaning)
+    what = "what of the configuration and the model store is ignored, wrong or different here"
+    parser.add_argument("--check-config", action="store_true", help=f"report {what}, start nothing")
+    schemas = (*KERNEL_SCHEMAS, *(name for each in plugins() for name in each.schemas))
+    meaning = f"print the JSON Schema of a file, for editors, start nothing: {', '.join(schemas)}"
+    parser.add_argument("--schema", choices=schemas, metavar="NAME", help=meaning)
 
 
 def _add_setting(parser: argparse.ArgumentParser, name: str, source: Source, flag: str) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torchserve_py.base.settings.schemas.model_config import ASYNCHRONOUS, CONTINUOUS
 from torchserve_py.base.settings.state_folders import StateFolders
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.core.archive.file_function import FileFunction
 from torchserve_py.core.jobs.job_observer import JobObserver
+from torchserve_py.core.models.worker_modules import FORMS, ROW_READERS, RUNTIMES, STEPS
 from torchserve_py.core.plans.effective_config import EffectiveConfig
 from torchserve_py.core.plans.plan import Plan
 from torchserve_py.core.torchrun.torchrun import torchrun_of
@@ -17,8 +19,7 @@ from torchserve_py.core.workers.devices import Assignment, available_processors
 from torchserve_py.core.workers.launch_command import CpuLauncher, Launch, RankGroup
 from torchserve_py.core.workers.pool import Place
 from torchserve_py.core.workers.worker_launcher import NodeShare
-from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
-from torchserve_py.plugins import contracts, module_of, protocols, runtimes, sources
+from torchserve_py.plugins import contracts, sources
 from torchserve_py.version import __version__
 from ts.protocol.log_records import FORMAT_VARIABLE
 from ts.protocol.messages import Load
@@ -107,8 +108,8 @@ def _runtime(contract: str, config: EffectiveConfig) -> str:
     if offer is not None:
         return offer.runtime
     if config.async_communication:
-        return runtimes()[ASYNCHRONOUS]
-    return runtimes()[CONTINUOUS] if config.continuous else ""
+        return RUNTIMES[ASYNCHRONOUS]
+    return RUNTIMES[CONTINUOUS] if config.continuous else ""
 
 
 def load_message(
@@ -125,8 +126,8 @@ def load_message(
         contract=plan.files.contract,
         runtime=_runtime(plan.files.contract, config),
         adapters=[offer.adapter for offer in sources()],
-        forms=module_of("forms"),
-        protocols=dict(protocols()),
+        forms=FORMS,
+        protocols=dict(ROW_READERS),
         observers=dict(each.in_workers for each in observers if each.in_workers is not None),
         model_name=plan.name,
         model_version=plan.version,
@@ -139,7 +140,7 @@ def load_message(
         continuous=config.continuous,
         asynchronous=config.async_communication,
         sequences=config.stateful,
-        steps=module_of("steps"),
+        steps=STEPS,
         envelope=settings.service_envelope,
         decode_input_request=settings.decode_input_request,
         limit_max_image_pixels=settings.limit_max_image_pixels,

@@ -20,8 +20,7 @@ from torchserve_py.core.plans.sequence_states import states_of
 from torchserve_py.core.serving.errors import BadParameter, NotEnoughDevices
 from torchserve_py.core.serving.serving import RegisterRequest
 from torchserve_py.core.workers.worker_launcher import NodeShare
-from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
-from torchserve_py.plugins import launchers, runtimes
+from torchserve_py.plugins import launchers
 
 #: Default of concurrent requests per asynchronous worker; TorchServe has neither such a bound nor a queue before it.
 MAX_ASYNC_JOBS = 1024
@@ -112,10 +111,6 @@ def _follows_load(yaml: ModelConfig, settings: Settings) -> bool:
 def _check_runtime(yaml: ModelConfig, settings: Settings) -> None:
     if yaml.threads and settings.cpu_launcher_enable:
         problem = f"threads is {yaml.threads} but cpu_launcher_enable is true, which sets a worker's threads; keep one"
-        raise InvalidModelConfig(yaml.source, [problem])
-    given = {key: yaml.raw.get(key) is True for key in (CONTINUOUS, ASYNCHRONOUS)}
-    for key in (key for key, is_set in given.items() if is_set and key not in runtimes()):
-        problem = f"{key} is true, but nothing in this installation runs such handlers; leave it out"
         raise InvalidModelConfig(yaml.source, [problem])
 
 

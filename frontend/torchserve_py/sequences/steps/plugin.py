@@ -18,7 +18,6 @@ def _model_config() -> type[ModelConfigKeys]:
 
 PLUGIN = Plugin(
     name="sequence_steps",
-    steps="ts.sequences.steps.opening",
     sequence_states="torchserve_py.sequences.steps.kept_states",
     model_config=_model_config,
 )

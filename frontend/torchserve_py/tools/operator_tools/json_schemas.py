@@ -4,19 +4,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from torchserve_py.base.settings.flags import Flags
+from torchserve_py.base.settings.flags import KERNEL_SCHEMAS
 from torchserve_py.base.settings.schemas.model_config import ModelConfigFile
 from torchserve_py.base.settings.schemas.schema import Schema
 from torchserve_py.base.settings.server_settings import server_settings
-from torchserve_py.base.terminal import tell
 from torchserve_py.plugin_api import SchemaOffer
 from torchserve_py.plugins import model_config_keys, plugins
-
-
-def print_report(flags: Flags) -> int:
-    """Print the schema of the file that the flag names; return the exit status."""
-    tell(schema_text(flags.given("--schema")))
-    return 0
 
 
 def model_config_file() -> type[Schema]:
@@ -27,11 +20,12 @@ def model_config_file() -> type[Schema]:
 
 def schemas() -> Mapping[str, Callable[[], SchemaOffer]]:
     """Return what the flag takes, each with what makes the schema."""
-    kernels = {
-        "config.properties": lambda: SchemaOffer("config.properties", server_settings()),
-        "model-config": lambda: SchemaOffer("model-config.yaml", model_config_file()),
-    }
-    return kernels | {name: make for plugin in plugins() for name, make in plugin.schemas.items()}
+    makers: tuple[Callable[[], SchemaOffer], ...] = (
+        lambda: SchemaOffer("config.properties", server_settings()),
+        lambda: SchemaOffer("model-config.yaml", model_config_file()),
+    )
+    kernels = zip(KERNEL_SCHEMAS, makers, strict=True)
+    return dict(kernels) | {name: make for plugin in plugins() for name, make in plugin.schemas.items()}
 
 
 def schema_text(name: str) -> str:

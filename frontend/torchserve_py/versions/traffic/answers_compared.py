@@ -12,8 +12,8 @@ from torchserve_py.core.jobs.parts import JobFailed
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.versions.traffic.answer_comparison import Comparison
 from torchserve_py.versions.traffic.answer_copy import AnswerCopy
-from torchserve_py.versions.traffic.answers_protocol import ANSWERS
 from torchserve_py.versions.traffic.traffic_keys import TrafficKeys
+from ts.protocol.messages import COMPARED_ANSWERS
 
 #: Seconds that the model's own comparison may take.
 _LONGEST: Final = 60.0
@@ -50,7 +50,7 @@ def _of_bodies(live: bytes, ours: bytes, tolerance: float | None) -> Sequence[st
 
 async def _asked(serving: Serving, shadow: ServedModel, live: AnswerCopy, ours: AnswerCopy) -> Sequence[str]:
     body = [("live", None, bytes(live.body)), ("shadow", None, bytes(ours.body))]
-    call = Call((), body, protocol=ANSWERS, unbatched=True, via="server")
+    call = Call((), body, protocol=COMPARED_ANSWERS, unbatched=True, via="server")
     serving.submit(shadow, call)
     try:
         async with asyncio.timeout(_LONGEST):

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchserve_py.plugin_api import BackgroundOffer, DoorOffer, Plugin
-from torchserve_py.versions.traffic.answers_protocol import ANSWERS
 
 if TYPE_CHECKING:
     from torchserve_py.base.settings.schemas.plugin_keys import ModelConfigKeys
@@ -48,6 +47,5 @@ PLUGIN = Plugin(
     doors=_doors,
     background=_background,
     settings=_settings,
-    protocols={ANSWERS: "ts.versions.traffic.compared_answers"},
     model_config=_model_config,
 )

@@ -1,6 +1,6 @@
 """The keys of a `model-config.yaml` that the server reads; `docs/model-config.md` has them as a table."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from torchserve_py.base.settings.schemas.schema import Schema, key
 from torchserve_py.base.settings.schemas.values import (
@@ -10,7 +10,6 @@ from torchserve_py.base.settings.schemas.values import (
     choice,
     integer,
 )
-from torchserve_py.plugin_api import ASYNCHRONOUS, CONTINUOUS
 
 
 def _are_gpus(value: object) -> bool:
@@ -23,6 +22,10 @@ AtLeastOne = Annotated[int | None, integer(1)]
 AtLeastZero = Annotated[int | None, integer(0)]
 Milliseconds = Annotated[int | None, integer(0, unit="milliseconds")]
 SecondsFromOne = Annotated[int | None, integer(1, unit="seconds")]
+
+#: The keys that ask for another way to run a handler than with batches.
+CONTINUOUS: Final = "continuousBatching"
+ASYNCHRONOUS: Final = "asyncCommunication"
 
 
 class ModelConfigFile(Schema):
