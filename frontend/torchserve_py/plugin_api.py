@@ -173,11 +173,6 @@ class Plugin:
         sequence_states: The name of a module whose ``sequence_states(keys)`` returns the
             `plans.sequence_states.SequenceStates` of a model with these `PluginKeys`. The first plugin that has one
             counts.
-        archives: The name of a module with ``unpack(archive, temp_dir, url)``, which returns the new folder with what a
-            file holds, and ``unpack_outline(archive, folder, url)``, which unpacks only what a registration reads. Both
-            raise ArchiveError. The first plugin that has one counts.
-        downloads: By the scheme of an archive's URL (http, https, file), the name of a module with
-            ``fetch(url, store, policy)``; see `archive.downloads.fetch`.
         launchers: By what the setting ``worker_launcher`` says.
         observer: Returns what follows every job, or None if the settings ask for nothing of the kind. Without one,
             jobs cost nothing more. Raises FeatureUnavailable.
@@ -202,8 +197,6 @@ class Plugin:
     contracts: Mapping[str, ContractOffer] = field(default_factory=dict)
     stores: Mapping[str, StoreOffer] = field(default_factory=dict)
     sequence_states: str = ""
-    archives: str = ""
-    downloads: Mapping[str, str] = field(default_factory=dict)
     launchers: Mapping[str, LauncherOffer] = field(default_factory=dict)
     observer: Callable[[Settings], JobObserver | None] = _nothing_of_the_kind
     authorization: Callable[[Settings], Authorization] | None = None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: The entry points by which other packages offer a `Plugin`.
 ENTRY_POINTS: Final = "torchserve_py.plugins"
 #: What `Plugin` has the name of a module for, of which the first counts.
-ModuleOffer: TypeAlias = Literal["archives", "sequence_states"]
+ModuleOffer: TypeAlias = Literal["sequence_states"]
 #: The folders in `torchserve_py` that have one. If doors of two have the same path, the first gets the request.
 BUILT_IN: Final = (
     "ops.metrics_config",
@@ -62,8 +62,6 @@ BUILT_IN: Final = (
     "ops.system_metrics",
     "tools.quickstart",
     "tools.operator_tools",
-    "archives.unpacking",
-    "archives.downloads",
     "contracts.warm_up",
     "contracts.computing",
     "fleet.shared_state",
@@ -122,12 +120,6 @@ def stores() -> Mapping[str, StoreOffer]:
 def contracts() -> Mapping[str, ContractOffer]:
     """Return the kinds of model code besides TorchServe's handlers, by name."""
     return {name: offer for plugin in plugins() for name, offer in plugin.contracts.items()}
-
-
-@cache
-def downloads() -> Mapping[str, str]:
-    """Return the modules that download archives, by the schemes of their URLs."""
-    return {scheme: module for plugin in plugins() for scheme, module in plugin.downloads.items()}
 
 
 @cache

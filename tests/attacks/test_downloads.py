@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_py.core.archive.downloads import DownloadPolicy, fetch
+from torchserve_py.core.archive.downloads import DownloadPolicy
 from torchserve_py.core.archive.errors import DownloadError
+from torchserve_py.core.archive.fetch import fetch
 
 EVERY_URL = [re.compile(".*")]
 PORT = "{port}"

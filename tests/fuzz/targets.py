@@ -26,7 +26,6 @@ from tests.tools.replay.test_hostile_journals import PROTOCOLS, check_stays
 
 from torchserve_py.apis.workflows.errors import WorkflowError
 from torchserve_py.apis.workflows.spec import read_spec
-from torchserve_py.archives.unpacking import unpack
 from torchserve_py.base.metrics.metrics_plan import MetricsConfigError
 from torchserve_py.base.settings.flags import parse_flags
 from torchserve_py.base.settings.model_spec import parse_model_specs
@@ -34,6 +33,7 @@ from torchserve_py.base.settings.properties import PropertiesError, parse_proper
 from torchserve_py.base.settings.resolution import Resolution
 from torchserve_py.contracts.mlserver import mlserver_contract as mlserver
 from torchserve_py.contracts.truss import truss_contract as truss
+from torchserve_py.core.archive import unpack
 from torchserve_py.core.archive.errors import ArchiveError
 from torchserve_py.core.archive.manifest import parse as parse_manifest
 from torchserve_py.core.archive.model_files import open_model, outline

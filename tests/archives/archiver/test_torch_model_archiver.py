@@ -15,7 +15,7 @@ from model_archiver import ModelArchiver, ModelArchiverConfig, model_packaging, 
 from model_archiver.model_archiver_error import ModelArchiverError
 from torchserve_py.archives.archiver.pack import PackOptions
 from torchserve_py.archives.archiver.torch_model_archiver import main, parse_options
-from torchserve_py.archives.downloads import progress_bar
+from torchserve_py.core.archive import progress_bar
 from torchserve_py.core.archive.model_files import open_model
 
 REQUIRED = ["--model-name", "noop", "--handler", "base_handler", "--version", "1.0"]

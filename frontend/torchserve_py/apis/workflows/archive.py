@@ -10,11 +10,11 @@ from torchserve_py.apis.workflows.errors import InvalidDag, InvalidWorkflow, Wor
 from torchserve_py.apis.workflows.manifest import read_manifest
 from torchserve_py.apis.workflows.spec import WorkflowSpec, read_spec
 from torchserve_py.archives.archiver.pack import stamped
-from torchserve_py.archives.unpacking.unpack import unpack
 from torchserve_py.base.settings.model_spec import is_url
 from torchserve_py.core.archive import manifest as model_manifest
-from torchserve_py.core.archive.downloads import DownloadPolicy, fetch
+from torchserve_py.core.archive.downloads import DownloadPolicy
 from torchserve_py.core.archive.errors import UnreadableArchive
+from torchserve_py.core.archive.unpack import unpack
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ def obtain(url: str, *, workflow_store: Path | None, temp_dir: Path, policy: Dow
         raise WorkflowNotFound(f"Relative path is not allowed in url: {url}")
     if not is_url(url):
         return _open(_locate(url, workflow_store), temp_dir, url)
+    from torchserve_py.core.archive.fetch import fetch  # its client of HTTP takes long to import
+
     archive = fetch(url, workflow_store, policy)
     try:
         return replace(_open(archive, temp_dir, url), downloaded=archive)

@@ -21,9 +21,9 @@ from typing import Literal
 from torchserve_py.archives.archiver.artifacts import Artifacts
 from torchserve_py.archives.archiver.errors import PackError
 from torchserve_py.archives.archiver.handler_file import packed_handler
-from torchserve_py.archives.downloads.progress_bar import Progress, progress_bar
 from torchserve_py.core.archive.contracts import contract_of, known_contracts
 from torchserve_py.core.archive.manifest import MANIFEST_PATH, RUNTIMES, Manifest, checked, describe
+from torchserve_py.core.archive.progress_bar import Progress, progress_bar
 from torchserve_py.version import __version__
 
 log = logging.getLogger(__name__)

@@ -1,11 +1,10 @@
-"""URLs of archives: which the operator allows, the names and checksums of their files, and which feature fetches them.
+"""URLs of archives: which the operator allows, and the names and checksums of their files.
 
 A URL may carry the checksum of its content in its fragment, as in pip: ``https://…/noop.mar#sha256=<64 digits>``.
 """
 
 import hashlib
 import hmac
-import importlib
 import os
 import re
 import urllib.parse
@@ -14,8 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
-from torchserve_py.core.archive.errors import ArchiveNotFound, DownloadError
-from torchserve_py.plugins import downloads
+from torchserve_py.core.archive.errors import ArchiveNotFound
 from ts.protocol.regular_files import open_regular
 
 #: Hash algorithms without known collisions, with the lengths of their digests; the names are pip's.
@@ -52,23 +50,6 @@ class Checksum:
             found = hashlib.file_digest(content, self.algorithm).hexdigest()
         if not hmac.compare_digest(found, self.digits):
             raise ValueError(f"the {self.algorithm} of {name} is {found}, but the URL asks for {self.digits}")
-
-
-def fetch(url: str, model_store: Path | None, policy: DownloadPolicy) -> Path:
-    """Download ``url`` into the model store and return the new file, named as the URL's last part.
-
-    Blocks, possibly for long. Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError, Cancelled; then
-    nothing is left behind.
-    """
-    try:
-        scheme = urllib.parse.urlsplit(url).scheme.lower()
-    except ValueError as error:
-        raise DownloadError(url, f"it is no URL: {error}") from error
-    module = downloads().get(scheme)
-    if module is None:
-        raise DownloadError(url, f"no feature of this server downloads from {scheme} URLs")
-    file: Path = importlib.import_module(module).fetch(url, model_store, policy)
-    return file
 
 
 def file_name(url: str) -> str:

@@ -25,7 +25,8 @@ from torchserve_py.core.archive.contracts import contract_of, known_contracts
 from torchserve_py.core.archive.errors import ArchiveNotFound, InvalidArchive, UnreadableArchive
 from torchserve_py.core.archive.file_function import PYTHON_SUFFIX, FileFunction, split_function
 from torchserve_py.core.archive.manifest import MANIFEST_PATH, Manifest, describe, read
-from torchserve_py.plugins import module_of, sources
+from torchserve_py.core.archive.unpack import unpack, unpack_outline
+from torchserve_py.plugins import sources
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ def open_model(path: Path, temp_dir: Path, *, url: str = "", handler: str | None
         function = split_function(url)[1]
         named = f"{file.name}:{function}" if function else file.name
         return _open_folder(file.parent, function or file.stem, url, handler or named)
-    unpacked = _archives(url).unpack(path, temp_dir.absolute(), url=url)
+    unpacked = unpack(path, temp_dir.absolute(), url=url)
     try:
         return replace(_open_folder(unpacked, url, url, handler, is_unpacked=True), unpacked_dir=unpacked)
     except BaseException:
@@ -120,20 +121,13 @@ def outline(path: Path, *, url: str, handler: str | None = None) -> Iterator[Mod
         yield open_model(path, path, url=url, handler=handler)
         return
     with tempfile.TemporaryDirectory(prefix="torchserve-outline-") as folder:
-        _archives(url).unpack_outline(path, Path(folder), url=url)
+        unpack_outline(path, Path(folder), url=url)
         yield _open_folder(Path(folder), url, url, handler, is_unpacked=True)
 
 
 def files_in(model_dir: Path) -> frozenset[str]:
     """The paths of all files in a model's folder, relative to it."""
     return frozenset(str(file.relative_to(model_dir)) for file in model_dir.rglob("*") if file.is_file())
-
-
-def _archives(url: str) -> Any:
-    """Return the module that unpacks archives; `url` names one in messages. Raises UnreadableArchive: there is none."""
-    if module := module_of("archives"):
-        return importlib.import_module(module)
-    raise UnreadableArchive(url, "no feature of this server unpacks archives; unpack it, and name the folder")
 
 
 def _open_folder(folder: Path, name: str, url: str, handler: str | None, *, is_unpacked: bool = False) -> ModelFiles:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torchserve_py.base.settings.model_spec import is_url
 from torchserve_py.base.url_secrets import without_secrets
-from torchserve_py.core.archive.downloads import DownloadPolicy, fetch
+from torchserve_py.core.archive.downloads import DownloadPolicy
 from torchserve_py.core.archive.errors import ArchiveExists
 from torchserve_py.core.archive.locate import locate
 from torchserve_py.core.archive.model_files import ModelFiles, open_model
@@ -34,6 +34,8 @@ def obtain(
     open_found = partial(open_model, temp_dir=temp_dir, url=url, handler=handler)
     if not is_url(url):
         return open_found(locate(url, model_store))
+    from torchserve_py.core.archive.fetch import fetch  # its client of HTTP takes long to import
+
     try:
         archive = fetch(url, model_store, policy)
     except ArchiveExists as error:

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchserve_py.archives.unpacking import unpack as unpack_module
-from torchserve_py.archives.unpacking.unpack import unpack
+from torchserve_py.core.archive import unpack as unpack_module
 from torchserve_py.core.archive.cancellation import CANCELLED, Cancelled
 from torchserve_py.core.archive.errors import ArchiveError, UnreadableArchive, UnsafeArchive
+from torchserve_py.core.archive.unpack import unpack
 
 Write = Callable[[Path, list[tuple[str, bytes]]], Path]
 

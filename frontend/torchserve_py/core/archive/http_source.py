@@ -17,8 +17,8 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from torchserve_py.archives.downloads.networks import Network, check_addresses, check_host
 from torchserve_py.core.archive.downloads import DownloadPolicy
+from torchserve_py.core.archive.networks import Network, check_addresses, check_host
 
 CHUNK_BYTES: Final = 1 << 20
 _MAX_REDIRECTS: Final = 10

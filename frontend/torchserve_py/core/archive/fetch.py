@@ -21,16 +21,18 @@ from pathlib import Path
 
 import aiohttp
 
-from torchserve_py.archives.downloads.http_source import CHUNK_BYTES, opened
-from torchserve_py.archives.downloads.progress_bar import Progress, progress_bar
-from torchserve_py.archives.unpacking.unpack import is_archive
 from torchserve_py.core.archive.cancellation import check_cancelled
 from torchserve_py.core.archive.downloads import DownloadPolicy, file_name, split_checksum
 from torchserve_py.core.archive.errors import ArchiveExists, DownloadError
+from torchserve_py.core.archive.http_source import CHUNK_BYTES, opened
 from torchserve_py.core.archive.locate import check_location
+from torchserve_py.core.archive.progress_bar import Progress, progress_bar
+from torchserve_py.core.archive.unpack import is_archive
 
 logger = logging.getLogger(__name__)
 
+#: What is downloaded.
+_SCHEMES = ("http", "https", "file")
 #: The size of an archive.
 MAX_BYTES = 512 << 30
 #: How long connecting may take, and the pause between two pieces of data (seconds).
@@ -48,10 +50,16 @@ _partials: set[Path] = set()
 def fetch(url: str, model_store: Path | None, policy: DownloadPolicy) -> Path:
     """Download `url` (http, https or file) into the model store and return the new file, named as the URL's last part.
 
-    The policy must allow the URL, and every URL that it redirects to. `#sha256=…` behind the URL is what the content
-    must have. Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError, Cancelled; then nothing is left
-    behind.
+    Blocks, possibly for long. The policy must allow the URL, and every URL that it redirects to. `#sha256=…` behind the
+    URL is what the content must have. Raises ArchiveNotFound (not allowed), ArchiveExists, DownloadError, Cancelled;
+    then nothing is left behind.
     """
+    try:
+        scheme = urllib.parse.urlsplit(url).scheme.lower()
+    except ValueError as error:
+        raise DownloadError(url, f"it is no URL: {error}") from error
+    if scheme not in _SCHEMES:
+        raise DownloadError(url, f"{scheme} URLs are not downloaded; it must be one of {', '.join(_SCHEMES)}")
     store = check_location(url, model_store)
     try:
         bare, checksum = split_checksum(url)

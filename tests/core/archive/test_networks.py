@@ -4,7 +4,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from torchserve_py.archives.downloads.networks import Forbidden, check_address, check_host
+from torchserve_py.core.archive.networks import Forbidden, check_address, check_host
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tests.core.archive.conftest import (
     sends_without_length,
 )
 
-from torchserve_py.archives.downloads import fetch as downloading
+from torchserve_py.core.archive import fetch as downloading
 from torchserve_py.core.archive.cancellation import CANCELLED, Cancelled
 from torchserve_py.core.archive.downloads import DownloadPolicy
 from torchserve_py.core.archive.errors import ArchiveExists, ArchiveNotFound, DownloadError

@@ -1,1 +1,0 @@
-"""Archives are downloaded, from the URLs and the networks that the operator allows."""

@@ -1,1 +1,0 @@
-"""Archives of models: ZIP (``.mar``) and tar, unpacked with limits."""
