@@ -2,17 +2,27 @@
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 import requests
+from tests.e2e.gate import WAITING, Gate
 from tests.e2e.running_server import DEADLINE, ROOT, RunningServer, eventually, model_folder
 
 from torchserve_py.plugins import ENTRY_POINTS
 
 DOCUMENT = ROOT / "docs" / "plugins.md"
 MOST_LINES = 150
+WAIT = f"""
+{WAITING}
+
+def wait_if_asked():
+    gate = os.path.join(os.path.dirname(__file__), "gate")
+    if os.path.exists(gate + ".closed"):
+        wait_for(gate)
+"""
 COUNT = """
 from ts.sequence import SequenceCache
 
@@ -25,6 +35,7 @@ class Handler:
         return [self.count(context.get_sequence_id(index)) for index in range(len(data))]
 
     def count(self, sequence_id):
+        wait_if_asked()
         self.cache[sequence_id] = self.cache.get(sequence_id, 0) + 1
         return str(self.cache[sequence_id])
 """
@@ -37,6 +48,7 @@ class Handler:
         return [self.count(context, row) for row in range(len(data))]
 
     def count(self, context, row):
+        wait_if_asked()
         context.state[row] = context.state.get(row, 0) + 1
         context.state.append(row, 1)
         return str(context.state[row])
@@ -69,7 +81,7 @@ def installed(folder: Path) -> Path:
 def test_a_package_adds_a_door_a_store_a_key_and_a_metric(tmp_path: Path, handler: str) -> None:
     package = installed(tmp_path / "site")
     path = os.pathsep.join(map(str, (package, ROOT / "frontend", ROOT / "backend")))
-    model = model_folder(tmp_path, "count", handler, CONFIG.format(path=tmp_path / "states"))
+    model = model_folder(tmp_path, "count", WAIT + handler, CONFIG.format(path=tmp_path / "states"))
     with RunningServer({"count": model}, environment={"PYTHONPATH": path}) as server:
         server.wait_ready()
 
@@ -95,6 +107,15 @@ def test_a_package_adds_a_door_a_store_a_key_and_a_metric(tmp_path: Path, handle
             lambda: describe()["status"] == "READY" and int(describe()["pid"]) != killed, "another worker is ready"
         )
         assert step() == "3"
+
+        gate = Gate(model)
+        (model / "gate.closed").touch()
+        with ThreadPoolExecutor() as pool:
+            running = pool.submit(step)
+            gate.wait_until_reached()
+            (model / "gate.closed").unlink()  # the next worker runs the step without waiting
+            psutil.Process(int(describe()["pid"])).kill()
+            assert running.result() == "4"
 
         (model / "model-config.yaml").write_text("guide: 5")
         refused = requests.post(f"{server.management}/models?url={model}&model_name=other", timeout=DEADLINE)
