@@ -4,8 +4,8 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-#: Percent of the requests.
-Share = Annotated[int, Field(ge=1, le=100)]
+#: Percent of the requests; 100 is refused by words of its own.
+Share = Annotated[int, Field(ge=1, le=100, json_schema_extra={"maximum": 99})]
 Ratio = Annotated[float, Field(gt=0, le=1000)]
 
 #: Keys of earlier releases, and what holds instead.

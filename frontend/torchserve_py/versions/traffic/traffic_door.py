@@ -4,64 +4,30 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from torchserve_py.base.settings.schemas.values import json_object
+from torchserve_py.endpoints.body_schemas import body_schema
 from torchserve_py.endpoints.failures import bad_request
 from torchserve_py.endpoints.management.management_calls import ManagementCalls
 from torchserve_py.endpoints.management.management_door import FORCE
 from torchserve_py.endpoints.management.parameters import of_query
-from torchserve_py.endpoints.openapi import JSON, OBJECT, TEXT, Operation
+from torchserve_py.endpoints.openapi import JSON, OBJECT, Operation
 from torchserve_py.endpoints.requests import read_small_body
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import Door, DoorContext, PathValues, Route
 from torchserve_py.endpoints.token_authorization import TokenType
 from torchserve_py.net.http1.request import Request
-from torchserve_py.versions.traffic.traffic_body import read_body
+from torchserve_py.versions.traffic.traffic_body import TrafficBody, read_body
 from torchserve_py.versions.traffic.traffic_care import TrafficCare
 
 _PATH: Final = "/models/{model_name}/traffic"
 _SHOW: Final = Operation(
     "traffic", "Show which versions of a model get the requests that name none", (200, 404), gives={JSON: OBJECT}
 )
-_BODY: Final = {
-    "type": "object",
-    "description": "Either weights, in percent by version, or the rules of a canary",
-    "properties": {
-        "weights": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 100}},
-        "canary": {
-            "type": "object",
-            "required": ["version"],
-            "properties": {
-                "version": TEXT,
-                "steps": {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 99}},
-                **{key: {"type": "integer", "minimum": 1} for key in ("intervalSec", "minRequests", "deadlineSec")},
-                **{
-                    key: {"type": "number", "minimum": 0}
-                    for key in (
-                        *("maxFailureIncrease", "maxLatencyRatio", "quantile", "maxQuantileRatio"),
-                        *("maxDeathRatio", "maxMemoryRatio"),
-                    )
-                },
-                "metrics": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["name"],
-                        "properties": {"name": TEXT, "maxRatio": {"type": "number"}, "minRatio": {"type": "number"}},
-                    },
-                },
-                "shadow": {
-                    "type": "object",
-                    "properties": {key: {"type": "number"} for key in ("percent", "tolerance", "maxDifferent")},
-                },
-            },
-        },
-    },
-}
 _SET: Final = Operation(
     "setTraffic",
     "Let versions share the requests that name none: by weights, or by the rules of a canary",
     (200, 400, 404, 409),
     (FORCE,),
-    takes={JSON: _BODY},
+    takes={JSON: body_schema(TrafficBody)},
     gives={JSON: OBJECT},
     needs_body=True,
 )
