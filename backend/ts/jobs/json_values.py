@@ -1,24 +1,20 @@
-"""JSON of what a model's code returns, for every contract: numbers of numpy and torch, and NaN, which JSON lacks.
+"""JSON of what a model's code returns, for every contract: numbers of array libraries, and NaN, which JSON lacks.
 
-Numbers and arrays of either library are written as numbers and lists; NaN and infinities as null. Neither library is
-imported for this: a value can be one of theirs only if the model has imported it.
+Numbers and arrays of numpy, torch and all others that have ``tolist`` are written as numbers and lists; NaN and
+infinities as null.
 """
 
 import json
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
 
 def array_value(value: Any) -> Any:
-    """Return a number, array or tensor of numpy or torch as Python's numbers. Raises TypeError: it is none of these."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None and isinstance(value, numpy.generic | numpy.ndarray):
+    """Return a library's number, array or tensor as Python's numbers. Raises TypeError: it is none of these."""
+    if hasattr(value, "tolist"):
         return value.tolist()
-    if torch is not None and isinstance(value, torch.Tensor):
-        return value.tolist()
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    raise TypeError(f"a value of type {type(value).__name__} has no form in JSON")
 
 
 def json_text(value: Any, other: Callable[[Any], Any] = array_value, **layout: Any) -> str:

@@ -1,7 +1,6 @@
 """Encodes the results of a TorchServe handler as response bodies, and errors as result rows."""
 
 import io
-import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -63,9 +62,25 @@ def error_row(
 
 
 def failed_row(job_id: str, failure: Failure) -> ResultRow:
-    """Return the last row of a job with this failure, and its details, which JSON can say."""
-    details = b"" if failure.details is None else json.dumps(failure.details).encode()
+    """Return the last row of a job with this failure."""
+    details = failure_details(failure)
     return error_row(job_id, failure.status, wire_text(failure.message), details=details, kind=failure.kind)
+
+
+def failure_details(failure: Failure) -> bytes:
+    """Return the details of a failure in JSON; nothing if there are none, or JSON cannot say them."""
+    if failure.details is None:
+        return b""
+    try:
+        return json_text(failure.details, _detail).encode()
+    except (TypeError, ValueError, RecursionError):
+        logger.warning("The details of a failure cannot be said in JSON: %.200r", failure.details)
+        return b""
+
+
+def _detail(value: Any) -> Any:
+    """Return what stands in details for a value that is not of JSON's types, such as an exception."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _json(value: Any) -> str:

@@ -16,12 +16,13 @@ from torchserve_py.base.metrics.server_metrics import ServerMetrics
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.endpoints.failures import Failure
 from torchserve_py.net.http1.request import Buffer, Request, header_line, response_head
+from ts.protocol.media_types import EVENTS, JSON
 from ts.protocol.request_names import REQUEST_NAME, usable_name
 
 Headers = Iterable[Sequence[str]]
 
-JSON_TYPE: Final = ("content-type", "application/json")
-EVENTS_TYPE: Final = ("content-type", "text/event-stream; charset=utf-8")
+JSON_TYPE: Final = ("content-type", JSON)
+EVENTS_TYPE: Final = ("content-type", EVENTS)
 
 _ID_KEY: Final = REQUEST_NAME.encode()
 #: Headers that the server sets in every answer; a handler's headers of these names are left out.

@@ -1,8 +1,10 @@
 """What a request of OpenAI's clients comes to for a function, and what becomes of its result; without a server."""
 
 import json
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ts.contracts.served_functions.invalid_values import InvalidValue
@@ -54,6 +56,14 @@ def test_the_reason_may_come_last() -> None:
     assert streamed.part("hello") is not None
     assert streamed.part({"finish_reason": "length"}) is None
     assert '"finish_reason": "length"' in streamed.end()
+
+
+def test_events_have_numbers_of_numpy_and_null_for_nan_as_whole_answers_do() -> None:
+    part = {"content": "a", "scores": [np.float32(0.5), math.nan]}
+    event = call({}, stream=True).part(part)
+    assert event is not None
+    delta = json.loads(event.removeprefix("data: "), parse_constant=pytest.fail)["choices"][0]["delta"]
+    assert delta == {"role": "assistant", "content": "a", "scores": [0.5, None]}
 
 
 def test_a_reason_that_is_no_text_fails_the_request() -> None:

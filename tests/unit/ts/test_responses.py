@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ts.jobs.errors import Failure
 from ts.jobs.json_values import plain
-from ts.runtime.result_bodies import encode_body, error_status
+from ts.runtime.result_bodies import encode_body, error_status, failed_row
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 values = st.recursive(
@@ -58,6 +58,25 @@ def test_numbers_of_torch_are_numbers_within_a_result() -> None:
 
     weights = torch.tensor([0.5, math.nan], dtype=torch.bfloat16, requires_grad=True)
     assert json.loads(encode_body({"a": torch.tensor(3), "b": [weights]})) == {"a": 3, "b": [[0.5, None]]}
+
+
+class Vector:
+    """An array of some library that this project knows nothing of."""
+
+    def tolist(self) -> list[float]:
+        return [0.5, math.nan]
+
+
+def test_arrays_of_every_library_are_lists() -> None:
+    assert json.loads(encode_body({"a": Vector(), "b": [Vector()]})) == {"a": [0.5, None], "b": [[0.5, None]]}
+
+
+def test_details_of_a_failure_are_json_whatever_they_hold() -> None:
+    details = {"input": math.nan, "counted": np.int64(2), "error": ValueError("too long")}
+    row = failed_row("job", Failure(400, "wrong", details=details))
+    assert json.loads(bytes(row.body), parse_constant=pytest.fail) == {"input": None, "counted": 2, "error": "too long"}
+    details["itself"] = details
+    assert failed_row("job", Failure(400, "wrong", details=details)).body == b""
 
 
 class Untellable(dict[str, Any]):

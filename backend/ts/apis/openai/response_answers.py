@@ -10,6 +10,7 @@ from typing import Any, Final
 from ts.apis.openai.conversation_state import new_id
 from ts.apis.openai.response_requests import ResponseRequest, text_part
 from ts.jobs.errors import Failure, HandlerFailed
+from ts.jobs.json_values import json_text
 
 _DATA: Final = "data:"
 _DONE: Final = "[DONE]"
@@ -145,7 +146,7 @@ class ResponseAnswer:
     def _event(self, kind: str, **values: Any) -> str:
         event = {"type": kind, "sequence_number": self._count} | values
         self._count += 1
-        return f"event: {kind}\ndata: {json.dumps(event)}\n\n"
+        return f"event: {kind}\ndata: {json_text(event)}\n\n"
 
 
 def _usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:

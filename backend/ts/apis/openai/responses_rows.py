@@ -29,8 +29,10 @@ from ts.apis.openai.response_answers import ResponseAnswer
 from ts.apis.openai.response_requests import ResponseRequest, json_object, read_items, read_metadata, read_request
 from ts.context import Context
 from ts.jobs.errors import Failure
+from ts.jobs.json_values import json_text
 from ts.jobs.row import Row, RowReader
 from ts.protocol.frames import Buffer
+from ts.protocol.media_types import EVENTS, JSON
 from ts.protocol.messages import InferRow
 
 _CONTENT_TYPE: Final = "content-type"
@@ -92,8 +94,8 @@ class _Conversation:
         answer = operation()
         if answer is None:
             return None
-        self.row.add_response_property(_CONTENT_TYPE, "application/json")
-        return json.dumps(answer).encode()
+        self.row.add_response_property(_CONTENT_TYPE, JSON)
+        return json_text(answer).encode()
 
     def _create_response(self) -> None:
         call = self._call
@@ -214,11 +216,11 @@ class _Conversation:
         if status >= 400:
             raise _handlers_failure(status, value)
         if self._request.streams:
-            row.add_response_property(_CONTENT_TYPE, "text/event-stream")
+            row.add_response_property(_CONTENT_TYPE, EVENTS)
             body = self._answer.events(value, more=more)
         else:
-            row.add_response_property(_CONTENT_TYPE, "application/json")
-            body = json.dumps(self._answer.whole(value))
+            row.add_response_property(_CONTENT_TYPE, JSON)
+            body = json_text(self._answer.whole(value))
         if not more:
             self._keep()
         return body.encode()

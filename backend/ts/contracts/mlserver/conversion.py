@@ -88,17 +88,6 @@ def _details(error: ValidationError) -> list[dict[str, Any]]:
     return problems
 
 
-def details_of(failure: Failure) -> bytes:
-    """Return the details of a failure in JSON, nothing if there are none, or JSON cannot say them."""
-    if failure.details is None:
-        return b""
-    try:
-        return orjson.dumps(failure.details, default=str, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:
-        logger.warning("The details of a failure cannot be said in JSON: %.200r", failure.details)
-        return b""
-
-
 def wire_response(response: Any, request: types.InferenceRequest) -> InferenceResponse:
     """Return a model's response with the request's id. Raises Failure: the model returned something else."""
     if not isinstance(response, types.InferenceResponse):

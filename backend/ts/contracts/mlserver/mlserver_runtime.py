@@ -24,7 +24,6 @@ from ts.contracts.async_calls.async_runtime import AsyncRuntime, FurtherInputs, 
 from ts.contracts.mlserver.batching import AdaptiveBatcher
 from ts.contracts.mlserver.conversion import (
     CloudEvents,
-    details_of,
     failure_of,
     lower_case_headers,
     malformed,
@@ -47,7 +46,7 @@ from ts.protocol.messages import (
     InferRow,
     ResultRow,
 )
-from ts.runtime.result_bodies import error_row
+from ts.runtime.result_bodies import error_row, failure_details
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ class MLServerRuntime(AsyncRuntime):
                 if failure is not error:  # the model's code has raised it
                     note_error(error)
                 text = wire_text(failure.message)
-                row = error_row(job_id, failure.status, text, failure.headers, details_of(failure))
+                row = error_row(job_id, failure.status, text, failure.headers, failure_details(failure))
                 self._outbox.put(row, time.perf_counter() - started)
 
     async def is_healthy(self) -> bool:

@@ -7,7 +7,7 @@ import base64
 import json
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -15,10 +15,8 @@ from pydantic_core import to_json
 from ts.contracts.served_functions.call_values import CallValues
 from ts.contracts.served_functions.invalid_values import words
 from ts.contracts.served_functions.value_types import ARRAY_FILE, array_file, value_type_of, written
-
-_TEXT: Final = "text/plain"
-_BYTES: Final = "application/octet-stream"
-_JSON: Final = "application/json"
+from ts.jobs.json_values import array_value
+from ts.protocol.media_types import BYTES, JSON, TEXT
 
 
 def body_of(values: CallValues, arguments: Mapping[str, Any]) -> tuple[str, bytes]:
@@ -27,7 +25,7 @@ def body_of(values: CallValues, arguments: Mapping[str, Any]) -> tuple[str, byte
     Raises ValueError, TypeError: an argument cannot be written.
     """
     if not arguments:
-        return _TEXT, b""
+        return TEXT, b""
     types = values.types
     if len(types) == 1:
         ((name, value),) = arguments.items()
@@ -36,8 +34,8 @@ def body_of(values: CallValues, arguments: Mapping[str, Any]) -> tuple[str, byte
             return _form([(name, part)])  # as a whole body it would stand for the default
         return part
     parts = {name: _part(types[name], value) for name, value in arguments.items()}
-    if all(kind in (_TEXT, _JSON) for kind, _ in parts.values()):
-        return _JSON, _json(dict(arguments))
+    if all(kind in (TEXT, JSON) for kind, _ in parts.values()):
+        return JSON, _json(dict(arguments))
     return _form(parts.items())
 
 
@@ -51,7 +49,7 @@ def result_of(values: CallValues, content_type: str, body: bytes | bytearray) ->
     """Return the result in an answer, checked against the annotation. Raises ValueError: it does not fit that."""
     kind, reader = content_type.partition(";")[0].strip().lower(), values.result_reader
     try:
-        if kind == _JSON:
+        if kind == JSON:
             return json.loads(body) if reader is None else reader.validate_json(bytes(body))
         value = str(body, "utf-8") if kind.startswith("text/") else bytes(body)
         return value if reader is None else reader.validate_python(value)
@@ -63,14 +61,14 @@ def result_of(values: CallValues, content_type: str, body: bytes | bytearray) ->
 def _part(kind: Any, value: Any) -> tuple[str, bytes]:
     """Return the content type and the bytes of one value."""
     if isinstance(value, bytes | bytearray):
-        return _BYTES, bytes(value)
+        return BYTES, bytes(value)
     if value_type_of(kind) is not None and hasattr(value, "tolist"):
         return ARRAY_FILE, array_file(value)
     if (file := written(value)) is not None:
         return file[1], file[0]
     if kind is str and isinstance(value, str):
-        return _TEXT, value.encode()
-    return _JSON, _json(value)
+        return TEXT, value.encode()
+    return JSON, _json(value)
 
 
 def _json(value: Any) -> bytes:
@@ -80,9 +78,7 @@ def _json(value: Any) -> bytes:
 def _plain(value: Any) -> Any:
     if (file := written(value)) is not None:
         return base64.b64encode(file[0]).decode()
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"a value of type {type(value).__name__} cannot be sent")
+    return array_value(value)
 
 
 def _form(parts: Iterable[tuple[str, tuple[str, bytes]]]) -> tuple[str, bytes]:

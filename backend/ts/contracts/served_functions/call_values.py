@@ -24,13 +24,11 @@ from ts.contracts.served_functions.invalid_values import SHOWN, InvalidValue, in
 from ts.contracts.served_functions.json_examples import NO_EXAMPLE, example_of
 from ts.contracts.served_functions.tensor_declarations import tensor_of
 from ts.jobs.errors import LoadError
+from ts.jobs.json_values import array_value
+from ts.protocol.media_types import BYTES, JSON, JSON_LINES, TEXT
 from ts.serve_decorator import LOG, STATE
 
-_TEXT: Final = "text/plain"
-_BYTES: Final = "application/octet-stream"
-_JSON: Final = "application/json"
 #: JSON values, one to a line: a stream.
-_JSON_LINES: Final = "application/x-ndjson"
 _SCALARS: Final = (int, float, bool, str)
 _RAW: Final = (bytes, bytearray)
 #: Values of each type that the values of requests have.
@@ -99,7 +97,7 @@ class CallValues:
             _check_reach(f"{name}: {key}", types[key])
         self._needed = needed
         #: The one parameter that a request must have, if it is a text or a file: a body that is not JSON is its value.
-        self._main = needed[0] if len(needed) == 1 and _media_type_of(types[needed[0]]) != _JSON else None
+        self._main = needed[0] if len(needed) == 1 and _media_type_of(types[needed[0]]) != JSON else None
         self._optional = all(each is not ... for each in defaults.values())
         fields: dict[str, Any] = {key: (value_types.checked(types[key]), defaults[key]) for key in types}
         try:
@@ -111,7 +109,7 @@ class CallValues:
         if self.streams:  # an iterator, or a generator, of its first argument
             result = next(iter(typing.get_args(result)), Any)
         self._result = _type_of(result, batched, f"{name}: the result")
-        self._takes = _JSON if self._single is None else _media_type_of(types[self._single])
+        self._takes = JSON if self._single is None else _media_type_of(types[self._single])
         self._example = self._checked_example(name, example, likely)
 
     # Requests
@@ -206,13 +204,13 @@ class CallValues:
         Raises ValueError: JSON cannot represent the result.
         """
         if isinstance(value, str):
-            return value, _TEXT
+            return value, TEXT
         if isinstance(value, bytes | bytearray):
-            return value, _BYTES
+            return value, BYTES
         if (file := value_types.written(value)) is not None:
             return file
         try:
-            return to_jsonable_python(value, inf_nan_mode="null", fallback=_plain), _JSON
+            return to_jsonable_python(value, inf_nan_mode="null", fallback=array_value), JSON
         except (PydanticSerializationError, TypeError) as error:
             raise ValueError(f"the result cannot be written as JSON: {error}") from error
 
@@ -226,7 +224,7 @@ class CallValues:
             return ""
         try:
             plain, media_type = self.written(value)
-            if media_type == _JSON:
+            if media_type == JSON:
                 checker.validate_json(json.dumps(plain), strict=True)
             else:
                 checker.validate_python(value, strict=True)
@@ -270,7 +268,7 @@ class CallValues:
     def written_part(self, value: Any) -> tuple[str | bytes | bytearray, str]:
         """Return one part of a streamed result, as `written` does; JSON values stand on lines of their own."""
         plain, media_type = self.written(value)
-        return (json.dumps(plain) + "\n", _JSON_LINES) if media_type is _JSON else (plain, media_type)
+        return (json.dumps(plain) + "\n", JSON_LINES) if media_type is JSON else (plain, media_type)
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -281,8 +279,8 @@ class CallValues:
         """
         kinds = {"streams": self.streams, "stateful": self.new_state is not None}
         gives = _media_type_of(self._result)
-        if self.streams and gives == _JSON:
-            gives = _JSON_LINES
+        if self.streams and gives == JSON:
+            gives = JSON_LINES
         about = {"parameters": list(self._types)}
         example = {} if self._example is NO_EXAMPLE else {"example": self._example}
         response = _schema(value_types.checked(self._result))
@@ -409,11 +407,11 @@ def _is_other_body(body: Any) -> bool:
 def _media_type_of(kind: Any) -> str:
     """Return the media type of a body that is one value."""
     if kind is str:
-        return _TEXT
+        return TEXT
     if kind in _RAW:
-        return _BYTES
+        return BYTES
     found = value_types.value_type_of(kind)
-    return _JSON if found is None else found.media_type
+    return JSON if found is None else found.media_type
 
 
 def _value(given: Any, kind: Any) -> Any:
@@ -470,12 +468,6 @@ def _given_instead(body: Any) -> str:
         except ValueError as error:
             return f"and is not JSON: {error}"
     return shown(body)
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"a value of type {type(value).__name__}")
 
 
 class _AnySchema(GenerateJsonSchema):

@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ts.contracts.served_functions.invalid_values import InvalidValue
+from ts.jobs.json_values import json_text
+from ts.protocol.media_types import EVENTS, JSON
 
 #: The parameter that holds what is asked, by the path of the request.
 _ASKED: Final = {"v1/chat/completions": "messages", "v1/completions": "prompt", "v1/embeddings": "input"}
 #: Values of such parameters that functions which have them accept.
 LIKELY: Final = {"messages": [{"role": "user", "content": "hello"}]}
-_EVENTS: Final = "text/event-stream; charset=utf-8"
-_JSON: Final = "application/json"
 _DONE: Final = "data: [DONE]\n\n"
 #: The type of messages that are texts.
 _TEXTS: Final = list[dict[str, str]]
@@ -123,7 +123,7 @@ class OpenAICall:
     @property
     def media_type(self) -> str:
         """The media type of the answer."""
-        return _EVENTS if self.streams else _JSON
+        return EVENTS if self.streams else JSON
 
     def part(self, value: Any) -> str | None:
         """Return a yielded part as it is sent; None if there is nothing to send now.
@@ -179,7 +179,7 @@ class OpenAICall:
         return {"delta": {**role, **(value if isinstance(value, dict) else {"content": str(value)})}}
 
     def _event(self, choices: list[dict[str, Any]], **more: Any) -> str:
-        return f"data: {json.dumps({**self._head('.chunk'), 'choices': choices, **more})}\n\n"
+        return f"data: {json_text({**self._head('.chunk'), 'choices': choices, **more})}\n\n"
 
     def _without_end(self, value: Any) -> Any:
         """Keep the ``usage`` and the ``finish_reason`` of a part; return what else it has, None if that is nothing."""

@@ -19,9 +19,9 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import BeforeValidator, WithJsonSchema
 
 from ts.jobs import device_loss
+from ts.protocol.media_types import JSON
 from ts.utils.sound import Audio
 
-_BYTES: Final = "application/octet-stream"
 #: How an array of any number of dimensions looks in JSON.
 _NUMBERS: Final = {"type": "array", "items": {}, "description": "numbers, nested as the dimensions are"}
 _NO_NUMBERS: Final = "it is not numbers, nested as the dimensions are"
@@ -61,9 +61,9 @@ def value_type_of(annotation: Any) -> ValueType | None:
         return _AUDIO
     numpy, torch, image = sys.modules.get("numpy"), sys.modules.get("torch"), sys.modules.get("PIL.Image")
     if numpy is not None and (annotation is numpy.ndarray or typing.get_origin(annotation) is numpy.ndarray):
-        return ValueType("application/json", _NUMBERS, functools.partial(_array, dtype_of(annotation)))
+        return ValueType(JSON, _NUMBERS, functools.partial(_array, dtype_of(annotation)))
     if torch is not None and annotation is torch.Tensor:
-        return ValueType("application/json", _NUMBERS, _tensor)
+        return ValueType(JSON, _NUMBERS, _tensor)
     if image is not None and annotation is image.Image:
         return _IMAGE
     return None

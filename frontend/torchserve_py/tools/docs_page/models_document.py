@@ -12,12 +12,10 @@ from torchserve_py.contracts.served_functions.own_path import own_path
 from torchserve_py.contracts.served_functions.request_examples import declared_example
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.version import __version__
+from ts.protocol.media_types import BYTES, JSON, JSON_LINES, TEXT
 
-_JSON: Final = "application/json"
-_TEXT: Final = "text/plain"
-_BYTES: Final = "application/octet-stream"
 _FORM: Final = "multipart/form-data"
-_ANY_BODY: Final = {_TEXT: {"type": "string"}, _JSON: {}, _BYTES: {"type": "string", "format": "binary"}}
+_ANY_BODY: Final = {TEXT: {"type": "string"}, JSON: {}, BYTES: {"type": "string", "format": "binary"}}
 _ERROR: Final = {"description": "The request or the server is wrong; the body says why, `ts-error-cause` in a word"}
 _PROBLEM: Final = {
     "type": "object",
@@ -113,13 +111,13 @@ def _operation(model: ServedModel, declared: Mapping[str, Any], schemas: dict[st
     found = declared.get("schema") or {}
     takes = _named(model.name, "request", _schema(model.name, found.get("input_schema") or {}, schemas), schemas)
     gives = _named(model.name, "response", _schema(model.name, found.get("output_schema") or {}, schemas), schemas)
-    return f"/v1/models/{name}:predict", _with_example(_described("", {_JSON: takes}, {_JSON: gives}), declared)
+    return f"/v1/models/{name}:predict", _with_example(_described("", {JSON: takes}, {JSON: gives}), declared)
 
 
 def _with_example(operation: dict[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the operation with the request to begin with, if one is known."""
     if (example := declared_example(declared)) is not None:
-        operation["requestBody"]["content"][_JSON]["example"] = example
+        operation["requestBody"]["content"][JSON]["example"] = example
     return operation
 
 
@@ -130,14 +128,14 @@ def _of_function(name: str, function: Mapping[str, Any], schemas: dict[str, Any]
     bodies = dict(_bodies(takes, request, _named(name, "request", request, schemas), several=several))
     gives = function["gives"]
     response = _text_or_file(gives)
-    if gives == _JSON:
+    if gives == JSON:
         response = _named(name, "response", _schema(name, function["response"], schemas), schemas)
     needs_body = bool(request.get("required")) if several else "default" not in request
     operation = _described(function["description"], bodies, {gives: response}, needs_body=needs_body)
     operation["responses"] |= {"422": _problem(_UNFIT), "default": _problem(_RAISED)}
     contents = operation["requestBody"]["content"]
     if "example" in function:
-        for media_type in contents.keys() & {_JSON, _TEXT}:
+        for media_type in contents.keys() & {JSON, TEXT}:
             contents[media_type]["example"] = function["example"]
     if _FORM in contents and (encoding := _encoding(contents[_FORM]["schema"]["properties"])):
         contents[_FORM]["encoding"] = encoding
@@ -156,10 +154,10 @@ def _bodies(
     takes: str, request: Mapping[str, Any], named: Mapping[str, Any], *, several: bool
 ) -> Iterator[tuple[str, Any]]:
     """Yield the media types that a function takes, with their schemas; ``named`` is that of the request as JSON."""
-    if takes != _JSON:
+    if takes != JSON:
         yield takes, _text_or_file(takes)
-    if takes != _BYTES:
-        yield _JSON, named
+    if takes != BYTES:
+        yield JSON, named
     if several:
         fields = {name: _field(each) for name, each in request.get("properties", {}).items()}
         yield _FORM, {**request, "properties": fields}
@@ -172,7 +170,7 @@ def _field(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _encoding(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return how a form writes lists: as JSON in one field, where OpenAPI would have a field for each item."""
-    return {name: {"contentType": _JSON} for name, each in fields.items() if _may_be_list(each)}
+    return {name: {"contentType": JSON} for name, each in fields.items() if _may_be_list(each)}
 
 
 def _may_be_list(schema: Mapping[str, Any]) -> bool:
@@ -180,7 +178,7 @@ def _may_be_list(schema: Mapping[str, Any]) -> bool:
 
 
 def _text_or_file(media_type: str) -> dict[str, Any]:
-    is_text = media_type.startswith("text/") or media_type == "application/x-ndjson"
+    is_text = media_type.startswith("text/") or media_type == JSON_LINES
     return {"type": "string"} if is_text else {"type": "string", "format": "binary"}
 
 
@@ -192,7 +190,7 @@ def _of_tensors(declared: Mapping[str, Any]) -> dict[str, Any]:
     )
     takes = {"type": "object", "required": ["inputs"], "properties": {"inputs": {"type": "array", "items": _TENSOR}}}
     gives = {"type": "object", "properties": {"outputs": {"type": "array", "items": _TENSOR}}}
-    return _described(words, {_JSON: takes}, {_JSON: gives})
+    return _described(words, {JSON: takes}, {JSON: gives})
 
 
 def _described(

@@ -11,16 +11,14 @@ from torchserve_py.contracts.served_functions.request_examples import tensors_of
 from torchserve_py.core.archive.contract import TORCHSERVE
 from torchserve_py.core.serving.serving import ServedModel
 from ts.contracts.served_functions.json_examples import definition
+from ts.protocol.media_types import BYTES, JSON, TEXT
 
-_JSON: Final = "application/json"
-_TEXT: Final = "text/plain"
-_BYTES: Final = "application/octet-stream"
 #: The body where nothing is known of what a model takes.
 _BODY: Final = "hello"
 #: What stands for the key in a curl that does not show it.
 VARIABLE: Final = "$KEY"
 _SAMPLES: Final = ("sample", "samples", "examples")
-_MEDIA_TYPES: Final = {".json": _JSON, ".txt": _TEXT, ".jpg": "image/jpeg", ".png": "image/png", ".wav": "audio/wav"}
+_MEDIA_TYPES: Final = {".json": JSON, ".txt": TEXT, ".jpg": "image/jpeg", ".png": "image/png", ".wav": "audio/wav"}
 
 
 class _Manner(NamedTuple):
@@ -40,10 +38,10 @@ def _body(media_type: str, body: str) -> list[str]:
 
 _MANNERS: Final = {
     TORCHSERVE: _Manner(
-        None, "/predictions/{}", "what its handler takes; this is a guess", "/predictions/{}", _body(_TEXT, _BODY)
+        None, "/predictions/{}", "what its handler takes; this is a guess", "/predictions/{}", _body(TEXT, _BODY)
     ),
     "truss": _Manner(
-        "Truss", "/v1/models/{}:predict", "JSON, which its predict gets", "/v1/models/{}:predict", _body(_JSON, "{}")
+        "Truss", "/v1/models/{}:predict", "JSON, which its predict gets", "/v1/models/{}:predict", _body(JSON, "{}")
     ),
     "mlserver": _Manner(
         "MLServer",
@@ -88,14 +86,14 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
     if (function := declared.get("function")) is not None:
         schema = function["request"]
         path, media_type, names = own_path(model.name), function["takes"], function["parameters"]
-        sample = None if media_type in (_TEXT, _JSON) else _sample(folder)
+        sample = None if media_type in (TEXT, JSON) else _sample(folder)
         if sample is not None:
             own_type = _MEDIA_TYPES.get(sample.suffix, media_type)
             return f"a file ({media_type})", path, _body(own_type, f"@{_short(sample)}")
-        if media_type == _BYTES:
+        if media_type == BYTES:
             return f"bytes ({media_type})", path, _body(media_type, _BODY)
         example = function.get("example")
-        if media_type == _TEXT and isinstance(example, str) and "openai" not in function:
+        if media_type == TEXT and isinstance(example, str) and "openai" not in function:
             return f"{_in_words(schema)} ({media_type})", path, _body(media_type, example)
         words = f"{_in_words(schema)} ({media_type})"
         members = {names[0]: schema} if len(names) == 1 else schema.get("properties", {})
@@ -104,20 +102,20 @@ def _request(model: ServedModel, declared: Mapping[str, Any], folder: Path) -> t
         if function.get("openai") and example is not None:
             path = f"/{function['openai']}"
             example = {"model": model.name, **(example if len(names) > 1 else {names[0]: example})}
-        return words, path, _body(_JSON, json.dumps(example))
+        return words, path, _body(JSON, json.dumps(example))
     manner = _MANNERS[model.contract.name]
     path = manner.path.format(model.name)
     if (sample := _sample(folder)) is not None:
-        content_type = _MEDIA_TYPES.get(sample.suffix, _BYTES)
+        content_type = _MEDIA_TYPES.get(sample.suffix, BYTES)
         return f"{content_type}, such as {_short(sample)}", path, _body(content_type, f"@{_short(sample)}")
     if inputs := declared.get("inputs"):
         words = ", ".join(f"{each['name']} {each['datatype']}{list(each['shape'])}" for each in inputs)
         example = tensors_of(inputs)
         if example is not None:
-            return words, f"/v2/models/{model.name}/infer", _body(_JSON, json.dumps(example))
+            return words, f"/v2/models/{model.name}/infer", _body(JSON, json.dumps(example))
         return words, f"/v2/models/{model.name}", []
     if schema := (declared.get("schema") or {}).get("input_schema"):
-        return _in_words(schema), path, _body(_JSON, json.dumps(declared.get("example")))
+        return _in_words(schema), path, _body(JSON, json.dumps(declared.get("example")))
     return manner.takes, manner.try_path.format(model.name), list(manner.try_body)
 
 
