@@ -92,13 +92,6 @@ def bad_request(message: str) -> DoorError:
     return DoorError(Failure(400, "BadRequestException", message))
 
 
-def unsupported_encoding(encoding: str) -> DoorError:
-    """Return the error for a body in an encoding that the server cannot undo (RFC 9110, 15.5.16)."""
-    message = f"Header Content-Encoding: {encoding!a} is not supported; send gzip, deflate, zstd or identity."
-    accepted = (("Accept-Encoding", "gzip, deflate, zstd"),)
-    return DoorError(Failure(415, "UnsupportedMediaTypeException", message, more_headers=accepted))
-
-
 def not_found() -> DoorError:
     """Return the error for an unknown path."""
     message = "Requested resource is not found, please refer to API document."

@@ -16,6 +16,7 @@ from typing import Any, Final
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.logs import access_log
 from torchserve_py.endpoints.client_call import TORCHSERVE_DIALECT, HttpCall, failure_answer
+from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING, decompressed
 from torchserve_py.endpoints.credentials import NO_CREDENTIAL, key_of
 from torchserve_py.endpoints.ended_requests import EndedRequests
 from torchserve_py.endpoints.failures import (
@@ -26,7 +27,6 @@ from torchserve_py.endpoints.failures import (
     not_found,
     unreadable_request,
 )
-from torchserve_py.endpoints.requests import CONTENT_ENCODING, decompressed
 from torchserve_py.endpoints.responses import ALREADY_SENT, Answer, allows_other_origins
 from torchserve_py.endpoints.routing import ANY_PATH, AfterBody, DoorContext, Match, Reply, Route, Router
 from torchserve_py.endpoints.token_authorization import Guard

@@ -15,8 +15,9 @@ from urllib.parse import quote
 from torchserve_py.core.jobs.call import SequenceRequest
 from torchserve_py.core.serving.serving import Serving
 from torchserve_py.endpoints.client_call import HttpCall, TorchServeDialect
+from torchserve_py.endpoints.content_encodings import CONTENT_ENCODING
 from torchserve_py.endpoints.openapi import BINARY, Operation, document
-from torchserve_py.endpoints.requests import CONTENT_ENCODING, content_type_of, priority_of
+from torchserve_py.endpoints.requests import content_type_of, priority_of
 from torchserve_py.endpoints.responses import json_answer
 from torchserve_py.endpoints.routing import Door, DoorContext, Handler, PathValues, PredictPath, Prepared, Reply, Route
 from torchserve_py.endpoints.sequences import SequenceHeaders

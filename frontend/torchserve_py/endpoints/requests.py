@@ -1,30 +1,16 @@
 """What doors read from a request: its path, its body, how urgent it is, and what the model's code gets of it."""
 
-import zlib
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from torchserve_py.base.bounded_json import MAX_PARSED, UnreadableJson, read_member
-from torchserve_py.endpoints.failures import DoorError, bad_request, unsupported_encoding
-from torchserve_py.net import decompression
+from torchserve_py.endpoints.content_encodings import decompressed
+from torchserve_py.endpoints.failures import DoorError, bad_request
 from torchserve_py.net.http1.errors import BodyTooLarge
 from torchserve_py.net.http1.request import Request
 
 #: Characters of a request target that are passed on unchanged; other bytes are percent-encoded.
 _TARGET_CHARACTERS: Final = "!#$%&'()*+,/:;=?@[]~"
-#: The header with the encoding of the body, as the parser has it.
-CONTENT_ENCODING: Final = b"content-encoding"
-GZIP: Final = "gzip"
-DEFLATE: Final = "deflate"
-_ENCODINGS: Final = {
-    GZIP: decompression.GZIP,
-    "x-gzip": decompression.GZIP,
-    DEFLATE: decompression.DEFLATE,
-    "zstd": decompression.ZSTD,
-}
-_IDENTITY: Final = ("", "identity")
-#: The method of compression in the first byte of zlib's container (RFC 1950, 2.2).
-_DEFLATED: Final = 8
 
 #: A request's priority: 1 is the most urgent, then 2, and so on. 0 means no priority, and comes last. It is a parameter
 #: of the Open Inference Protocol, or a header.
@@ -152,28 +138,6 @@ async def read_small_body(request: Request, max_size: int) -> bytes:
         if limit == max_size:
             raise
         raise bad_request(f"The body of a call of this kind may have {limit} bytes, this one has more.") from error
-
-
-async def decompressed(request: Request, body: bytes, max_size: int) -> bytes:
-    """Return a body without its ``Content-Encoding``.
-
-    Raises DoorError: the encoding is unknown or wrong; BodyError: the decompressed body is larger than ``max_size``
-    bytes; NoRoomError: the server lacks memory now.
-    """
-    name = request.headers.get("Content-Encoding", "").strip().lower()
-    if name in _IDENTITY:
-        return body
-    encoding = _ENCODINGS.get(name)
-    if encoding is None:
-        raise unsupported_encoding(name)
-    if encoding is decompression.DEFLATE:
-        has_container = body[:1] and body[0] & 0x0F == _DEFLATED and int.from_bytes(body[:2], "big") % 31 == 0
-        if not has_container:  # some clients leave the container of zlib out
-            encoding = decompression.BARE_DEFLATE
-    try:
-        return await request.decompress(body, encoding, max_size)
-    except zlib.error as error:
-        raise bad_request(f"The request body is not what its Content-Encoding says ({name}): {error}.") from error
 
 
 def request_line(request: Request, endpoint: str, scheme: str = "http") -> tuple[tuple[str, str], ...]:

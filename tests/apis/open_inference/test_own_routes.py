@@ -1,5 +1,7 @@
 """Routes that models declare."""
 
+import gzip
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -27,6 +29,17 @@ async def test_a_models_own_route(start):
     answer = await serving.request("GET", "/custom/1")
     assert (answer.status, answer.headers["allow"], answer.json()) == (405, "POST", {"error": "Method Not Allowed"})
     assert (await serving.request("POST", "/custom/1/2")).status == 404
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP", "deflate"])
+async def test_a_models_own_route_gets_bodies_of_gzip_decompressed_under_each_of_its_names(start, encoding):
+    model = FakeModel()
+    model.contract = "mlserver"
+    model.declared = {"routes": [["/custom", ["POST"], "answer_it"]]}
+    serving = await start(FakeServing([model]))
+    sent = zlib.compress(b"hello") if encoding == "deflate" else gzip.compress(b"hello")
+    await serving.request("POST", "/custom", data=sent, headers={"Content-Encoding": encoding})
+    assert model.calls[0].body == (sent if encoding == "deflate" else b"hello")
 
 
 async def test_a_models_own_route_wants_a_token(start):

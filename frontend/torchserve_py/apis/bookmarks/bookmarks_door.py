@@ -22,10 +22,10 @@ from torchserve_py.apis.bookmarks.model_store import place_of
 from torchserve_py.base.metrics.families import Family
 from torchserve_py.base.metrics.instruments import Counter
 from torchserve_py.base.settings.state_folders import StateFolders
+from torchserve_py.endpoints.content_encodings import decompressed
 from torchserve_py.endpoints.failures import INTERNAL, UNAVAILABLE, DoorError, Failure, bad_request
 from torchserve_py.endpoints.management.parameters import of_query
 from torchserve_py.endpoints.openapi import BINARY, JSON, TEXT, Operation, Parameter
-from torchserve_py.endpoints.requests import decompressed
 from torchserve_py.endpoints.responses import Answer, json_answer
 from torchserve_py.endpoints.routing import Door, DoorContext, PathValues, Route
 from torchserve_py.endpoints.sequences import MAX_STEP, SequenceHeaders

@@ -11,9 +11,9 @@ from torchserve_py.base.causes import Cause
 from torchserve_py.core.jobs.parts import Part
 from torchserve_py.core.serving.serving import ServedModel, Serving
 from torchserve_py.endpoints.client_call import ClientCall
+from torchserve_py.endpoints.content_encodings import DEFLATE, GZIP, IDENTITY
 from torchserve_py.endpoints.failures import UNAVAILABLE, DoorError, Failure, unsupported
 from torchserve_py.endpoints.own_words import in_own_words
-from torchserve_py.endpoints.requests import DEFLATE, GZIP
 from torchserve_py.endpoints.responses import Headers
 from torchserve_py.net.http1.request import Request
 
@@ -57,7 +57,7 @@ def accepted_encoding(header: str) -> str | None:
     rest = weights.get("*", 0.0)
     best = max((GZIP, DEFLATE), key=lambda name: weights.get(name, rest))
     weight_of_best = weights.get(best, rest)
-    return best if weight_of_best > 0 and weight_of_best >= weights.get("identity", 0.0) else None
+    return best if weight_of_best > 0 and weight_of_best >= weights.get(IDENTITY, 0.0) else None
 
 
 def encoding_for(request: Request, body: bytes | bytearray, min_size: int) -> str | None:

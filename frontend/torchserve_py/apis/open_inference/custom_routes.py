@@ -15,10 +15,11 @@ from weakref import WeakKeyDictionary
 from torchserve_py.apis.open_inference.rest_dialect import CUSTOM_DIALECT
 from torchserve_py.core.serving.serving import ServedModel
 from torchserve_py.endpoints.client_call import HttpCall
+from torchserve_py.endpoints.content_encodings import GZIP, decompressed, encoding_of
 from torchserve_py.endpoints.failures import bad_request, method_not_allowed
 from torchserve_py.endpoints.model_index import ModelIndex
 from torchserve_py.endpoints.path_templates import PathTemplate, read_template, shown
-from torchserve_py.endpoints.requests import GZIP, decompressed, request_line
+from torchserve_py.endpoints.requests import request_line
 from torchserve_py.endpoints.routing import DoorContext, Reply
 from torchserve_py.net.http1.request import Request
 from ts.protocol.messages import CUSTOM
@@ -126,7 +127,7 @@ class CustomRoutes:
             call.unbatched = model.is_stateful
             return self._context.submit(call, body)
 
-        if request.headers.get("Content-Encoding", "").strip().lower() != GZIP:
+        if encoding_of(request) != GZIP:
             return submit  # MLServer undoes no other encoding: what the model's own code undoes stays as it is
 
         async def submit_compressed(body: bytes) -> HttpCall:
