@@ -102,6 +102,23 @@ def test_a_manifest_of_unreasonable_size_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "message"),
+    [("utf-16", "the text is in UTF-16; save it in UTF-8"), ("latin-1", "the byte 0xf6 in line 3; save it in UTF-8")],
+)
+def test_a_manifest_in_another_encoding_says_how_to_save_it(tmp_path: Path, encoding: str, message: str) -> None:
+    path = tmp_path / "MANIFEST.json"
+    path.write_bytes(json.dumps({"model": {"modelName": "größe"}}, indent=1, ensure_ascii=False).encode(encoding))
+    with pytest.raises(InvalidArchive, match=message):
+        read(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "MANIFEST.json"
+    path.write_text(json.dumps(FULL), encoding="utf-8-sig")
+    assert read(path).model_name == "noop"
+
+
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     manifest = describe(model_name="größe", model_version="1.0", handler="h:f", config_file="c.yaml")
     path = tmp_path / "MANIFEST.json"

@@ -409,9 +409,10 @@ def handle(data, context):
         ("service_envelope=kservev2", None, False),
     ],
 )
-def test_a_handler_that_reads_open_inference_requests_itself_is_named(home, capsys, text, config, told):
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_handler_that_reads_open_inference_requests_itself_is_named(home, capsys, text, config, told, encoding):
     add_model(home, "totals", config)
-    (home / "store" / "totals" / "handler.py").write_text(READS_JSON)
+    (home / "store" / "totals" / "handler.py").write_text(READS_JSON, encoding=encoding)
     code, sections = run(home, capsys, text)
     assert code == 0
     notes = [line for line in sections["Models"] if "handler.py reads Open Inference requests itself" in line]

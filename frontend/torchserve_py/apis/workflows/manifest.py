@@ -12,7 +12,7 @@ from torchserve_py.base.settings.schemas.schema import Schema, key, read
 from torchserve_py.base.settings.schemas.values import TEXT, Expected, Nested, is_inside, json_object
 from torchserve_py.core.archive.manifest import MAX_MANIFEST_BYTES
 from torchserve_py.version import __version__
-from ts.protocol.regular_files import read_regular
+from ts.protocol.regular_files import read_regular_text
 
 MANIFEST_PATH = PurePosixPath("WAR-INF", "MANIFEST.json")
 _FILE = Expected("the path of a file in the archive", is_inside)
@@ -44,7 +44,7 @@ class _File(Schema):
 def read_manifest(folder: Path) -> WorkflowManifest:
     """Read the manifest of the archive that was unpacked into `folder`. Raises InvalidWorkflow."""
     try:
-        values, problems = read(_File, json_object(read_regular(folder / MANIFEST_PATH, MAX_MANIFEST_BYTES)))
+        values, problems = read(_File, json_object(read_regular_text(folder / MANIFEST_PATH, MAX_MANIFEST_BYTES)))
     except FileNotFoundError as error:
         raise _invalid("there is none; was the archive made by torch-workflow-archiver?") from error
     except (OSError, ValueError) as error:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchserve_py.base.settings.schemas.values import json_object
-from ts.protocol.regular_files import read_regular
+from ts.protocol.regular_files import read_regular_text
 
 _MAX_BYTES: Final = 1 << 20
 
@@ -27,7 +27,7 @@ def read_log_config(path: Path) -> dict[str, Any]:
 
     is_json = path.suffix.lower() == ".json"
     try:
-        config = json_object(read_regular(path, _MAX_BYTES)) if is_json else dict(read_yaml_mapping(path).values)
+        config = json_object(read_regular_text(path, _MAX_BYTES)) if is_json else dict(read_yaml_mapping(path).values)
     except OSError as error:
         raise LogConfigError(f"it cannot be read: {error}") from None
     except ValueError as error:

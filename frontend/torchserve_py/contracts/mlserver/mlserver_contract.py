@@ -21,7 +21,7 @@ from torchserve_py.base.settings.schemas.values import AnyText, Expected, Listed
 from torchserve_py.contracts.mlserver.mlserver_kind import MLSERVER
 from torchserve_py.core.plans.config import InvalidModelConfig, ModelConfig
 from torchserve_py.core.plans.contracts import Configured
-from ts.protocol.regular_files import read_regular
+from ts.protocol.regular_files import read_regular_text
 
 SERVER_SETTINGS: Final = "settings.json"
 _SHARED_SETTINGS: Final = f"{SERVER_SETTINGS} of the model store"
@@ -218,8 +218,8 @@ def _environment(shared: ServerSettings, store: Path) -> dict[str, str]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = read_regular(path, _MAX_BYTES)
-        if text.count(b",") >= _MAX_VALUES:
+        text = read_regular_text(path, _MAX_BYTES)
+        if text.count(",") >= _MAX_VALUES:
             raise ValueError(f"it has more than {_MAX_VALUES} values")
         return json_object(text)
     except (OSError, ValueError) as error:

@@ -21,7 +21,7 @@ from torchserve_py.base.settings.schemas.values import (
     json_object,
 )
 from torchserve_py.core.archive.errors import InvalidArchive
-from ts.protocol.regular_files import read_regular
+from ts.protocol.regular_files import read_regular_text
 
 MANIFEST_PATH = PurePosixPath("MAR-INF", "MANIFEST.json")
 MAX_MANIFEST_BYTES = 1 << 20
@@ -83,7 +83,7 @@ def parse(text: str | bytes) -> Manifest:
 def read(path: Path) -> Manifest:
     """Read the manifest file at `path`. Raises InvalidArchive, and OSError where it cannot be read."""
     try:
-        text = read_regular(path, MAX_MANIFEST_BYTES)
+        text = read_regular_text(path, MAX_MANIFEST_BYTES)
     except ValueError as error:
         raise InvalidArchive(_NOT_PARSED, f"{MANIFEST_PATH}: {error}") from error
     return parse(text)

@@ -10,7 +10,7 @@ from torchserve_py.base.python_source import parse
 _MEMBERS: Final = frozenset({"inputs", "datatype"})
 
 
-def open_inference_line(source: str) -> int | None:
+def open_inference_line(source: bytes) -> int | None:
     """Return the line where a handler reads a member of an Open Inference request in JSON; None if it does not.
 
     That is a guess: the value may be another one with such a member.

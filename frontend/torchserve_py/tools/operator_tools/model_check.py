@@ -194,7 +194,7 @@ class _Check:
         file = f"{handler.partition(':')[0].removesuffix('.py')}.py"
         for path in (folder / file, folder / Path(file).name):
             if path.is_file():
-                line = open_inference_line(path.read_text(errors="replace"))
+                line = open_inference_line(path.read_bytes())
                 if line is not None:
                     self._out.notes.append(
                         f"{path.name} reads Open Inference requests itself, it seems (line {line}): for"
