@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -110,15 +109,10 @@ class Server:
             models = [Version(each, Dispatcher(policy, _METRICS, 2**20, lambda metrics: None)) for each in self._served]
             self._versions = Versions(models[0], lambda: None)  # type: ignore[arg-type]
             for model in models:
-                self._versions.models[model.version] = model  # type: ignore[assignment]
-                model.dispatcher.of_version = partial(self._other, model)
+                self._versions.add(model)  # type: ignore[arg-type]
                 model.dispatcher.set_workers(self._count)
                 for number in range(self._count):
                     self._start_worker(model, number)
-
-    def _other(self, model: "Version", version: str) -> Dispatcher | None:
-        other = self._versions.models.get(version)
-        return None if other is None or other.version == model.version else other.dispatcher
 
     def _start_worker(self, model: "Version", number: int) -> None:
         name = f"{self.name}.v{model.version}.w{number}" if len(self._served) > 1 else f"{self.name}.w{number}"

@@ -81,9 +81,10 @@ def _sent(jobs: Sequence[Call]) -> list[str]:
 
 
 class Shell:
-    """A dispatcher and its workers, ``w1``, ``w2``, …"""
+    """A version's dispatcher and its workers, ``w1``, ``w2``, …"""
 
-    def __init__(self, policy: Policy, workers: int = 1, over: Over | None = None) -> None:
+    def __init__(self, policy: Policy, workers: int = 1, over: Over | None = None, version: str = "1") -> None:
+        self.version = version
         self.is_stateful = policy.sequences is not None
         self.recorded: list[list[Any]] = []
         self.metrics = ServerMetrics()

@@ -6,6 +6,7 @@ import pytest
 from tests.core.dispatch.shell import Shell, cause_of, durable, told
 
 from torchserve_py.base.causes import Cause
+from torchserve_py.core.dispatch.ownership import Move, Ownership
 from torchserve_py.core.jobs.call import Call, SequenceRequest
 from torchserve_py.core.scheduling.policy import Policy
 from torchserve_py.core.workers.worker import Worker
@@ -20,8 +21,11 @@ class Versions:
     """The dispatchers of versions 1 and 2, each with one worker."""
 
     def __init__(self) -> None:
-        self.one, self.two = Shell(durable()), Shell(durable())
-        self.two.dispatcher.of_version = {"1": self.one.dispatcher}.get
+        self.one, self.two = Shell(durable()), Shell(durable(), version="2")
+        self.served, self.leaving = {"1": self.one, "2": self.two}, list[Shell]()
+        self.ownership = Ownership(self.served, self.leaving)
+        for each in (self.one, self.two):
+            each.dispatcher.join(self.ownership, each)
         (self.old,), (self.new,) = self.one.workers, self.two.workers
 
     def submit(self, body: str, *, by_default: bool = True, more_input: bool = False) -> Call:
@@ -78,7 +82,6 @@ async def test_a_step_whose_inputs_a_worker_has_is_not_handed_over(versions: Ver
 
 
 async def test_a_step_is_handed_over_only_once(versions: Versions) -> None:
-    versions.one.dispatcher.of_version = {"2": versions.two.dispatcher}.get
     parts = versions.submit("a")
     versions.refuse(parts)
     news = told("sequence_moved", version="2")
@@ -134,8 +137,12 @@ class Moving(Versions):
         sequence = SequenceRequest("s", False, ends, ())
         return self.one.run(Call((), body, "text/plain", sequence=sequence, by_default=by_default))
 
-    def move(self) -> bool:
-        return self.one.dispatcher.move("s", self.two.dispatcher)
+    def move(self) -> Move:
+        sequence = self.one.dispatcher.scheduler.sequence("s")
+        assert sequence is not None
+        when = self.ownership.move(sequence, self.two)
+        self.one.dispatcher.move("s", self.two, when)
+        return when
 
 
 @pytest.fixture
@@ -145,14 +152,14 @@ async def moving() -> Moving:
 
 async def test_a_resting_sequence_moves_at_once(moving: Moving) -> None:
     moving.one.answer(moving.old, moving.step("a"))
-    assert moving.move()
+    assert moving.move() is Move.now
     assert not moving.one.dispatcher.scheduler.open_sequences
     assert moving.old.ended_sequences.get_nowait() == ("s", "suspended")
 
 
 async def test_a_running_sequence_moves_behind_its_step_with_all_that_waits(moving: Moving) -> None:
     first, second, third = (moving.step(body) for body in "abc")
-    assert not moving.move()
+    assert moving.move() is Move.at_rest
     assert moving.new.batches == []
     moving.one.answer(moving.old, first)
     assert (moving.old.batches, moving.new.batches) == ([["a"]], [["b"]])
@@ -171,9 +178,9 @@ async def test_a_sequence_that_the_other_version_cannot_migrate_comes_back_and_s
     moving.one.answer(moving.old, first)
     moving.refuse(second)
     assert moving.old.batches == [["a"], ["b"]]
-    assert not moving.move()
+    assert moving.move() is Move.never
     moving.one.answer(moving.old, second)
-    assert not moving.move()
+    assert moving.move() is Move.never
     assert moving.one.dispatcher.scheduler.open_sequences == 1
     third = moving.step("c")
     moving.one.answer(moving.old, third)
@@ -219,7 +226,7 @@ async def test_what_waits_without_a_worker_goes_to_another_version_unless_it_nam
     one.dispatcher.set_workers(1)
     waiting = one.run(by_default("a"))
     named = one.run(by_default("b", named=True))
-    one.dispatcher.hand_over(two.dispatcher)
+    one.dispatcher.hand_over(two)
     (worker,) = two.workers
     assert worker.batches == [["a"]]
     two.answer(worker, waiting, b"done")
@@ -230,7 +237,7 @@ async def test_what_waits_without_a_worker_goes_to_another_version_unless_it_nam
 
 
 async def test_steps_that_wait_for_a_worker_go_with_their_sequence_in_order(versions: Versions) -> None:
-    old, new = versions.one.dispatcher, versions.two.dispatcher
+    old, new = versions.one.dispatcher, versions.two
     running = versions.one.run(by_default("a", "s"))
     behind = versions.one.run(by_default("b", "s"))
     old.hand_over(new)  # the sequence has a worker: its steps stay
@@ -249,7 +256,7 @@ async def test_steps_that_wait_for_a_worker_go_with_their_sequence_in_order(vers
 
 
 async def test_a_version_that_could_not_run_a_sequence_is_not_given_its_steps_again(versions: Versions) -> None:
-    old, new = versions.one.dispatcher, versions.two.dispatcher
+    old, new = versions.one.dispatcher, versions.two
     old.take_out(cast("Worker", versions.old))
     parts = versions.submit("a")
     versions.refuse(parts)

@@ -1,7 +1,8 @@
 """Which version of a model answers requests that name none."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,11 +13,13 @@ from torchserve_py.core.models.served_models import Versions
 class FakeModel:
     version: str
     is_loaded: bool = True
+    dispatcher: ClassVar[Any] = Mock()
 
 
 def versions_of(*models: Any) -> Versions:
     found = Versions(models[0], lambda: None)
-    found.models |= {model.version: model for model in models}
+    for model in models[1:]:
+        found.add(model)
     return found
 
 

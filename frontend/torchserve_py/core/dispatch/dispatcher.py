@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final, cast
@@ -19,6 +19,7 @@ from torchserve_py.base.causes import Cause, CloseReason
 from torchserve_py.base.metrics.model_metrics import BatchRecord, ModelMetrics
 from torchserve_py.core.dispatch.alarm import Alarm
 from torchserve_py.core.dispatch.lost_requests import LostRequests
+from torchserve_py.core.dispatch.ownership import Move, Ownership, Version, may_leave
 from torchserve_py.core.dispatch.refused_steps import cause_of, close_reason, pause_of
 from torchserve_py.core.jobs.call import Call, CallOwner
 from torchserve_py.core.jobs.parts import Input, Inputs, Part
@@ -29,7 +30,6 @@ from torchserve_py.core.scheduling.order import NewOrder
 from torchserve_py.core.scheduling.policy import Policy
 from torchserve_py.core.scheduling.remembered import MOST_REMEMBERED
 from torchserve_py.core.scheduling.scheduler import Scheduler
-from torchserve_py.core.scheduling.sequence import IDLE, PENDING
 from torchserve_py.core.workers.worker import Worker
 from torchserve_py.net.running_time import running_time
 from ts.protocol.boot_clock import boot_time
@@ -65,9 +65,10 @@ class Dispatcher(CallOwner):
         self.now = time.monotonic if policy.sequences is None else self._clock.now
         self.metrics = metrics
         self._keeps_sequences = policy.sequences is not None
-        self._durable = policy.sequences is not None and policy.sequences.durable
+        #: Whether its sequences are stored.
+        self.durable = policy.sequences is not None and policy.sequences.durable
         #: Converts the scheduler's time to that of `boot_time`, for the histories of stored sequences; else None.
-        self._moment_of = self._clock.moment_of if self._durable else None
+        self._moment_of = self._clock.moment_of if self.durable else None
         #: The most seconds that a request may wait for a worker.
         self._client_timeout = client_timeout
         self.model_metrics = record_model_metrics
@@ -77,10 +78,13 @@ class Dispatcher(CallOwner):
         self._workers: dict[str, Worker] = {}
         #: The bytes that may wait for a reader before its worker is paused.
         self._stream_buffer_size = stream_buffer_size
+        #: Decides which version has a sequence, and the version that this is; see `join`.
+        self._ownership: Ownership[Any] = Ownership({}, ())
+        self._here: Version | None = None
         #: The versions that are to have sequences which still run here.
-        self._moving: dict[str, Dispatcher] = {}
-        #: What other versions are to run whose sequences the results in hand were found to belong to.
-        self._handed_over: list[tuple[Dispatcher, Call]] = []
+        self._moving: dict[str, Version] = {}
+        #: What other versions are to run once the results in hand are dealt with, and the version that does not run it.
+        self._handed_over: list[tuple[Version, Call, Version | None]] = []
         self._released: dict[str, asyncio.Future[None]] = {}
         self._idle: asyncio.Future[None] | None = None
         self._alarm = Alarm(lambda: self._pass(self.scheduler.tick))
@@ -91,8 +95,6 @@ class Dispatcher(CallOwner):
         self.refuses: Callable[[float | None, Call], Cause | None] = lambda limit, call: None
         #: Called when a job was submitted while no worker is up.
         self.on_waiting: Callable[[], None] = lambda: None
-        #: Returns the dispatcher of another version of the model on this server, None if there is none.
-        self.of_version: Callable[[str], Dispatcher | None] = lambda version: None
         metrics.queue_depth.read_from(lambda: self.scheduler.queued)
         metrics.open_sequences.read_from(lambda: self.scheduler.open_sequences)
 
@@ -133,7 +135,7 @@ class Dispatcher(CallOwner):
 
     def close_sequence(self, sequence_id: str, *, keep_stored: bool) -> None:
         """Close a sequence once none of its jobs runs; with ``keep_stored`` a stored one may continue later."""
-        reason = CloseReason.suspended if keep_stored and self._durable else CloseReason.ended
+        reason = CloseReason.suspended if keep_stored and self.durable else CloseReason.ended
         self._pass(lambda now: self.scheduler.close_sequence(sequence_id, reason, now))
 
     # What workers tell.
@@ -181,13 +183,13 @@ class Dispatcher(CallOwner):
                 self._perform(self.scheduler.parts(arrived, now), now)
             if self._handed_over:
                 handed_over, self._handed_over = self._handed_over, []
-                for other, job in handed_over:
-                    other.take_over(job, by=self)
+                for other, job, by in handed_over:
+                    other.dispatcher.take_over(job, by=by)
 
     def _result(self, job: Call, worker: Worker, part: Part, arrived: list[tuple[str, bool]], now: float) -> None:
         """Deliver one part, and first add to ``arrived`` what the scheduler has to know, whatever fails later."""
         more, news = part.more, part.news if self._keeps_sequences else None
-        if news is not None and news.cause == HELD_ELSEWHERE and self._durable and self._postpone(job, now):
+        if news is not None and news.cause == HELD_ELSEWHERE and self.durable and self._postpone(job, now):
             return
         if not (more and job.state is STREAMING):  # else the scheduler knows that parts come
             arrived.append((job.id, more))
@@ -199,7 +201,7 @@ class Dispatcher(CallOwner):
                 self.metrics.migrations[news.migration].inc()
             if news.last:
                 self.scheduler.repeated(job.id)
-            refusal = cause_of(news, durable=self._durable)
+            refusal = cause_of(news, durable=self.durable)
             job.token = job.token or news.token or None
             if refusal is not None and not job.ended and news.version:
                 refusal = self._hand_over(job, news.version, refusal, now)
@@ -211,7 +213,7 @@ class Dispatcher(CallOwner):
             return  # its worker is dropping it
         if part.error is not None:
             self._end(job, part._replace(more=False) if refusal is None else refusal, now)
-            if (reason := close_reason(refusal, durable=self._durable)) is not None and job.sequence_id is not None:
+            if (reason := close_reason(refusal, durable=self.durable)) is not None and job.sequence_id is not None:
                 self._perform(self.scheduler.close_sequence(job.sequence_id, reason, now), now)
             if more:  # the part was malformed, and the reader takes no further ones
                 self._perform(self.scheduler.cancel(job.id, now, None), now)
@@ -231,30 +233,41 @@ class Dispatcher(CallOwner):
         if job.ended:
             return
         failure = Part(job.id, False, 500, "", [], b"", "The server failed to pass the result on; its log says why.")
-        self._end(job, Cause.outcome_unknown if self._durable else failure, now)
+        self._end(job, Cause.outcome_unknown if self.durable else failure, now)
         if more:
             self._perform(self.scheduler.cancel(job.id, now, None), now)
 
-    def _hand_over(self, job: Call, version: str, refusal: Cause, now: float) -> Cause | None:
-        """Let the version run a job that its sequence belongs to, and those that wait behind it.
+    def join(self, ownership: Ownership[Any], here: Version) -> None:
+        """Be the dispatcher of one of several versions of a model, whose sequences may change hands."""
+        self._ownership, self._here = ownership, here
 
-        Return why not: that version is not here, the client has named this one, or a worker took some of its inputs.
-        """
-        other = self.of_version(version)
-        if other is None or job.sequence_id is None or not job.may_be_handed_over:
-            return refusal if other is None else Cause.sequence_moved
-        queue = () if (sequence := self.scheduler.sequence(job.sequence_id)) is None else sequence.queue
-        waiting = self.scheduler.take_waiting(filter(attrgetter("may_be_handed_over"), queue), now)
-        self._perform(self.scheduler.close_sequence(job.sequence_id, CloseReason.suspended, now), now)
-        # Once this scheduler has seen that the worker has answered the job.
-        self._handed_over += ((other, each) for each in (job, *cast("Sequence[Call]", waiting)))
+    def _hand_over(self, job: Call, version: str, refusal: Cause, now: float) -> Cause | None:
+        """Let the version run a job that its sequence belongs to, and those that wait behind it; return why not."""
+        owner = self._ownership.belongs_to(version, job, self._here, refusal)
+        if isinstance(owner, Cause):
+            return owner
+        sequence = self.scheduler.sequence(job.sequence_id or "")
+        waiting = () if sequence is None else filter(attrgetter("may_be_handed_over"), sequence.queue)
+        self._handed_over.append((owner, job, self._here))
+        self._give(job.sequence_id or "", waiting, owner, now, by=self._here)
         job.sends -= 1  # this worker has not run it
         return None
 
-    def take_over(self, job: Call, *, by: Dispatcher | None) -> None:
+    def _give(
+        self, sequence_id: str, waiting: Iterable[Job], to: Version, now: float, *, by: Version | None = None
+    ) -> None:
+        """Give up a sequence, and let another version run what waits once the results in hand are dealt with.
+
+        ``by`` is this version, if it cannot run the sequence.
+        """
+        taken = cast("Iterable[Call]", self.scheduler.take_waiting(waiting, now))
+        self._perform(self.scheduler.close_sequence(sequence_id, CloseReason.suspended, now), now)
+        self._handed_over += [(to, each, by) for each in taken]
+
+    def take_over(self, job: Call, *, by: Version | None) -> None:
         """Run a job that another version's dispatcher has forgotten, since its sequence is one of this version.
 
-        ``by`` is that dispatcher, if its version cannot run the sequence.
+        ``by`` is that version, if it cannot run the sequence.
         """
         if job.ended:
             return  # its reader has left
@@ -264,51 +277,31 @@ class Dispatcher(CallOwner):
         if not self._workers:
             self.on_waiting()
 
-    def hand_over(self, to: Dispatcher) -> None:
+    def hand_over(self, to: Version) -> None:
         """Let another version run the jobs that wait here and name no version.
 
         Those of sequences go if no worker has these; if a sequence is one of this version, its job comes back.
         """
-        may_go: list[Call] = []
-        for job in self._jobs.values():
-            sequence = self.scheduler.sequence(job.sequence_id or "")
-            is_free = sequence is None or (sequence.state is PENDING and sequence.handed_over_by is not to)
-            if is_free and job.may_be_handed_over and not job.sends:
-                may_go.append(job)
+        sequence = self.scheduler.sequence
+        may_go = [job for job in self._jobs.values() if may_leave(job, sequence(job.sequence_id or ""), to)]
         taken = self.scheduler.take_waiting(may_go, self.now())
         self._pass(self.scheduler.tick)
         for each in cast("Sequence[Call]", taken):
-            to.take_over(each, by=None)
+            to.dispatcher.take_over(each, by=None)
 
-    def move(self, sequence_id: str, to: Dispatcher) -> bool:
-        """Let another version have a stored sequence, which continues what this one has begun; return whether it may.
-
-        It gets the sequence once that rests, or with the jobs that wait behind a running one. It does not, as long as
-        the sequence is open here, if it was found not to run it.
-        """
-        sequence = self.scheduler.sequence(sequence_id)
-        if sequence is None or sequence.handed_over_by is to:
-            return False
-        if sequence.state is IDLE:
+    def move(self, sequence_id: str, to: Version, when: Move) -> None:
+        """Let another version have a sequence, now or with the jobs that wait behind those in flight."""
+        if when is Move.now:
             self.close_sequence(sequence_id, keep_stored=True)
-            return True
-        self._moving[sequence_id] = to
-        return False
+        elif when is Move.at_rest:
+            self._moving[sequence_id] = to
 
     def _move(self, arrived: Sequence[tuple[str, bool]], now: float) -> None:
         """Let other versions have the sequences whose last running job has been answered."""
         for job in [self._jobs[job_id] for job_id, more in arrived if not more and job_id in self._jobs]:
-            sequence = self.scheduler.sequence(job.sequence_id or "")
-            if sequence is None or sequence.id not in self._moving or sequence.in_flight != (job,):
-                continue
-            waiting = cast("Sequence[Call]", sequence.queue)
-            is_over = bool(sequence.ending or job.ends_sequence)
-            if not is_over and all(each.may_be_handed_over and not each.sends for each in waiting):
-                to = self._moving[sequence.id]
-                self.scheduler.take_waiting(waiting, now)
-                self._perform(self.scheduler.close_sequence(sequence.id, CloseReason.suspended, now), now)
-                for each in waiting:
-                    to.take_over(each, by=None)
+            sequence, to = self.scheduler.sequence(job.sequence_id or ""), self._moving.get(job.sequence_id or "")
+            if sequence is not None and to is not None and self._ownership.at_rest(sequence, job, to):
+                self._give(sequence.id, sequence.queue, to, now)
 
     def _postpone(self, job: Call, now: float) -> bool:
         """Have a job sent again whose sequence another server holds; return False if that took too long."""

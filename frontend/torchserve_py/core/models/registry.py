@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Coroutine, Mapping
-from functools import partial
 from typing import Any
 
 from torchserve_py.base.causes import Cause
@@ -14,7 +13,7 @@ from torchserve_py.base.settings.schemas.versions import SavedModel
 from torchserve_py.base.settings.table import Settings
 from torchserve_py.base.url_secrets import without_secrets
 from torchserve_py.core.archive.errors import ArchiveError
-from torchserve_py.core.dispatch.dispatcher import Dispatcher
+from torchserve_py.core.dispatch.ownership import loses_states
 from torchserve_py.core.models.assembly import Assembly
 from torchserve_py.core.models.further_parts import FurtherParts
 from torchserve_py.core.models.model import Model
@@ -170,7 +169,7 @@ class ModelRegistry(ServedModels):
         self.find(name, version).pool.let_requests_wait(wait=wait)
 
     def hand_over(self, name: str, version: str, to: str) -> None:
-        self.find(name, version).dispatcher.hand_over(self.find(name, to).dispatcher)
+        self.find(name, version).dispatcher.hand_over(self.find(name, to))
 
     def check_weights(self, name: str, weights: Mapping[str, int], *, force: bool = False) -> None:
         self.find(name)
@@ -308,7 +307,7 @@ class ModelRegistry(ServedModels):
         if versions is None:
             self._names[model.name] = Versions(model, self.forget_defaults)
         else:
-            versions.models[model.version] = model
+            versions.add(model)
         self._weigh(model.name)
         logger.info("Model %s version %s is registered", model.name, model.version)
         return model
@@ -319,15 +318,8 @@ class ModelRegistry(ServedModels):
         except BaseException:
             plan.files.remove(downloaded=True)
             raise
-        model.dispatcher.of_version = partial(self._other_version, model)
         self._live[model.served.id] = model
         return model
-
-    def _other_version(self, model: Model, version: str) -> Dispatcher | None:
-        """Return the dispatcher of another version of a model, if that version is registered."""
-        versions = self._names.get(model.name)
-        other = None if versions is None else versions.models.get(version)
-        return None if other is None or other is model or not other.served.is_durable else other.dispatcher
 
     async def _take_over(self, model: Model, saved: SavedModel | None, tell: Tell | None) -> None:
         """Start the workers of a model that is not served yet; then serve it in place of the one with its version.
@@ -370,9 +362,7 @@ class ModelRegistry(ServedModels):
         if versions is None:
             versions = self._names[model.name] = Versions(model, self.forget_defaults)
         old = versions.models.get(model.version)
-        versions.models[model.version] = model
-        if old is not None:
-            versions.leaving.pop(old, None)
+        versions.add(model)
         if (saved is not None and saved.default) or versions.default is old:
             versions.default = model
         versions.is_chosen |= saved is not None and saved.chosen
@@ -383,7 +373,7 @@ class ModelRegistry(ServedModels):
         if old is model:
             return None
         if old is not None:
-            if not (old.served.is_durable and model.served.is_durable):
+            if loses_states(old, [model]):
                 old.dispatcher.lose_states()
             self._live = {id_: model if each is old else each for id_, each in self._live.items()}
         return old
@@ -394,14 +384,12 @@ class ModelRegistry(ServedModels):
         Accepted jobs may finish within ``finishes_in`` seconds. Return an awaitable: whether the workers are gone.
         """
         versions = self._names[model.name]
-        if len(versions.models) == 1:
+        versions.remove(model)
+        if not versions.models:
             del self._names[model.name]
             self.forget_defaults()
-        else:
-            versions.remove(model)
         self._weigh(model.name)
-        others = versions.staying
-        if not model.served.is_durable or (others and not any(each.served.is_durable for each in others)):
+        if loses_states(model, versions.staying):
             model.dispatcher.lose_states()
         self._changed()
         return asyncio.shield(self._changes.start(self._end(model, finishes_in)))
@@ -413,8 +401,9 @@ class ModelRegistry(ServedModels):
         """
         to = self.find(model.name)
         if to.continues(model):
+            ownership = self._names[model.name].ownership
             for number, sequence in enumerate(list(model.dispatcher.scheduler.sequences()), start=1):
-                model.dispatcher.move(sequence.id, to.dispatcher)
+                model.dispatcher.move(sequence.id, to, ownership.move(sequence, to))
                 if not number % _MOVED_AT_ONCE:
                     await asyncio.sleep(0)
         await model.dispatcher.drain(self._settings.unregister_model_timeout, Cause.unregistered, runs_out=True)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from torchserve_py.base.causes import Cause
 from torchserve_py.base.settings.model_spec import ModelSpec
+from torchserve_py.core.dispatch.ownership import Ownership
 from torchserve_py.core.jobs.call import VERSION_HEADER, Call
 from torchserve_py.core.models.model import Model
 from torchserve_py.core.models.traffic import Traffic
@@ -34,13 +35,16 @@ class Versions:
     """The versions of one model name, at least one; ``changed`` is called whenever another one becomes the default."""
 
     def __init__(self, first: Model, changed: Callable[[], None]) -> None:
-        self.models = {first.version: first}  # in the order of registration
+        self.models: dict[str, Model] = {}  # in the order of registration
         self._changed = changed
         self._default = first
         changed()
         self.is_chosen = False  # whether an operator has chosen the default version explicitly
         #: Those that are being unregistered and still run their open sequences, each with what tells that it is gone.
         self.leaving: dict[Model, asyncio.Future[bool]] = {}
+        #: Decides which of them has a sequence.
+        self.ownership = Ownership(self.models, self.leaving)
+        self.add(first)
 
     @property
     def default(self) -> Model:
@@ -62,11 +66,18 @@ class Versions:
         self.default = model
         self.is_chosen = chosen
 
+    def add(self, model: Model) -> None:
+        """Serve a version, in place of the one with its name if there is one."""
+        if (replaced := self.models.get(model.version)) is not None:
+            self.leaving.pop(replaced, None)
+        self.models[model.version] = model
+        model.dispatcher.join(self.ownership, model)
+
     def remove(self, model: Model) -> None:
-        """Remove one of several versions."""
+        """Remove a version; if there are others, one of them is the default version."""
         del self.models[model.version]
         self.leaving.pop(model, None)
-        if self.default is model:
+        if self.default is model and self.models:
             self.default = next(iter(self.staying or self.models.values()))
             self.is_chosen = False
 
@@ -95,18 +106,17 @@ class Versions:
     def choose_for(self, call: Call, sequence_id: str, model: Model) -> Model | None:
         """Return the version that runs a call of a sequence, which was meant for ``model``.
 
-        A sequence stays with the version that has it open, unless the other one continues its stored sequences. None:
-        the client names another version.
+        None: the client has named a version that another one does not leave the sequence to; see `Ownership.arrival`.
         """
         owner = self.running(sequence_id)
-        if owner is None:
-            return self.default if call.by_default and model in self.leaving else model
-        if owner is model:
-            return model
-        may_move = model not in self.leaving and model.continues(owner)
-        if may_move and owner.dispatcher.move(sequence_id, model.dispatcher):
-            return model
-        return owner if call.by_default else None
+        sequence = None if owner is None else owner.dispatcher.scheduler.sequence(sequence_id)
+        continues = owner is not None and owner is not model and model.continues(owner)
+        arrival = self.ownership.arrival(
+            *(model, owner, sequence, self.default), named=not call.by_default, continues=continues
+        )
+        if owner is not None:
+            owner.dispatcher.move(sequence_id, model, arrival.move)
+        return arrival.runs
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:
