@@ -203,6 +203,27 @@ async def test_a_sequence_stays_while_a_step_waits_that_names_its_version(moving
     assert not moving.one.dispatcher.scheduler.open_sequences
 
 
+@pytest.mark.parametrize("change", ["is to go", "is gone", "is replaced", "drains", "has no weight"])
+async def test_a_sequence_stays_if_the_other_version_does_not_take_it_any_more(moving: Moving, change: str) -> None:
+    first, second = moving.step("a"), moving.step("b")
+    assert moving.move() is Move.at_rest
+    match change:
+        case "is to go":
+            moving.leaving.append(moving.two)
+        case "is gone":
+            del moving.served["2"]
+        case "is replaced":
+            moving.served["2"] = Shell(durable(), version="2")
+        case "drains":
+            moving.two.dispatcher.refuse_new_jobs(Cause.draining)
+        case "has no weight":
+            moving.one.dispatcher.keep_sequences()
+    moving.one.answer(moving.old, first)
+    assert (moving.old.batches, moving.new.batches) == ([["a"], ["b"]], [])
+    moving.one.answer(moving.old, second)
+    assert moving.one.dispatcher.scheduler.open_sequences == 1
+
+
 async def test_what_follows_an_end_does_not_move(moving: Moving) -> None:
     first, second = moving.step("a", ends=True), moving.step("b")
     moving.move()

@@ -14,6 +14,7 @@ from torchserve_py.core.archive.cancellation import check_cancelled
 from torchserve_py.core.archive.errors import ArchiveExists
 from torchserve_py.core.archive.model_files import ModelFiles
 from torchserve_py.core.archive.obtain import obtain
+from torchserve_py.core.dispatch.dispatcher import Dispatcher
 from torchserve_py.core.gpus.nvidia_smi import Gpu
 from torchserve_py.core.models.assembly import Assembly
 from torchserve_py.core.models.startup_models import StartupModel
@@ -277,6 +278,26 @@ async def test_every_change_is_told(make_registry: MakeRegistry, store: Path) ->
     assert seen[-1] == [("2", True, 3)]
     await registry.register(RegisterRequest(url="1", model_name="m", initial_workers=1))
     assert seen[-1] == [("2", True, 3), ("1", False, 1)]
+
+
+@pytest.mark.usefixtures("no_workers")
+async def test_new_weights_and_a_new_default_version_keep_running_sequences_where_they_are(
+    make_registry: MakeRegistry, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = make_registry()
+    for version in ("1", "2"):
+        write_model(store / version, {"model": {"modelVersion": version, "handler": "handler.py"}})
+        await registry.register(without_workers(version, model_name="m"))
+    kept: list[Dispatcher] = []
+
+    def keep_sequences(dispatcher: Dispatcher) -> None:
+        kept.append(dispatcher)
+
+    monkeypatch.setattr(Dispatcher, "keep_sequences", keep_sequences)
+    registry.set_weights("m", {"1": 90, "2": 10})
+    assert len(kept) == 2
+    registry.set_default("m", "2")
+    assert len(kept) == 4
 
 
 @pytest.mark.usefixtures("no_workers")

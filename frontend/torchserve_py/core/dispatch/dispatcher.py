@@ -296,6 +296,10 @@ class Dispatcher(CallOwner):
         elif when is Move.at_rest:
             self._moving[sequence_id] = to
 
+    def keep_sequences(self) -> None:
+        """Let sequences that were to move once they rest stay, until a step asks for another version again."""
+        self._moving.clear()
+
     def _move(self, arrived: Sequence[tuple[str, bool]], now: float) -> None:
         """Let other versions have the sequences whose last running job has been answered."""
         for job in [self._jobs[job_id] for job_id, more in arrived if not more and job_id in self._jobs]:

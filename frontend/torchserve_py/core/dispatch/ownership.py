@@ -76,7 +76,8 @@ class Ownership(Generic[V]):
 
     def _takes(self, version: V) -> bool:
         """Whether a version gets sequences that it does not have."""
-        return self._served.get(version.version) is version and version not in self._leaving
+        is_served = self._served.get(version.version) is version and version not in self._leaving
+        return is_served and not version.dispatcher.scheduler.drains
 
     def arrival(
         self,

@@ -190,6 +190,7 @@ class ModelRegistry(ServedModels):
         for model in self._names[name].models.values():
             model.weight = weights.get(model.version, 0)
             model.weight_until = until if model.weight else None
+        self._names[name].keep_sequences()
         self._weigh(name)
         self._changed()
 

@@ -65,6 +65,15 @@ class Versions:
         """Make ``model`` the default version, as chosen by an operator or not."""
         self.default = model
         self.is_chosen = chosen
+        self.keep_sequences()
+
+    def keep_sequences(self) -> None:
+        """Forget where steps have sent sequences, which still run, by weights or a default version that were others.
+
+        Those of versions that are to go move on.
+        """
+        for model in self.staying:
+            model.dispatcher.keep_sequences()
 
     def add(self, model: Model) -> None:
         """Serve a version, in place of the one with its name if there is one."""

@@ -351,6 +351,11 @@ class Scheduler:
         return self._sequences is not None and self._sequences.knows(sequence_id, now)
 
     @property
+    def drains(self) -> bool:
+        """Whether new jobs are refused, since this drains or is closed."""
+        return self._draining is not None or self._closed is not None
+
+    @property
     def is_idle(self) -> bool:
         """Whether there is no job, and no open sequence that would be lost and may get a further job."""
         waits = self.runs_out or not (self._durable or self._draining is Cause.unregistered)
