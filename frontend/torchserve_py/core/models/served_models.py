@@ -120,9 +120,8 @@ class Versions:
         owner = self.running(sequence_id)
         sequence = None if owner is None else owner.dispatcher.scheduler.sequence(sequence_id)
         continues = owner is not None and owner is not model and model.continues(owner)
-        arrival = self.ownership.arrival(
-            *(model, owner, sequence, self.default), named=not call.by_default, continues=continues
-        )
+        named = not call.by_default
+        arrival = self.ownership.arrival(model, owner, sequence, self.default, named=named, continues=continues)
         if owner is not None:
             owner.dispatcher.move(sequence_id, model, arrival.move)
         return arrival.runs
