@@ -123,6 +123,8 @@ def test_a_sequence_stays_with_its_version_and_new_ones_begin_with_the_default(a
         # Another version that is named never gets the sequence, nor an empty state.
         assert step(server, "a", version="2.0") == (409, "sequence_moved")
         assert step(server, "new", version="1.0") == (409, "sequence_moved")
+        for meant in ("1.0", "2.0"):
+            assert server.metric("ts_outcomes_total", cause="sequence_moved", model_version=meant) == 1
         assert step(server, "a", version="1.0") == (200, "1.0:4")
         # When it has ended, its id begins with the default.
         assert step(server, "a", ts_request_sequence_end="true") == (200, "1.0:5")

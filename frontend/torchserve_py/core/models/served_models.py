@@ -248,10 +248,11 @@ class ServedModels:
             elif self._traffic and (traffic := self._traffic.get(model.name)) is not None:
                 live = self.find(model.name, traffic.version_for(call, self.sticky_by))
         if call.sequence is not None and (versions := self._names.get(model.name)) and len(versions.models) > 1:
-            live = versions.choose_for(call, call.sequence.id, live)
-            if live is None:
-                call.fail(Cause.sequence_moved)
+            owner = versions.choose_for(call, call.sequence.id, live)
+            if owner is None:
+                live.dispatcher.submit(call, Cause.sequence_moved)
                 return
+            live = owner
         if live.served is not model:
             call.other_version = live.version
         if call.account is None:
